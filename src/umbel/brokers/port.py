@@ -1,0 +1,129 @@
+"""What a broker promises, method by method, also when a process dies in the middle.
+
+Every method takes a batch and costs one round trip, however large the batch. A method that
+raises ``Unavailable`` may or may not have happened; each says why repeating it is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from umbel.messages import Delivery, Envelope, Lease, Settlement, State
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter can do. Suites and rooms ask this, never an adapter's name."""
+
+    transactional: bool = False
+    """``publish(within=...)`` joins the caller's own transaction."""
+    records: bool = False
+    """Publishing and settling also write the records of the store at the same address."""
+    delay: bool = False
+    priority: bool = False
+    unique: bool = False
+    notify: bool = False
+    """A waiting ``fetch`` is woken by push rather than by its next look."""
+    move: bool = False
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """How many deliveries of each kind could start this very moment."""
+
+    io: int = 0
+    cpu: int = 0
+
+    def __bool__(self) -> bool:
+        return self.io > 0 or self.cpu > 0
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What became of one envelope: its own id, or the id of the job that was there before."""
+
+    id: str
+    existing: bool = False
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """How many live jobs a queue holds in one state."""
+
+    queue: str
+    state: State
+    jobs: int
+    oldest: float
+    """Wall time at which the oldest of them was published."""
+
+
+class Broker(Protocol):
+    """Moves envelopes from publishers to whoever fetches them."""
+
+    capabilities: Capabilities
+
+    async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
+        """Make all envelopes durable, or none.
+
+        When it returns they survive the death of every process here; with ``within`` they are
+        part of the caller's transaction instead and share its fate. An id that is known already,
+        live or finished, is not published again, so repeating after an error is safe.
+
+        Raises:
+            DuplicateJob: a live job holds the unique key and the envelope says to raise.
+            Unavailable: not confirmed.
+        """
+
+    async def fetch(
+        self, queues: Sequence[str], demand: Demand, owner: str, wait: float
+    ) -> list[Delivery]:
+        """Claim what could start now; wait up to ``wait`` seconds when there is nothing.
+
+        Each delivery is under a lease of ``owner``, an incarnation that is enlisted, with a
+        fencing number above every earlier one of that job. Nothing is ever in two hands. If the
+        answer is lost, ``extend`` gives back what the owner does not know it holds.
+
+        Raises:
+            LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
+        """
+
+    async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
+        """Say what the owner holds; learn which of it is lost.
+
+        Jobs claimed by the owner more than ``older_than`` seconds ago that are not in ``held``
+        were never received: they go back to their queue, no attempt counted. Safe to repeat.
+        """
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
+        """Record all outcomes, publish their follow-ups and acknowledge, in one transaction.
+
+        Returns the leases that were refused because they are no longer held: nothing of such a
+        settlement has happened. Safe to repeat: what was settled before is then refused.
+
+        Raises:
+            Unavailable: all of it happened or nothing.
+        """
+
+    async def recover(self) -> list[str]:
+        """Put back the jobs of owners that are no longer enlisted; count the death against each.
+
+        A job with too many deaths is buried. Returns the ids concerned. Safe to repeat, and to
+        run from several processes at once.
+        """
+
+    async def depths(self) -> list[Depth]:
+        """How many live jobs each queue holds, by state."""
+
+    async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
+        """Whether a fetch of these would find something now."""
+
+    async def purge(self, queue: str) -> int:
+        """Cancel everything in a queue that does not run. Returns how many."""
+
+    async def move(self, source: str, target: str) -> int:
+        """Put everything in ``source`` that does not run into ``target``. Returns how many."""
+
+    async def check(self) -> None:
+        """Answer, or raise Unavailable or SchemaError with what is wrong."""
+
+    async def close(self) -> None:
+        """Free connections. Closing twice is fine."""

@@ -1,0 +1,5 @@
+"""The SQLite broker. It is a store too: publishing and settling write the job's record."""
+
+from umbel.brokers.sqlite.broker import SqliteBroker
+
+__all__ = ["SqliteBroker"]

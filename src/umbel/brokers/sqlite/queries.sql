@@ -1,0 +1,122 @@
+-- name: insert_job
+-- Adds a job once: an id that lives or has finished, or a unique key in use, adds nothing.
+insert into job (id, namespace, queue, kind, task, state, priority, content_type, body, created,
+                 not_before, expires, attempt, max_deaths, unique_key, traceparent, headers)
+select :id, :namespace, :queue, :kind, :task,
+       case when :not_before > :now then 'scheduled' else 'queued' end,
+       :priority, :content_type, :body, :created, :not_before, :expires, :attempt, :max_deaths,
+       :unique_key, :traceparent, :headers
+where not exists (select 1 from record where id = :id)
+on conflict do nothing
+
+-- name: known_id
+-- Whether an id lives or has finished.
+select 1 from job where id = :id union all select 1 from record where id = :id
+
+-- name: unique_holder
+-- The live job that holds a unique key.
+select id, state from job where namespace = :namespace and unique_key = :unique_key
+
+-- name: ready_lane
+-- Whether a lane has something to claim; reads only, so it never waits for a writer.
+select 1 from job
+where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued' limit 1
+
+-- name: next_due
+-- When the next scheduled job of the namespace becomes due.
+select min(not_before) from job where namespace = :namespace and state = 'scheduled'
+
+-- name: promote
+-- Scheduled jobs whose time has come become queued; at most a thousand a call.
+update job set state = 'queued'
+where seq in (select seq from job
+              where namespace = :namespace and state = 'scheduled' and not_before <= :now
+              order by not_before limit 1000)
+
+-- name: enlisted
+-- Whether an incarnation lives.
+select name from worker where incarnation = :owner
+
+-- name: pauses
+-- What is paused at this very moment.
+select scope, name from pause where namespace = :namespace
+
+-- name: claim
+-- Takes the first jobs of a lane, highest priority first, then oldest; raises their fence.
+update job
+set state = 'running', owner = :owner, worker = :worker, fence = fence + 1, claimed = :now
+where seq in (
+  select seq from job
+  where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued'
+    and task not in (select name from pause where namespace = :namespace and scope = 'task')
+  order by priority desc, seq limit :limit)
+returning seq, id, queue, kind, task, priority, content_type, body, created, not_before, expires,
+          attempt, max_deaths, unique_key, traceparent, headers, deaths, sections, fence
+
+-- name: held
+-- What an owner holds according to us.
+select id, fence, claimed from job where owner = :owner and state = 'running'
+
+-- name: give_back
+-- A claimed job its owner never received returns to its queue; no attempt, no death.
+update job set state = 'queued', owner = null, worker = null
+where id = :id and owner = :owner and fence = :fence
+
+-- name: finish
+-- A job under this very lease becomes a record; anything else is left alone.
+insert into record (id, namespace, queue, kind, task, state, priority, content_type, body, created,
+                    not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent,
+                    headers, worker, fence, claimed, attempts, progress_done, progress_of, finished,
+                    result_type, result, failure, reason)
+select id, namespace, queue, kind, task, :state, priority, content_type, body, created, not_before,
+       expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
+       claimed, json_insert(attempts, '$[#]', json(:attempt_story)), progress_done, progress_of,
+       :finished, :result_type, :result, :failure, :reason
+from job where id = :id and owner = :owner and fence = :fence
+
+-- name: delete_leased
+-- The job under this very lease leaves the hot table.
+delete from job where id = :id and owner = :owner and fence = :fence
+
+-- name: again
+-- The job under this very lease goes back to its queue, at once or later.
+update job
+set state = case when :delay > 0 then 'scheduled' else 'queued' end,
+    not_before = case when :delay > 0 then :now + :delay else not_before end,
+    attempt = attempt + :cost,
+    sections = case when :section is null then sections
+                    else json_set(sections, '$.' || json_quote(:section),
+                         coalesce(json_extract(sections, '$.' || json_quote(:section)), 0) + 1) end,
+    attempts = json_insert(attempts, '$[#]', json(:attempt_story)),
+    owner = null, worker = null, progress_done = null, progress_of = null
+where id = :id and owner = :owner and fence = :fence
+
+-- name: orphans
+-- Running jobs whose owner is not enlisted: its lease has lapsed.
+select id, owner, fence, worker, claimed, attempt, deaths, max_deaths from job
+where namespace = :namespace and state = 'running'
+  and not exists (select 1 from worker where incarnation = job.owner)
+
+-- name: count_death
+-- A job whose worker died goes back to its queue with the death counted.
+update job
+set state = 'queued', owner = null, worker = null, deaths = deaths + 1,
+    attempts = json_insert(attempts, '$[#]', json(:attempt_story))
+where id = :id and owner = :owner and fence = :fence
+
+-- name: add_death
+-- Counts the death that is the last straw, before the job is buried.
+update job set deaths = deaths + 1 where id = :id and owner = :owner and fence = :fence
+
+-- name: depths
+-- Live jobs by queue and state.
+select queue, state, count(*), min(created) from job where namespace = :namespace group by 1, 2
+
+-- name: idle_ids
+-- Jobs of a queue that do not run.
+select id from job where namespace = :namespace and queue = :queue and state <> 'running'
+
+-- name: move
+-- Everything that does not run changes its queue.
+update job set queue = :target
+where namespace = :namespace and queue = :source and state <> 'running'

@@ -1,0 +1,86 @@
+"""Between envelopes and rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from umbel.messages import Attempt, Body, Delivery, Envelope, Lease
+
+_json = msgspec.json.Encoder().encode
+_decode = msgspec.json.decode
+
+
+def job_row(envelope: Envelope, now: float) -> dict[str, Any]:
+    """The parameters of ``insert_job``."""
+    return {
+        "id": envelope.id,
+        "namespace": envelope.namespace,
+        "queue": envelope.queue,
+        "kind": envelope.kind,
+        "task": envelope.subject,
+        "priority": envelope.priority,
+        "content_type": envelope.body.content_type,
+        "body": envelope.body.data,
+        "created": envelope.created or now,
+        "not_before": envelope.not_before,
+        "expires": envelope.expires,
+        "attempt": envelope.attempt,
+        "max_deaths": envelope.max_deaths,
+        "unique_key": envelope.unique,
+        "traceparent": envelope.traceparent,
+        "headers": _json(envelope.headers).decode() if envelope.headers else "{}",
+        "now": now,
+    }
+
+
+def delivery(row: tuple[Any, ...], namespace: str, owner: str, now: float) -> Delivery:
+    """A delivery from what ``claim`` returns."""
+    (_, job, queue, kind, task, priority, content_type, body, created, not_before, expires) = row[
+        :11
+    ]
+    (attempt, max_deaths, unique, traceparent, headers, deaths, sections, fence) = row[11:]
+    return Delivery(
+        envelope=Envelope(
+            id=job,
+            subject=task,
+            body=Body(content_type, body),
+            namespace=namespace,
+            queue=queue,
+            kind=kind,
+            priority=priority,
+            created=created,
+            not_before=not_before,
+            expires=expires,
+            attempt=attempt,
+            max_deaths=max_deaths,
+            unique=unique,
+            traceparent=traceparent,
+            headers=_headers(headers),
+        ),
+        lease=Lease(job, owner, fence),
+        attempt=attempt,
+        deaths=deaths,
+        sections=_decode(sections) if sections != "{}" else {},
+        claimed=now,
+    )
+
+
+def _headers(text: str) -> dict[str, str]:
+    """Headers written by hand may be any JSON; only text to text means something to us."""
+    if text == "{}":
+        return {}
+    found = _decode(text)
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+
+def attempt_json(attempt: Attempt) -> str:
+    """An attempt as it stands in a job's story."""
+    return _json(attempt).decode()
+
+
+def lost_attempt(number: int, worker: str, claimed: float, now: float) -> str:
+    """The story of an attempt whose worker died."""
+    reason = "its worker died or lost touch"
+    return attempt_json(Attempt(number, worker, claimed, now, "lost", reason=reason))

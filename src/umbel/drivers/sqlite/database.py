@@ -1,0 +1,247 @@
+"""One process's access to one SQLite file (or to one database in memory)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from umbel.drivers.bell import Bell, Ear
+from umbel.drivers.sqlite.watch import LogWatch
+from umbel.errors import ConfigurationError, SchemaError, UmbelError, Unavailable
+
+T = TypeVar("T")
+
+CHANGE = "change"
+SYNCHRONOUS = ("off", "normal", "full", "extra")
+
+_inherited: list[Any] = []
+"""Connections of a parent process: never used again here, and never closed by collection."""
+
+
+class Home:
+    """Where the data is. Shared by every ``Database`` of an application.
+
+    A database in memory has one connection that all share behind a lock; a file has one each.
+    """
+
+    def __init__(self, path: str, *, synchronous: str = "full") -> None:
+        if synchronous not in SYNCHRONOUS:
+            raise ConfigurationError(
+                f"synchronous={synchronous!r}: give one of {', '.join(SYNCHRONOUS)}"
+            )
+        self.path = path
+        self.synchronous = synchronous
+        self.in_memory = path == ":memory:"
+        self._shared: sqlite3.Connection | None = None
+        self._lock = threading.RLock()
+        self._bells: list[tuple[asyncio.AbstractEventLoop, Bell]] = []
+
+    def connect(self, busy: float) -> sqlite3.Connection:
+        """A connection ready for use, its schema up to date. Raises SchemaError."""
+        if not self.in_memory:
+            return _open(self.path, self.synchronous, busy)
+        with self._lock:
+            if self._shared is None:
+                self._shared = _open(":memory:", "off", busy)
+            return self._shared
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the one connection of a database in memory; free of cost for a file."""
+        if self.in_memory:
+            with self._lock:
+                yield
+        else:
+            yield
+
+    def attach(self, loop: asyncio.AbstractEventLoop, bell: Bell) -> None:
+        """Ring this bell after writes to a database in memory."""
+        if self.in_memory:
+            self._bells.append((loop, bell))
+
+    def detach(self, bell: Bell) -> None:
+        """Ring it no more."""
+        self._bells = [(loop, known) for loop, known in self._bells if known is not bell]
+
+    def wrote(self) -> None:
+        """Wake the listeners of a database in memory; a file's log does that by itself."""
+        for loop, bell in self._bells:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(bell.ring_all)
+
+
+class Database:
+    """Runs blocking functions on a connection, from one event loop.
+
+    ``inline`` runs them in the loop's own thread: right for a loop that has nothing else to do.
+    """
+
+    def __init__(self, home: Home, *, inline: bool = False, busy: float = 5.0) -> None:
+        self.home = home
+        self.bell = Bell()
+        self._busy = busy
+        self._inline = inline
+        self._connection: sqlite3.Connection | None = None
+        self._pid = 0
+        self._attached = False
+        self._watch: LogWatch | None = None
+        self._thread = None if inline else ThreadPoolExecutor(1, "umbel-sqlite")
+
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``work`` with the connection. SQLite's errors come out as ours.
+
+        Raises:
+            Unavailable: locked, full, not writable, damaged. SchemaError: of another version.
+        """
+        loop = asyncio.get_running_loop()
+        if not self._attached:
+            self.home.attach(loop, self.bell)
+            self._attached = True
+        if self._thread is None:
+            return self._guarded(work)
+        return await loop.run_in_executor(self._thread, partial(self._guarded, work))
+
+    @contextmanager
+    def listening(self) -> Iterator[Ear]:
+        """An ear that hears of every commit, by this process or another."""
+        if self._watch is None and self._connection is not None and not self.home.in_memory:
+            self._watch = LogWatch(f"{self.home.path}-wal", self.bell.ring_all)
+        if self._watch is not None:
+            self._watch.attach()
+        try:
+            with self.bell.listen([CHANGE]) as ear:
+                yield ear
+        finally:
+            if self._watch is not None:
+                self._watch.detach()
+
+    async def close(self) -> None:
+        """Close the connection (a shared one stays) and the watch."""
+        self.home.detach(self.bell)
+        connection, self._connection = self._connection, None
+        if connection is not None and not self.home.in_memory and self._pid == os.getpid():
+            if self._thread is None:
+                connection.close()
+            else:
+                await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        if self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """SQLite's errors come out as ours: for work on a connection of the caller's."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise explain(error, self.home.path) from error
+
+    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self.explaining(), self.home.exclusive():
+            connection = self._ready()
+            before = connection.total_changes
+            result = work(connection)
+            if self.home.in_memory and connection.total_changes != before:
+                self.home.wrote()
+            return result
+
+    def _ready(self) -> sqlite3.Connection:
+        if self._connection is None or self._pid != os.getpid():
+            if self._connection is not None:
+                _inherited.append(self._connection)
+            self._connection = self.home.connect(self._busy)
+            self._pid = os.getpid()
+        return self._connection
+
+
+@contextmanager
+def writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
+    """A write transaction: takes the write lock first, so it never fails half-way for it."""
+    cursor = connection.cursor()
+    cursor.execute("begin immediate")
+    try:
+        yield cursor
+        cursor.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            cursor.execute("rollback")
+        raise
+
+
+def explain(error: sqlite3.Error, path: str) -> UmbelError:
+    """Ours for theirs, with the remedy."""
+    text = str(error)
+    if "no such table" in text or "no such column" in text:
+        return SchemaError(f"{path} has no Umbel tables ({text}); open it once with the app's URL")
+    if "full" in text:
+        return Unavailable(f"{path}: the disk is full; free some space")
+    if "locked" in text or "busy" in text:
+        return Unavailable(f"{path} is locked by another process; it holds a write transaction")
+    if "readonly" in text or "unable to open" in text:
+        return Unavailable(f"{path} cannot be written ({text}); check its folder and permissions")
+    return Unavailable(f"{path}: {text}")
+
+
+def _open(path: str, synchronous: str, busy: float) -> sqlite3.Connection:
+    folder = Path(path).parent
+    if path != ":memory:" and not folder.is_dir():
+        raise ConfigurationError(f"the folder {folder} does not exist; create it")
+    connection = sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
+    connection.execute("pragma journal_mode = wal")
+    connection.execute(f"pragma synchronous = {synchronous}")
+    connection.execute("pragma foreign_keys = on")
+    migrate(connection, path)
+    return connection
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Every migration's number and SQL, in order. They are never edited once released."""
+    found = files("umbel.drivers.sqlite").joinpath("migrations").iterdir()
+    numbered = [
+        (int(f.name[:4]), f.read_text(encoding="utf-8")) for f in found if f.name[:4].isdigit()
+    ]
+    return sorted(numbered)
+
+
+def version(connection: sqlite3.Connection) -> int:
+    """The number of the newest migration the file has seen."""
+    found: int = connection.execute("pragma user_version").fetchone()[0]
+    return found
+
+
+def migrate(connection: sqlite3.Connection, path: str) -> None:
+    """Bring the file's schema up to date; another process doing the same is waited for."""
+    known = migrations()
+    newest = known[-1][0]
+    if version(connection) == newest:
+        return
+    with writing(connection) as cursor:
+        current = version(connection)
+        if current > newest:
+            raise SchemaError(f"{path} has schema {current}, this Umbel knows {newest}; upgrade it")
+        for number, sql in known:
+            if number > current:
+                for statement in _statements(sql):
+                    cursor.execute(statement)
+                cursor.execute(f"pragma user_version = {number}")
+
+
+def _statements(sql: str) -> Iterator[str]:
+    """Single statements: ``executescript`` would commit the transaction we are in."""
+    pending = ""
+    for line in sql.splitlines():
+        pending += line + "\n"
+        if sqlite3.complete_statement(pending):
+            yield pending
+            pending = ""

@@ -1,0 +1,25 @@
+"""Moves between the two tables of jobs that more than one room makes."""
+
+from __future__ import annotations
+
+import sqlite3
+
+_CANCEL = """
+insert into record (id, namespace, queue, kind, task, state, priority, content_type, body, created,
+                    not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent,
+                    headers, worker, fence, claimed, attempts, finished, reason)
+select id, namespace, queue, kind, task, 'cancelled', priority, content_type, body, created,
+       not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, null,
+       fence, claimed, attempts, :now, :reason
+from job where id = :id and state <> 'running'
+"""
+_DELETE = "delete from job where id = :id and state <> 'running'"
+
+
+def cancel_idle(cursor: sqlite3.Cursor, job: str, reason: str, now: float) -> bool:
+    """A job that does not run becomes a cancelled record. False when it runs or is not live."""
+    row = {"id": job, "reason": reason, "now": now}
+    cancelled = cursor.execute(_CANCEL, row).rowcount == 1
+    if cancelled:
+        cursor.execute(_DELETE, row)
+    return cancelled

@@ -1,0 +1,120 @@
+"""Every error Umbel raises, on one page.
+
+::
+
+    UmbelError
+    ├── ConfigurationError      an option or URL is wrong; the text says what to write
+    ├── BadArguments            a call does not fit the task's signature
+    ├── NotEncodable            an argument or result has no wire form
+    ├── MessageTooLarge         a message or result is over the size limit
+    ├── BadMessage              bytes from outside are not a message we can read
+    ├── UnknownTask             no task of that name is registered here
+    ├── UnknownJob              no job of that id was ever published, or its record was pruned
+    ├── DuplicateJob            a live job already holds the unique key
+    ├── NotAllowed              the operation does not fit the job's state
+    ├── SchemaError             the database has no Umbel schema, or one of another version
+    ├── Unavailable             the server cannot be reached right now; trying later is right
+    │   └── PublishTimeout      ... and the publishing deadline has passed
+    ├── LeaseLost               the work was taken from this worker; what it did is not recorded
+    ├── ResultTimeout           the job is not finished yet
+    └── JobFailed               the job ended without a result
+        ├── JobCancelled        ... because somebody cancelled it
+        └── JobExpired          ... because its expiry passed before it started
+"""
+
+from __future__ import annotations
+
+
+class UmbelError(Exception):
+    """Anything Umbel itself raises. Catch this to catch them all."""
+
+
+class ConfigurationError(UmbelError, ValueError):
+    """An option is wrong. The text names the field and what to write instead."""
+
+
+class BadArguments(UmbelError, TypeError):
+    """The arguments of a call do not fit the task's signature. Correct the call."""
+
+
+class NotEncodable(UmbelError, TypeError):
+    """A value has no wire form. Pass plain data, a dataclass, a msgspec or a pydantic model."""
+
+
+class MessageTooLarge(UmbelError, ValueError):
+    """A message is over the limit. Pass a reference (a path, a key, a URL) instead of the data."""
+
+
+class BadMessage(UmbelError, ValueError):
+    """Bytes from outside cannot be read as a message. ``field`` names the part that is wrong."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+
+
+class UnknownTask(UmbelError, LookupError):
+    """No task of that name is registered here. Import its module, or ``app.include`` it."""
+
+
+class UnknownJob(UmbelError, LookupError):
+    """No job has this id. It was never published here, or its record has been pruned."""
+
+
+class DuplicateJob(UmbelError):
+    """A live job holds the unique key. ``existing`` is its id."""
+
+    def __init__(self, key: str, existing: str) -> None:
+        super().__init__(
+            f"job {existing} already holds the unique key {key!r}; wait for it, or publish with"
+            ' Unique(..., on_conflict="return") or on_conflict="replace"'
+        )
+        self.key = key
+        self.existing = existing
+
+
+class NotAllowed(UmbelError):
+    """The job's state does not permit the operation. The text says which states do."""
+
+
+class SchemaError(UmbelError):
+    """The database's schema is missing, older or newer. Run ``umbel db migrate`` or upgrade."""
+
+
+class Unavailable(UmbelError, ConnectionError):
+    """A server cannot be reached or refuses work at the moment. Nothing was lost; try later."""
+
+
+class PublishTimeout(Unavailable, TimeoutError):
+    """The broker did not confirm within the deadline. Publishing the same id again is safe."""
+
+
+class LeaseLost(UmbelError):
+    """The lease on a job has lapsed or was taken; its outcome will not be recorded."""
+
+
+class ResultTimeout(UmbelError, TimeoutError):
+    """The job has not finished within the time given. It goes on; ask again later."""
+
+
+class JobFailed(UmbelError):
+    """The job ended without a result and its own exception cannot be raised here."""
+
+
+class JobCancelled(JobFailed):
+    """The job was cancelled before it gave a result."""
+
+
+class JobExpired(JobFailed):
+    """The job's expiry passed before a worker could start it."""
+
+
+class RemoteTraceback(Exception):
+    """The traceback of the worker, shown as the cause of an exception raised again by a handle."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"

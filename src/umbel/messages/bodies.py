@@ -1,0 +1,165 @@
+"""How values become bytes and come back as the types a task declares.
+
+JSON is the default and the form other languages write. MessagePack is smaller and keeps bytes
+and NaN. Pickle exists only for applications that opt in with a key: every pickle is signed, and
+one that does not verify is never loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import pickle
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+import msgspec
+
+from umbel.errors import BadMessage, ConfigurationError, MessageTooLarge, NotEncodable
+
+JSON = "application/json"
+MESSAGEPACK = "application/msgpack"
+PICKLE = "application/x-umbel-pickle"
+
+_SIGNATURE_BYTES = 32
+T = TypeVar("T")
+
+
+class Body(msgspec.Struct, frozen=True):
+    """Encoded data and the media type that says how to read it."""
+
+    content_type: str
+    data: bytes
+
+
+def _to_builtin(value: Any) -> Any:
+    """Wire form of values msgspec does not know: pydantic models and paths."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if isinstance(value, PurePath):
+        return str(value)
+    raise NotEncodable(
+        f"a value of type {type(value).__module__}.{type(value).__qualname__} has no wire form;"
+        " pass plain data, a dataclass, a msgspec.Struct or a pydantic model"
+    )
+
+
+def _from_builtin(target: type, value: Any) -> Any:
+    """The counterpart of ``_to_builtin``, driven by the annotation."""
+    if hasattr(target, "model_validate"):
+        return target.model_validate(value)
+    if isinstance(target, type) and issubclass(target, PurePath):
+        return target(value)
+    if isinstance(target, type) and isinstance(value, target):
+        return value
+    raise msgspec.ValidationError(f"cannot build {target!r} from a message")
+
+
+_encode_json = msgspec.json.Encoder(enc_hook=_to_builtin).encode
+_encode_msgpack = msgspec.msgpack.Encoder(enc_hook=_to_builtin).encode
+_decode_json = msgspec.json.Decoder().decode
+_decode_msgpack = msgspec.msgpack.Decoder().decode
+
+
+def decode_as(value: Any, annotation: Any, field: str) -> Any:
+    """Turn a decoded plain value into what the annotation asks for.
+
+    Raises:
+        BadMessage: the value does not fit; the error names ``field``.
+    """
+    try:
+        return msgspec.convert(
+            value, annotation, str_keys=True, dec_hook=_from_builtin, from_attributes=True
+        )
+    except BadMessage:
+        raise
+    except Exception as error:  # noqa: BLE001 - a model's own validators may raise anything
+        raise BadMessage(field, str(error)) from None
+
+
+class BodyCodec:
+    """Encodes and decodes bodies under one size limit."""
+
+    def __init__(
+        self,
+        *,
+        content_type: str = JSON,
+        limit: int = 1_048_576,
+        pickle_key: bytes | None = None,
+    ) -> None:
+        if content_type not in (JSON, MESSAGEPACK, PICKLE):
+            raise ConfigurationError(
+                f"content_type={content_type!r} is unknown; use {JSON!r} or {MESSAGEPACK!r}"
+            )
+        if content_type == PICKLE and not pickle_key:
+            raise ConfigurationError("pickle needs pickle_key=b'...': unsigned pickles are refused")
+        if limit < 1024:
+            raise ConfigurationError(f"limit={limit} is too small; allow at least 1024 bytes")
+        self.content_type = content_type
+        self.limit = limit
+        self._pickle_key = pickle_key
+
+    def encode(self, value: Any, *, what: str = "message") -> Body:
+        """Bytes for a value.
+
+        Raises:
+            NotEncodable: something inside has no wire form.
+            MessageTooLarge: the bytes are over the limit.
+        """
+        try:
+            data = self._write(value)
+        except NotEncodable:
+            raise
+        except Exception as error:
+            raise NotEncodable(f"{what}: {error}") from error
+        if len(data) > self.limit:
+            raise MessageTooLarge(
+                f"{what} is {len(data):,} bytes, the limit is {self.limit:,}; store the data"
+                " elsewhere and pass a reference, or raise max_message"
+            )
+        return Body(self.content_type, data)
+
+    def decode(self, body: Body) -> Any:
+        """Plain values for a body.
+
+        Raises:
+            BadMessage: the bytes are not of the media type they claim, or it is not accepted.
+        """
+        if len(body.data) > self.limit:
+            raise BadMessage("data", f"{len(body.data):,} bytes, the limit is {self.limit:,}")
+        media_type = body.content_type.partition(";")[0].strip().lower()
+        try:
+            if media_type == JSON or media_type.endswith("+json"):
+                return _decode_json(body.data)
+            if media_type == MESSAGEPACK:
+                return _decode_msgpack(body.data)
+            if media_type == PICKLE:
+                return self._unpickle(body.data)
+        except BadMessage:
+            raise
+        except Exception as error:  # noqa: BLE001 - bytes from outside can break any decoder
+            raise BadMessage("data", f"not valid {media_type}: {error}") from None
+        raise BadMessage(
+            "datacontenttype",
+            f"{body.content_type!r} is not accepted; send {JSON} or {MESSAGEPACK}",
+        )
+
+    def _write(self, value: Any) -> bytes:
+        if self.content_type == JSON:
+            return _encode_json(value)
+        if self.content_type == MESSAGEPACK:
+            return _encode_msgpack(value)
+        data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+        return self._sign(data) + data
+
+    def _sign(self, data: bytes) -> bytes:
+        assert self._pickle_key is not None
+        return hmac.digest(self._pickle_key, data, hashlib.sha256)
+
+    def _unpickle(self, signed: bytes) -> Any:
+        if self._pickle_key is None:
+            raise BadMessage("datacontenttype", "pickle is not accepted here; set pickle_key")
+        signature, data = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+        if not hmac.compare_digest(signature, self._sign(data)):
+            raise BadMessage("data", "the pickle's signature does not verify with this pickle_key")
+        return pickle.loads(data)

@@ -1,0 +1,73 @@
+"""Messages and the envelope that carries one through a broker."""
+
+from __future__ import annotations
+
+import os
+import time
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from umbel.messages.bodies import Body
+
+
+class MessageType(StrEnum):
+    """What a message means to whoever receives it."""
+
+    COMMAND = "umbel.command"
+    DOCUMENT = "umbel.document"
+    EVENT = "umbel.event"
+
+
+class Command(msgspec.Struct, frozen=True):
+    """Run this task with these arguments."""
+
+    task: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A result or a domain object: data about a subject, with nothing to be done."""
+
+    id: str
+    subject: str
+    body: Body
+    created: float
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with its delivery headers. The body stays bytes until a task needs it."""
+
+    id: str
+    subject: str
+    body: Body
+    type: MessageType = MessageType.COMMAND
+    namespace: str = "umbel"
+    queue: str = "default"
+    kind: str = ""
+    """Which budget runs it: ``io``, ``cpu``, or empty when the sender does not know the task."""
+    priority: int = 0
+    created: float = 0.0
+    not_before: float | None = None
+    expires: float | None = None
+    attempt: int = 1
+    max_deaths: int = 3
+    """How many workers may die running it before it is buried."""
+    unique: str | None = None
+    on_conflict: str = "raise"
+    traceparent: str | None = None
+    headers: dict[str, str] = {}
+    """Further extension attributes: per-call timeout, retry policy, what to track, and the like."""
+
+
+def fresh_id() -> str:
+    """A new UUID, version 7: unique everywhere, sorted by the time it was made."""
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10), "big")
+    value = (milliseconds << 80) | random
+    value = (value & ~(0xF << 76)) | (0x7 << 76)
+    value = (value & ~(0x3 << 62)) | (0x2 << 62)
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,0 +1,185 @@
+"""The open wire form: CloudEvents 1.0, structured JSON.
+
+Any language that can write this JSON can publish a task. ``schema.json`` beside this file
+describes it; ``read`` accepts what the schema accepts and names the field otherwise.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from umbel.errors import BadMessage
+from umbel.messages.bodies import JSON, Body
+from umbel.messages.envelopes import Envelope, MessageType
+
+SPECVERSION = "1.0"
+MEDIA_TYPE = "application/cloudevents+json"
+
+_KNOWN = frozenset(
+    {"specversion", "id", "type", "source", "subject", "time", "datacontenttype", "dataschema"}
+    | {"data", "data_base64", "namespace", "queue", "kind", "priority", "notbefore", "expiry"}
+    | {"attempt", "maxdeaths", "uniquekey", "onconflict", "traceparent"}
+)
+_KINDS = ("", "io", "cpu", "box")
+_CONFLICTS = ("raise", "return", "replace")
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the wire form."""
+    found: dict[str, Any] = msgspec.json.decode(
+        files("umbel.messages").joinpath("schema.json").read_bytes()
+    )
+    return found
+
+
+def write(envelope: Envelope) -> bytes:
+    """An envelope as a CloudEvent."""
+    event: dict[str, Any] = {
+        "specversion": SPECVERSION,
+        "id": envelope.id,
+        "type": envelope.type.value,
+        "source": f"/umbel/{envelope.namespace}",
+        "subject": envelope.subject,
+        "time": _to_rfc3339(envelope.created),
+        "datacontenttype": envelope.body.content_type,
+        "namespace": envelope.namespace,
+        "queue": envelope.queue,
+        "priority": envelope.priority,
+        "attempt": envelope.attempt,
+        "maxdeaths": envelope.max_deaths,
+    }
+    if envelope.body.content_type == JSON:
+        event["data"] = msgspec.Raw(envelope.body.data)
+    else:
+        event["data_base64"] = base64.b64encode(envelope.body.data).decode()
+    optional = {
+        "kind": envelope.kind or None,
+        "notbefore": None if envelope.not_before is None else _to_rfc3339(envelope.not_before),
+        "expiry": None if envelope.expires is None else _to_rfc3339(envelope.expires),
+        "uniquekey": envelope.unique,
+        "onconflict": envelope.on_conflict if envelope.unique is not None else None,
+        "traceparent": envelope.traceparent,
+    }
+    event.update((name, value) for name, value in optional.items() if value is not None)
+    event.update(envelope.headers)
+    return msgspec.json.encode(event)
+
+
+def read(data: bytes) -> Envelope:
+    """An envelope from a CloudEvent in structured JSON.
+
+    Raises:
+        BadMessage: not JSON, not a CloudEvent, or a field has the wrong form; it names the field.
+    """
+    try:
+        event = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadMessage("body", f"not JSON: {error}") from None
+    if not isinstance(event, dict):
+        raise BadMessage("body", "a CloudEvent is a JSON object")
+    if event.get("specversion") != SPECVERSION:
+        raise BadMessage("specversion", f'must be "{SPECVERSION}"')
+    return Envelope(
+        id=_id(event),
+        type=_type(event),
+        subject=_text(event, "subject", limit=255),
+        body=_body(event),
+        namespace=_text(event, "namespace", "umbel", limit=63),
+        queue=_text(event, "queue", "default", limit=255),
+        kind=_choice(event, "kind", "", _KINDS),
+        priority=_integer(event, "priority", 0, -32768, 32767),
+        created=_time(event, "time") or 0.0,
+        not_before=_time(event, "notbefore"),
+        expires=_time(event, "expiry"),
+        attempt=_integer(event, "attempt", 1, 1, 2**31 - 1),
+        max_deaths=_integer(event, "maxdeaths", 3, 1, 32767),
+        unique=None if event.get("uniquekey") is None else _text(event, "uniquekey", limit=255),
+        on_conflict=_choice(event, "onconflict", "raise", _CONFLICTS),
+        traceparent=None if event.get("traceparent") is None else _text(event, "traceparent"),
+        headers={
+            name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+            for name, value in event.items()
+            if name not in _KNOWN and value is not None
+        },
+    )
+
+
+def _id(event: dict[str, Any]) -> str:
+    text = _text(event, "id")
+    bare = text.replace("-", "").lower()
+    if len(bare) != 32 or any(letter not in "0123456789abcdef" for letter in bare):
+        raise BadMessage("id", "must be a UUID, so that every store can key on it")
+    return f"{bare[:8]}-{bare[8:12]}-{bare[12:16]}-{bare[16:20]}-{bare[20:]}"
+
+
+def _type(event: dict[str, Any]) -> MessageType:
+    try:
+        return MessageType(str(event.get("type")))
+    except ValueError:
+        known = ", ".join(kind.value for kind in MessageType)
+        raise BadMessage("type", f"must be one of {known}") from None
+
+
+def _body(event: dict[str, Any]) -> Body:
+    content_type = _text(event, "datacontenttype", JSON)
+    if "data_base64" in event:
+        try:
+            data = base64.b64decode(_text(event, "data_base64", limit=2**31), validate=True)
+        except binascii.Error as error:
+            raise BadMessage("data_base64", str(error)) from None
+        return Body(content_type, data)
+    if "data" not in event:
+        raise BadMessage("data", 'is missing; a command carries {"args": [...], "kwargs": {...}}')
+    if content_type.partition(";")[0].strip() != JSON:
+        raise BadMessage("data", f"must be data_base64 when datacontenttype is {content_type}")
+    return Body(JSON, msgspec.json.encode(event["data"]))
+
+
+_REQUIRED = object()
+
+
+def _text(event: dict[str, Any], name: str, default: Any = _REQUIRED, limit: int = 1024) -> str:
+    value = event.get(name, default)
+    if value is _REQUIRED:
+        raise BadMessage(name, "is missing")
+    if not isinstance(value, str) or not value or len(value) > limit or "\x00" in value:
+        raise BadMessage(name, f"must be a non-empty string of at most {limit} characters")
+    return value
+
+
+def _choice(event: dict[str, Any], name: str, default: str, known: tuple[str, ...]) -> str:
+    value = event.get(name, default)
+    if value not in known:
+        raise BadMessage(name, f"must be one of {', '.join(filter(None, known))}")
+    assert isinstance(value, str)
+    return value
+
+
+def _integer(event: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
+    value = event.get(name, default)
+    if isinstance(value, str):  # binary-mode transports carry every attribute as text
+        value = int(value) if value.lstrip("-").isdecimal() and len(value) < 12 else None
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise BadMessage(name, f"must be an integer from {low} to {high}")
+    return value
+
+
+def _time(event: dict[str, Any], name: str) -> float | None:
+    value = event.get(name)
+    if value is None:
+        return None
+    try:
+        moment = msgspec.convert(value, datetime)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+    except (msgspec.ValidationError, OverflowError, ValueError):
+        raise BadMessage(name, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z") from None
+
+
+def _to_rfc3339(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")

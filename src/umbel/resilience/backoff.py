@@ -1,0 +1,40 @@
+"""Growing waits between tries."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from umbel.errors import ConfigurationError
+
+
+def spread(key: str) -> float:
+    """A number from 0 up to 1 that is always the same for a key.
+
+    Jitter only has to differ between jobs, so a hash serves and keeps every decision repeatable.
+    """
+    return zlib.crc32(key.encode()) / 2**32
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """``first``, then times ``factor`` each try, never above ``cap``; up to ``jitter`` shorter."""
+
+    first: float = 1.0
+    factor: float = 2.0
+    cap: float = 300.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("first", "cap"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigurationError(f"{name}={getattr(self, name)}: give seconds, 0 or more")
+        if not 1 <= self.factor < float("inf"):
+            raise ConfigurationError(f"factor={self.factor}: give 1 (steady) or more (growing)")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"jitter={self.jitter}: give a share from 0 to 1")
+
+    def delay(self, tries: int, key: str = "") -> float:
+        """Seconds to wait after so many failed tries, spread by ``key``."""
+        grown = self.first * self.factor ** min(max(tries - 1, 0), 64)
+        return min(grown, self.cap) * (1 - self.jitter * spread(f"{key}:{tries}"))

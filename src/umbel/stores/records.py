@@ -1,0 +1,69 @@
+"""The role that remembers jobs, live and finished."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from umbel.messages import Record, State
+
+
+class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to list. Empty fields do not restrict."""
+
+    states: tuple[State, ...] = ()
+    task: str | None = None
+    queue: str | None = None
+    worker: str | None = None
+    limit: int = 50
+
+
+class ProgressNote(msgspec.Struct, frozen=True):
+    """How far a running job says it is."""
+
+    job: str
+    fence: int
+    done: float
+    of: float | None
+
+
+class Records(Protocol):
+    """Reads and keeps job records."""
+
+    async def find(self, job: str) -> Record:
+        """One job, live or finished. Raises UnknownJob."""
+
+    async def search(self, wanted: JobFilter) -> list[Record]:
+        """The newest jobs that match, newest first."""
+
+    async def finished(self, job: str, timeout: float | None) -> Record:
+        """Wait until the job is final, woken by push; a slow look remains as a safety net.
+
+        Raises:
+            UnknownJob: no such job. ResultTimeout: not final in time.
+        """
+
+    async def progress(self, notes: Sequence[ProgressNote]) -> None:
+        """Note how far running jobs are. A note under an old fencing number changes nothing."""
+
+    async def replay(self, jobs: Sequence[str]) -> list[str]:
+        """Queue finished jobs anew, with their payload, id and story; attempts start over.
+
+        Jobs that succeeded or still live are left alone. Returns the ids that were queued. A
+        crash leaves each job either final or queued.
+        """
+
+    async def prune(self, *, before: float, keep: int, limit: int) -> int:
+        """Forget finished jobs older than ``before``, and the oldest beyond ``keep``.
+
+        Buried jobs are never pruned: somebody has to look at them. At most ``limit`` a call;
+        returns how many.
+        """
+
+    async def remove(self, jobs: Sequence[str]) -> int:
+        """Forget these finished jobs, buried ones included. Returns how many."""
+
+    async def close(self) -> None:
+        """Free connections. Closing twice is fine."""

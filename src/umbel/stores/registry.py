@@ -1,0 +1,66 @@
+"""The role that knows which workers live.
+
+A worker is alive as long as its row is there. It beats; whoever watches the beats and sees one
+stand still for a whole lease, by the watcher's own monotonic clock, removes the row. So no two
+machines' clocks are ever compared, and a jump of the wall clock kills nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself when it starts a life."""
+
+    incarnation: str
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    io: int
+    cpu: int
+    lease: float
+    tasks: tuple[str, ...] = ()
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A living worker as others see it."""
+
+    entry: WorkerEntry
+    beat: int
+    started: float
+    beaten: float
+    """Wall time of the last beat, for people."""
+    running: int = 0
+    epoch: int = 0
+    """The control epoch it has confirmed: nothing paused up to then is fetched by it."""
+    stopping: bool = False
+
+
+class Registry(Protocol):
+    """Enlists workers and hears their hearts."""
+
+    async def enlist(self, worker: WorkerEntry) -> None:
+        """Begin a life. Durable before the worker claims anything. Safe to repeat."""
+
+    async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
+        """One heartbeat. False when the worker is not enlisted any more: it has lost its leases."""
+
+    async def members(self) -> list[Member]:
+        """All living workers."""
+
+    async def remove(self, incarnation: str, beat: int) -> bool:
+        """End a life that stood still at ``beat``. False when it has beaten since."""
+
+    async def leave(self, incarnation: str) -> None:
+        """End one's own life, when everything held is settled. Safe to repeat."""
+
+    async def sharing(self, name: str, incarnation: str) -> Sequence[str]:
+        """Other living incarnations under the same name."""
+
+    async def close(self) -> None:
+        """Free connections. Closing twice is fine."""

@@ -1,0 +1,108 @@
+"""Pauses and cancellations on SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+import msgspec
+
+from umbel.clock import Clock
+from umbel.drivers.queries import load
+from umbel.drivers.sqlite import Database, cancel_idle, writing
+from umbel.messages import State
+from umbel.stores.control import ControlState, Pause, Scope
+
+SQL = load("umbel.stores.sqlite", "queries.sql")
+
+
+class SqliteControl:
+    """See ``stores.control.Control`` for what each method promises."""
+
+    def __init__(self, database: Database, *, namespace: str, clock: Clock) -> None:
+        self._database = database
+        self._namespace = namespace
+        self._clock = clock
+        self._seen = -1
+
+    async def state(self) -> ControlState:
+        def read(connection: sqlite3.Connection) -> ControlState:
+            where = {"namespace": self._namespace}
+            rows = connection.execute(SQL["pauses"], where).fetchall()
+            pauses = tuple(Pause(scope=s, name=n, since=at, reason=r) for s, n, at, r in rows)
+            return ControlState(self._epoch(connection), pauses)
+
+        return await self._database.run(read)
+
+    async def pause(self, scope: Scope, name: str, reason: str) -> int:
+        return await self._change("pause", scope, name, reason)
+
+    async def resume(self, scope: Scope, name: str) -> int:
+        return await self._change("resume", scope, name, "")
+
+    async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
+        def write(connection: sqlite3.Connection) -> dict[str, State]:
+            with writing(connection) as cursor:
+                found = {job: self._cancel(cursor, job, reason) for job in jobs}
+                if State.RUNNING in found.values():
+                    cursor.execute(SQL["next_epoch"], {"namespace": self._namespace})
+            return {job: state for job, state in found.items() if state is not None}
+
+        return await self._database.run(write)
+
+    async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
+        ids = msgspec.json.encode(list(jobs)).decode()
+
+        def read(connection: sqlite3.Connection) -> dict[str, str]:
+            return dict(connection.execute(SQL["cancellations"], {"ids": ids}).fetchall())
+
+        return await self._database.run(read)
+
+    async def changed(self, wait: float) -> bool:
+        until = self._clock.monotonic() + wait
+        epoch = await self._database.run(self._epoch)
+        if self._seen == -1:
+            self._seen = epoch
+        with self._database.listening() as ear:
+            while True:
+                ear.clear()
+                epoch = await self._database.run(self._epoch)
+                if epoch != self._seen:
+                    self._seen = epoch
+                    return True
+                left = until - self._clock.monotonic()
+                if left <= 0:
+                    return False
+                await ear.wait(left)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def _change(self, query: str, scope: Scope, name: str, reason: str) -> int:
+        row = {
+            "namespace": self._namespace,
+            "scope": scope,
+            "name": name,
+            "now": self._clock.now(),
+            "reason": reason,
+        }
+
+        def write(connection: sqlite3.Connection) -> int:
+            with writing(connection) as cursor:
+                cursor.execute(SQL[query], row)
+                return int(cursor.execute(SQL["next_epoch"], row).fetchone()[0])
+
+        return await self._database.run(write)
+
+    def _cancel(self, cursor: sqlite3.Cursor, job: str, reason: str) -> State | None:
+        row = {"namespace": self._namespace, "id": job, "reason": reason}
+        if cancel_idle(cursor, job, reason, self._clock.now()):
+            return State.CANCELLED
+        if cursor.execute(SQL["ask_to_stop"], row).rowcount == 1:
+            return State.RUNNING
+        final = cursor.execute(SQL["final_state"], row).fetchone()
+        return State(final[0]) if final else None
+
+    def _epoch(self, connection: sqlite3.Connection) -> int:
+        row = connection.execute(SQL["epoch"], {"namespace": self._namespace}).fetchone()
+        return row[0] if row else 0

@@ -1,0 +1,162 @@
+"""Job records on SQLite: live jobs and finished ones read as one."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from umbel.clock import Clock
+from umbel.drivers.queries import load
+from umbel.drivers.sqlite import Database, writing
+from umbel.errors import ResultTimeout, UnknownJob
+from umbel.messages import LIVE, TERMINAL, Attempt, Body, Failure, Record, State
+from umbel.stores.records import JobFilter, ProgressNote
+
+SQL = load("umbel.stores.sqlite", "queries.sql")
+
+_json = msgspec.json
+_attempts = msgspec.json.Decoder(tuple[Attempt, ...]).decode
+_failure = msgspec.json.Decoder(Failure).decode
+
+
+class SqliteRecords:
+    """See ``stores.records.Records`` for what each method promises."""
+
+    def __init__(
+        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 1.0
+    ) -> None:
+        self._database = database
+        self._namespace = namespace
+        self._clock = clock
+        self._safety_poll = safety_poll
+
+    async def find(self, job: str) -> Record:
+        return await self._database.run(partial(self._find, job=job))
+
+    async def search(self, wanted: JobFilter) -> list[Record]:
+        return await self._database.run(partial(self._search, wanted=wanted))
+
+    async def finished(self, job: str, timeout: float | None) -> Record:
+        until = None if timeout is None else self._clock.monotonic() + timeout
+        look = partial(self._is_finished, job=job)
+        await self._database.run(look)  # opens the file, so that there is a log to listen to
+        with self._database.listening() as ear:
+            while True:
+                ear.clear()
+                if await self._database.run(look):
+                    return await self.find(job)
+                left = None if until is None else until - self._clock.monotonic()
+                if left is not None and left <= 0:
+                    raise ResultTimeout(f"job {job} has not finished within {timeout} s")
+                await ear.wait(self._safety_poll if left is None else min(left, self._safety_poll))
+
+    async def progress(self, notes: Sequence[ProgressNote]) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            rows = [{"id": n.job, "fence": n.fence, "done": n.done, "of": n.of} for n in notes]
+            with writing(connection) as cursor:
+                cursor.executemany(SQL["progress"], rows)
+
+        await self._database.run(write)
+
+    async def replay(self, jobs: Sequence[str]) -> list[str]:
+        def write(connection: sqlite3.Connection) -> list[str]:
+            with writing(connection) as cursor:
+                return [job for job in jobs if self._replay(cursor, job)]
+
+        return await self._database.run(write)
+
+    async def prune(self, *, before: float, keep: int, limit: int) -> int:
+        def write(connection: sqlite3.Connection) -> int:
+            row = {"namespace": self._namespace, "before": before, "keep": keep, "limit": limit}
+            with writing(connection) as cursor:
+                old = cursor.execute(SQL["prune_old"], row).rowcount
+                return old + cursor.execute(SQL["prune_beyond"], row).rowcount
+
+        return await self._database.run(write)
+
+    async def remove(self, jobs: Sequence[str]) -> int:
+        def write(connection: sqlite3.Connection) -> int:
+            with writing(connection) as cursor:
+                return sum(cursor.execute(SQL["remove"], self._key(job)).rowcount for job in jobs)
+
+        return await self._database.run(write)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    def _key(self, job: str) -> dict[str, Any]:
+        return {"namespace": self._namespace, "id": job}
+
+    def _find(self, connection: sqlite3.Connection, job: str) -> Record:
+        # A job moves from live to finished in one transaction: looking there last misses nothing.
+        for query in ("find_finished", "find_live", "find_finished"):
+            row = connection.execute(SQL[query], self._key(job)).fetchone()
+            if row is not None:
+                return record(row)
+        raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
+
+    def _is_finished(self, connection: sqlite3.Connection, job: str) -> bool:
+        row = connection.execute(SQL["is_finished"], self._key(job)).fetchone()
+        if row is None:
+            raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
+        return bool(row[0])
+
+    def _search(self, connection: sqlite3.Connection, wanted: JobFilter) -> list[Record]:
+        found: list[Record] = []
+        for query, states in (("list_live", LIVE), ("list_finished", TERMINAL)):
+            chosen = [state.value for state in wanted.states if state in states]
+            if len(found) >= wanted.limit or (wanted.states and not chosen):
+                continue
+            row = {
+                "namespace": self._namespace,
+                "states": _json.encode(chosen).decode() if chosen else None,
+                "task": wanted.task,
+                "queue": wanted.queue,
+                "worker": wanted.worker,
+                "limit": wanted.limit - len(found),
+            }
+            found += [record(r) for r in connection.execute(SQL[query], row)]
+        return found
+
+    def _replay(self, cursor: sqlite3.Cursor, job: str) -> bool:
+        replayed = cursor.execute(SQL["replay"], self._key(job)).rowcount == 1
+        if replayed:
+            cursor.execute(SQL["remove"], self._key(job))
+        return replayed
+
+
+def record(row: Sequence[Any]) -> Record:
+    """A record from the columns that every query here selects in the same order."""
+    (job, task, namespace, queue, state, kind, priority, attempt, deaths) = row[:9]
+    (created, not_before, expires, started, finished, worker, content_type, body) = row[9:17]
+    (result_type, result, failure, reason, attempts, done, of, unique, trace, headers) = row[17:]
+    return Record(
+        id=job,
+        task=task,
+        namespace=namespace,
+        queue=queue,
+        state=State(state),
+        kind=kind,
+        priority=priority,
+        attempt=attempt,
+        deaths=deaths,
+        created=created,
+        not_before=not_before,
+        expires=expires,
+        started=started,
+        finished=finished,
+        worker=worker,
+        body=Body(content_type, body),
+        result=Body(result_type, result) if result is not None else None,
+        failure=_failure(failure) if failure else None,
+        reason=reason,
+        attempts=_attempts(attempts),
+        progress=(done, of) if done is not None else None,
+        unique=unique,
+        traceparent=trace,
+        headers=_json.decode(headers),
+    )

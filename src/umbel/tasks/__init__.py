@@ -1,0 +1,36 @@
+"""Owns what users declare and hold: tasks, options, signatures, handles, sections, ``current``.
+
+Called by: user code, the publisher (to build messages), the worker (to run them).
+Never: knows a broker, a store or an app; it publishes through the two-method ``Outlet``.
+"""
+
+from umbel.tasks.current import Job, Run, current, running
+from umbel.tasks.handle import Handle, Jobs
+from umbel.tasks.options import CallOptions, TaskOptions, Track
+from umbel.tasks.policies import Retry, Unique
+from umbel.tasks.registry import Registry
+from umbel.tasks.sections import Section, optional, poisonous, retry
+from umbel.tasks.task import Outlet, Signature, Task, task
+
+__all__ = [
+    "CallOptions",
+    "Handle",
+    "Job",
+    "Jobs",
+    "Outlet",
+    "Registry",
+    "Retry",
+    "Run",
+    "Section",
+    "Signature",
+    "Task",
+    "TaskOptions",
+    "Track",
+    "Unique",
+    "current",
+    "optional",
+    "poisonous",
+    "retry",
+    "running",
+    "task",
+]

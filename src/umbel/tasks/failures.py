@@ -1,0 +1,81 @@
+"""Exceptions as data, and back."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from umbel.errors import JobFailed, RemoteTraceback
+from umbel.messages import Failure
+
+_MESSAGE_LIMIT = 4_000
+_TRACEBACK_LIMIT = 20_000
+_OURS = str(Path(__file__).parent.parent)
+
+
+def describe(error: BaseException) -> Failure:
+    """An exception as data. Never raises, whatever the exception's own methods do."""
+    kind = type(error)
+    return Failure(
+        type=f"{kind.__module__}:{kind.__qualname__}",
+        message=_text(error)[:_MESSAGE_LIMIT],
+        traceback=_traceback(error)[-_TRACEBACK_LIMIT:],
+        args=_arguments(error),
+    )
+
+
+def rebuild(failure: Failure, job: str) -> Exception:
+    """The exception to raise for a failed job: its own class where that can be built here.
+
+    Only classes of modules that are imported already are considered: a record cannot make
+    this process import anything.
+    """
+    error = _of_own_class(failure)
+    if error is None:
+        kind = failure.type.rpartition(":")[2]
+        error = JobFailed(f"job {job} failed with {kind}: {failure.message}")
+    error.__cause__ = RemoteTraceback(failure.traceback)
+    return error
+
+
+def _of_own_class(failure: Failure) -> Exception | None:
+    module_name, _, name = failure.type.partition(":")
+    module = builtins if module_name == "builtins" else sys.modules.get(module_name)
+    kind = getattr(module, name, None)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)) or failure.args is None:
+        return None
+    try:
+        error = kind(*msgspec.json.decode(failure.args))
+        return error if _text(error)[:_MESSAGE_LIMIT] == failure.message else None
+    except Exception:  # noqa: BLE001 - a constructor may want anything; JobFailed tells the story
+        return None
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything
+        return f"<{type(error).__name__} whose text cannot be shown: {type(broken).__name__}>"
+
+
+def _arguments(error: BaseException) -> str | None:
+    try:
+        text = msgspec.json.encode(error.args).decode()
+    except Exception:  # noqa: BLE001 - arguments without a JSON form are simply not sent
+        return None
+    return text if len(text) <= _MESSAGE_LIMIT else None
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback from the task's own code on; our frames above it say nothing to its author."""
+    inner = error.__traceback__
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OURS):
+        inner = inner.tb_next
+    try:
+        return "".join(traceback.format_exception(type(error), error, inner))
+    except Exception as broken:  # noqa: BLE001 - formatting calls user code (__str__, __repr__)
+        return f"<traceback cannot be shown: {type(broken).__name__}>"

@@ -1,0 +1,133 @@
+"""Options of a task and of one call. Frozen, keyword-only, checked when made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from umbel.errors import ConfigurationError
+from umbel.tasks.policies import Retry, Unique
+
+Loop = Literal["asyncio", "trio"]
+
+
+class Track(StrEnum):
+    """What is remembered of a job that succeeds. Failures are always kept."""
+
+    RESULT = "result"
+    """Its record and its return value."""
+    STATE = "state"
+    """Its record, without the return value."""
+    FAILURES = "failures"
+    """Nothing: the job vanishes when it succeeds."""
+
+
+def _seconds(name: str, value: float | None, *, zero: bool = False) -> None:
+    if value is None:
+        return
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ConfigurationError(f"{name}={value!r}: give seconds as a number above 0")
+
+
+def _check_shared(options: TaskOptions | CallOptions) -> None:
+    if options.queue is not None and not 0 < len(options.queue) <= 255:
+        raise ConfigurationError(f"queue={options.queue!r}: give a name of 1 to 255 characters")
+    if options.queue is not None and "\x00" in options.queue:
+        raise ConfigurationError("queue: a name cannot hold a NUL character")
+    priority = options.priority
+    if priority is not None and (
+        not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 32767
+    ):
+        raise ConfigurationError(f"priority={priority!r}: give an integer from -32767 to 32767")
+    _seconds("timeout", options.timeout)
+    _seconds("delay", options.delay, zero=True)
+    if not isinstance(options.expires, datetime):
+        _seconds("expires", options.expires)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskOptions:
+    """What a task declares about itself."""
+
+    queue: str = "default"
+    priority: int = 0
+    """Higher runs first, within a queue."""
+    delay: float | None = None
+    """Seconds to wait before the first run."""
+    expires: float | datetime | None = None
+    """Seconds after publishing (or a moment) after which it is not started any more."""
+    timeout: float | None = None
+    """Seconds one attempt may take."""
+    retry: Retry = field(default_factory=Retry)
+    unique: bool | str | Unique | Callable[..., str] = False
+    """One live job per task (True), per key, or per key computed from the arguments."""
+    interruptible: bool = False
+    """Safe to stop anywhere and run again: it goes back to the queue when a worker stops."""
+    dedupe: Callable[..., Any] | None = None
+    """Called with the arguments before a run; true means it was done already: discard it."""
+    track: Track = Track.RESULT
+    loop: Loop = "asyncio"
+    """For ``async def`` tasks: which library's event loop the coroutine is written for."""
+    max_deaths: int = 3
+    """How many workers may die running it before it is buried as poisonous."""
+
+    def __post_init__(self) -> None:
+        _check_shared(self)
+        object.__setattr__(self, "track", _track(self.track))
+        if isinstance(self.retry, int) and not isinstance(self.retry, bool):
+            object.__setattr__(self, "retry", Retry(self.retry))
+        if not isinstance(self.retry, Retry):
+            raise ConfigurationError(f"retry={self.retry!r}: give a Retry or a number of retries")
+        if self.loop not in ("asyncio", "trio"):
+            raise ConfigurationError(f'loop={self.loop!r}: give "asyncio" or "trio"')
+        if not isinstance(self.max_deaths, int) or self.max_deaths < 1:
+            raise ConfigurationError(f"max_deaths={self.max_deaths!r}: give 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CallOptions:
+    """What one call says differently from its task. None leaves the task's own choice."""
+
+    queue: str | None = None
+    priority: int | None = None
+    delay: float | None = None
+    not_before: datetime | None = None
+    expires: float | datetime | None = None
+    timeout: float | None = None
+    retry: Retry | None = None
+    unique: str | Unique | None = None
+    track: Track | None = None
+    connection: Any = None
+    """The caller's own database connection or session: publish inside its transaction."""
+    id: str | None = None
+    """A UUID to use as the job's id. Publishing the same id twice publishes once."""
+
+    def __post_init__(self) -> None:
+        _check_shared(self)
+        if self.track is not None:
+            object.__setattr__(self, "track", _track(self.track))
+        if isinstance(self.retry, int) and not isinstance(self.retry, bool):
+            object.__setattr__(self, "retry", Retry(self.retry))
+        if self.delay is not None and self.not_before is not None:
+            raise ConfigurationError("delay and not_before: give one of them")
+
+    def merged(self, changes: dict[str, Any]) -> CallOptions:
+        """These options with some changed."""
+        unknown = changes.keys() - {f.name for f in fields(self)}
+        if unknown:
+            known = ", ".join(f.name for f in fields(self))
+            raise ConfigurationError(f"{', '.join(sorted(unknown))}: not an option; use {known}")
+        return replace(self, **changes)
+
+
+def _track(value: str) -> Track:
+    try:
+        return Track(value)
+    except ValueError:
+        known = ", ".join(f'"{t.value}"' for t in Track)
+        raise ConfigurationError(f"track={value!r}: give one of {known}") from None

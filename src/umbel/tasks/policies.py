@@ -1,0 +1,83 @@
+"""Policies a task declares: when to try again, and which calls count as the same job."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from umbel.errors import ConfigurationError
+from umbel.resilience import Backoff
+
+
+class Retry:
+    """How often, how soon and for which errors a failed attempt is repeated.
+
+    ``Retry(10, first=1, factor=2, cap=120)`` repeats up to ten times, after about 1, 2, 4 …
+    seconds, never more than 120 apart. ``on`` limits it to some errors, ``never`` excludes some.
+    ``Retry(0)`` never repeats.
+    """
+
+    __slots__ = ("backoff", "never", "on", "times")
+
+    def __init__(
+        self,
+        times: int = 5,
+        *,
+        first: float = 1.0,
+        factor: float = 2.0,
+        cap: float = 300.0,
+        jitter: float = 0.2,
+        on: type[BaseException] | tuple[type[BaseException], ...] = Exception,
+        never: type[BaseException] | tuple[type[BaseException], ...] = (),
+    ) -> None:
+        if not isinstance(times, int) or isinstance(times, bool) or not 0 <= times <= 1_000_000:
+            raise ConfigurationError(f"times={times!r}: give how often to retry, 0 or more")
+        self.times = times
+        self.backoff = Backoff(first=first, factor=factor, cap=cap, jitter=jitter)
+        self.on = on
+        self.never = never
+
+    def applies_to(self, error: BaseException) -> bool:
+        """Whether this error is worth another try at all."""
+        return isinstance(error, self.on) and not isinstance(error, self.never)
+
+    def delay(self, tries: int, key: str) -> float | None:
+        """Seconds until the next try after ``tries`` failed ones, or None when they are used up."""
+        return self.backoff.delay(tries, key) if tries <= self.times else None
+
+    def __repr__(self) -> str:
+        b = self.backoff
+        return f"Retry({self.times}, first={b.first}, factor={b.factor}, cap={b.cap})"
+
+    def numbers(self) -> dict[str, Any]:
+        """The part that travels with a message: everything but the error classes."""
+        b = self.backoff
+        return {"times": self.times, "first": b.first, "factor": b.factor, "cap": b.cap}
+
+    def with_numbers(self, numbers: dict[str, Any]) -> Retry:
+        """This policy's errors with numbers sent along by the caller."""
+        return Retry(**numbers, on=self.on, never=self.never)
+
+
+class Unique:
+    """At most one live job per key. ``on_conflict`` says what publishing a second one does.
+
+    ``"raise"`` raises DuplicateJob, ``"return"`` gives the handle of the live one, ``"replace"``
+    cancels the waiting one and publishes anew (a running one is not replaced: that raises).
+    """
+
+    __slots__ = ("key", "on_conflict")
+
+    def __init__(
+        self, key: str, *, on_conflict: Literal["raise", "return", "replace"] = "raise"
+    ) -> None:
+        if not isinstance(key, str) or not 0 < len(key) <= 255:
+            raise ConfigurationError(f"unique={key!r}: give a key of 1 to 255 characters")
+        if on_conflict not in ("raise", "return", "replace"):
+            raise ConfigurationError(
+                f'on_conflict={on_conflict!r}: give "raise", "return" or "replace"'
+            )
+        self.key = key
+        self.on_conflict = on_conflict
+
+    def __repr__(self) -> str:
+        return f"Unique({self.key!r}, on_conflict={self.on_conflict!r})"

@@ -1,0 +1,242 @@
+"""Tasks and their signatures. ``Task[P, R]`` carries the function's own types to ``delay``."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import update_wrapper
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+from umbel.errors import ConfigurationError
+from umbel.tasks.handle import Handle
+from umbel.tasks.options import CallOptions, Loop, TaskOptions, Track
+from umbel.tasks.parameters import Parameters
+from umbel.tasks.policies import Retry, Unique
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_AS_DECLARED = CallOptions()
+
+
+class Declaration(TypedDict, total=False):
+    """The keyword options of ``@task(...)``; TaskOptions says what each means."""
+
+    queue: str
+    priority: int
+    delay: float | None
+    expires: float | datetime | None
+    timeout: float | None
+    retry: Retry | int
+    unique: bool | str | Unique | Callable[..., str]
+    interruptible: bool
+    dedupe: Callable[..., Any] | None
+    track: Track | str
+    loop: Loop
+    max_deaths: int
+
+
+class Changes(TypedDict, total=False):
+    """The keyword options of ``task.options(...)``; CallOptions says what each means."""
+
+    queue: str
+    priority: int
+    delay: float
+    not_before: datetime
+    expires: float | datetime
+    timeout: float
+    retry: Retry | int
+    unique: str | Unique
+    track: Track | str
+    connection: Any
+    id: str
+
+
+class Outlet(Protocol):
+    """The two ways out of a task: publish from sync code, publish from async code."""
+
+    def send(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
+        """Publish all in one round trip and return when they are durable."""
+
+    async def asend(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
+        """The same, from async code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature(Generic[R]):
+    """A call not made yet: task, arguments, options."""
+
+    task: Task[..., R]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    options: CallOptions = _AS_DECLARED
+    immutable: bool = False
+    """Whether it ignores the result of what runs before it in a chain."""
+
+    def delay(self) -> Handle[R]:
+        """Publish it from sync code."""
+        return self.task.outlet.send([self])[0]
+
+    async def adelay(self) -> Handle[R]:
+        """Publish it from async code."""
+        return (await self.task.outlet.asend([self]))[0]
+
+    def unique(self) -> Unique | None:
+        """Which key it must be alone with, if any."""
+        chosen = self.options.unique
+        if chosen is None:
+            declared = self.task.declared.unique
+            if callable(declared):
+                declared = declared(*self.args, **self.kwargs)
+            chosen = self.task.name if declared is True else declared or None
+        return chosen if isinstance(chosen, Unique) or chosen is None else Unique(chosen)
+
+
+class Task(Generic[P, R]):
+    """A function that can be run elsewhere: by ``delay`` from sync, ``adelay`` from async code."""
+
+    kind: str
+    """Which budget of a worker runs it: ``io`` (coroutines) or ``cpu`` (threads)."""
+
+    def __init__(self, function: Callable[P, Any], name: str, declared: TaskOptions) -> None:
+        self.function = function
+        self.name = name
+        self.declared = declared
+        self.parameters = Parameters(function, name)
+        self._chosen = _AS_DECLARED
+        self._outlet: Outlet | None = None
+        update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+        """The call as a value, to publish later or in bulk. Raises BadArguments."""
+        self.parameters.check(args, kwargs)
+        return Signature(self, args, kwargs, self._chosen)
+
+    def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+        """Like ``s``, and it ignores what runs before it in a chain. Raises BadArguments."""
+        self.parameters.check(args, kwargs)
+        return Signature(self, args, kwargs, self._chosen, True)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Publish from sync code; durable when it returns.
+
+        Raises:
+            BadArguments, NotEncodable, MessageTooLarge: the call cannot become a message.
+            DuplicateJob: a live job holds the unique key. Unavailable: the broker did not answer.
+        """
+        return self.s(*args, **kwargs).delay()
+
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """``delay`` for async code."""
+        return await self.s(*args, **kwargs).adelay()
+
+    def options(self, **changes: Unpack[Changes]) -> Task[P, R]:
+        """This task with options for the next calls: ``add.options(delay=30).delay(1, 2)``."""
+        changed = copy.copy(self)
+        changed._chosen = self._chosen.merged(dict(changes))
+        return changed
+
+    def bind(self, outlet: Outlet) -> None:
+        """Let calls go out through this outlet. Done once, by ``app.task`` or ``app.include``."""
+        self._outlet = outlet
+
+    @property
+    def outlet(self) -> Outlet:
+        """Where calls go out. Raises ConfigurationError while no app has included the task."""
+        if self._outlet is None:
+            raise ConfigurationError(
+                f"task {self.name} belongs to no app yet: app.include({self.function.__module__})"
+            )
+        return self._outlet
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}>"
+
+
+class IOTask(Task[P, R]):
+    """An ``async def`` task: a coroutine in the worker's event loop."""
+
+    kind = "io"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Run it here: a plain call of the coroutine function."""
+        made: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
+        return made
+
+
+class CPUTask(Task[P, R]):
+    """A ``def`` task: runs in one of the worker's threads."""
+
+    kind = "cpu"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it here: a plain call of the function."""
+        result: R = self.function(*args, **kwargs)
+        return result
+
+
+class Decorator(Protocol):
+    """``@task(...)``: keeps the function's parameters and what it returns or awaits to."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine function is the closer match
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> IOTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> CPUTask[P, R]: ...
+
+
+def declare(
+    function: Callable[..., Any], name: str | None, options: TaskOptions
+) -> IOTask[..., Any] | CPUTask[..., Any]:
+    """A task from a function. Raises ConfigurationError for what cannot be one."""
+    if not callable(function) or isinstance(function, type):
+        raise ConfigurationError(f"{function!r}: a task is a function, def or async def")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(f"{function.__qualname__}: a generator cannot be a task")
+    name = name or f"{_module_name(function)}.{function.__qualname__}"
+    if not 0 < len(name) <= 255:
+        raise ConfigurationError(f"name={name!r}: give a task name of 1 to 255 characters")
+    if inspect.iscoroutinefunction(function):
+        return IOTask(function, name, options)
+    if options.loop == "trio":
+        raise ConfigurationError(f'{name}: loop="trio" is for async def tasks')
+    return CPUTask(function, name, options)
+
+
+@overload
+def task(  # type: ignore[overload-overlap]  # a coroutine function is the closer match
+    function: Callable[P, Coroutine[Any, Any, R]], /
+) -> IOTask[P, R]: ...
+@overload
+def task(function: Callable[P, R], /) -> CPUTask[P, R]: ...
+@overload
+def task(*, name: str | None = None, **declaration: Unpack[Declaration]) -> Decorator: ...
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    **declaration: Unpack[Declaration],
+) -> Any:
+    """Declare a task that belongs to no app yet; ``app.include(module)`` binds it."""
+    options = TaskOptions(**declaration)  # type: ignore[arg-type]  # it accepts the short forms
+    if function is not None:
+        return declare(function, name, options)
+    return lambda function: declare(function, name, options)
+
+
+def _module_name(function: Callable[..., Any]) -> str:
+    """The module as a worker will import it: a script run directly is not ``__main__`` there."""
+    if function.__module__ != "__main__":
+        return function.__module__
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return str(spec.name).removesuffix(".__main__")
+    return Path(getattr(main, "__file__", None) or "main").stem
