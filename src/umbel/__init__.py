@@ -1,0 +1,48 @@
+"""Umbel: a distributed task platform for Python.
+
+from umbel import Umbel
+
+app = Umbel("sqlite:///umbel.db")
+
+@app.task
+def add(a: int, b: int) -> int:
+    return a + b
+
+add.delay(1, 2).get()
+"""
+
+from umbel.app import Umbel
+from umbel.messages import State
+from umbel.tasks import (
+    Handle,
+    Retry,
+    Signature,
+    Snooze,
+    Task,
+    Unique,
+    current,
+    optional,
+    poisonous,
+    retry,
+    task,
+)
+from umbel.worker import WorkerOptions
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Handle",
+    "Retry",
+    "Signature",
+    "Snooze",
+    "State",
+    "Task",
+    "Umbel",
+    "Unique",
+    "WorkerOptions",
+    "current",
+    "optional",
+    "poisonous",
+    "retry",
+    "task",
+]

@@ -66,11 +66,18 @@ class Broker(Protocol):
 
         When it returns they survive the death of every process here; with ``within`` they are
         part of the caller's transaction instead and share its fate. An id that is known already,
-        live or finished, is not published again, so repeating after an error is safe.
+        live or finished, is not published again, so repeating after an error is safe. ``within``
+        is a connection of async code; sync code uses ``publish_within``.
 
         Raises:
             DuplicateJob: a live job holds the unique key and the envelope says to raise.
             Unavailable: not confirmed.
+        """
+
+    def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
+        """``publish`` in the caller's thread, inside the transaction of the caller's connection.
+
+        Never commits or rolls back. Only for brokers that are ``transactional``.
         """
 
     async def fetch(
@@ -85,6 +92,9 @@ class Broker(Protocol):
         Raises:
             LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
         """
+
+    def nudge(self) -> None:
+        """Make a ``fetch`` that waits in this event loop return now, with what it has: nothing."""
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         """Say what the owner holds; learn which of it is lost.

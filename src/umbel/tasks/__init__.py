@@ -10,6 +10,7 @@ from umbel.tasks.options import CallOptions, TaskOptions, Track
 from umbel.tasks.policies import Retry, Unique
 from umbel.tasks.registry import Registry
 from umbel.tasks.sections import Section, optional, poisonous, retry
+from umbel.tasks.snooze import Snooze
 from umbel.tasks.task import Outlet, Signature, Task, task
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Run",
     "Section",
     "Signature",
+    "Snooze",
     "Task",
     "TaskOptions",
     "Track",

@@ -26,7 +26,7 @@ class Retry:
         factor: float = 2.0,
         cap: float = 300.0,
         jitter: float = 0.2,
-        on: type[BaseException] | tuple[type[BaseException], ...] = Exception,
+        on: type[BaseException] | tuple[type[BaseException], ...] = BaseException,
         never: type[BaseException] | tuple[type[BaseException], ...] = (),
     ) -> None:
         if not isinstance(times, int) or isinstance(times, bool) or not 0 <= times <= 1_000_000:

@@ -204,6 +204,8 @@ def declare(
         raise ConfigurationError(f"name={name!r}: give a task name of 1 to 255 characters")
     if inspect.iscoroutinefunction(function):
         return IOTask(function, name, options)
+    if inspect.iscoroutinefunction(options.dedupe):
+        raise ConfigurationError(f"{name}: dedupe of a def task must be a plain function")
     if options.loop == "trio":
         raise ConfigurationError(f'{name}: loop="trio" is for async def tasks')
     return CPUTask(function, name, options)

@@ -50,6 +50,7 @@ class SqliteBroker:
         self._namespace = namespace
         self._clock = clock
         self._safety_poll = safety_poll
+        self._nudges = 0
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if within is not None:
@@ -69,13 +70,11 @@ class SqliteBroker:
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
+        nudges = self._nudges
         claim = partial(self._claim, queues=queues, demand=demand, owner=owner)
-        # The first look opens the file; only then is there a log to listen to.
-        deliveries, due = await self._database.run(claim)
-        if deliveries or wait <= 0:
-            return deliveries
+        await self._database.open()
         with self._database.listening() as ear:
-            while True:
+            while nudges == self._nudges:
                 ear.clear()
                 deliveries, due = await self._database.run(claim)
                 left = until - self._clock.monotonic()
@@ -83,6 +82,11 @@ class SqliteBroker:
                     return deliveries
                 until_due = max(due - self._clock.now(), 0.001) if due is not None else left
                 await ear.wait(min(left, until_due, self._safety_poll))
+        return []
+
+    def nudge(self) -> None:
+        self._nudges += 1
+        self._database.bell.ring_all()
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         work = partial(self._extend, owner=owner, held=held, older_than=older_than)

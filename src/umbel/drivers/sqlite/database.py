@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from umbel.drivers.bell import Bell, Ear
-from umbel.drivers.sqlite.watch import LogWatch
+from umbel.drivers.sqlite.watch import LogWatch, touch
 from umbel.errors import ConfigurationError, SchemaError, UmbelError, Unavailable
 
 T = TypeVar("T")
@@ -39,6 +39,7 @@ class Home:
                 f"synchronous={synchronous!r}: give one of {', '.join(SYNCHRONOUS)}"
             )
         self.path = path
+        self.log = f"{path}-wal"
         self.synchronous = synchronous
         self.in_memory = path == ":memory:"
         self._shared: sqlite3.Connection | None = None
@@ -73,7 +74,9 @@ class Home:
         self._bells = [(loop, known) for loop, known in self._bells if known is not bell]
 
     def wrote(self) -> None:
-        """Wake the listeners of a database in memory; a file's log does that by itself."""
+        """Wake whoever listens, here or in another process."""
+        if not self.in_memory:
+            touch(self.log)
         for loop, bell in self._bells:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(bell.ring_all)
@@ -110,11 +113,16 @@ class Database:
             return self._guarded(work)
         return await loop.run_in_executor(self._thread, partial(self._guarded, work))
 
+    async def open(self) -> None:
+        """Have a connection, and so a log to listen to."""
+        if self._connection is None:
+            await self.run(lambda connection: None)
+
     @contextmanager
     def listening(self) -> Iterator[Ear]:
         """An ear that hears of every commit, by this process or another."""
         if self._watch is None and self._connection is not None and not self.home.in_memory:
-            self._watch = LogWatch(f"{self.home.path}-wal", self.bell.ring_all)
+            self._watch = LogWatch(self.home.log, self.bell.ring_all)
         if self._watch is not None:
             self._watch.attach()
         try:
@@ -152,7 +160,7 @@ class Database:
             connection = self._ready()
             before = connection.total_changes
             result = work(connection)
-            if self.home.in_memory and connection.total_changes != before:
+            if connection.total_changes != before:
                 self.home.wrote()
             return result
 

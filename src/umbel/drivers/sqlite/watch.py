@@ -1,8 +1,10 @@
-"""Wake-ups between processes: every commit to a SQLite file in WAL mode grows its log.
+"""Wake-ups between processes: every commit to a SQLite file in WAL mode writes to its log.
 
 On Linux the kernel tells of that through inotify, so an idle process costs nothing and wakes
-within a fraction of a millisecond, whoever wrote: a publisher, a worker, the sqlite3 shell, or
-the caller's own transaction. Elsewhere the file's size and time are looked at now and then.
+within a fraction of a millisecond. A write to the log comes a moment before its commit can be
+seen, so our own writers touch the log once more when they are done: that is the hint. A commit
+by others (the caller's own transaction, the sqlite3 shell) is looked for a few milliseconds
+after its write. Where there is no inotify the log's time and size are looked at now and then.
 """
 
 from __future__ import annotations
@@ -11,17 +13,25 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 _IN_MODIFY = 0x2
-_IN_CLOEXEC = os.O_CLOEXEC
-_IN_NONBLOCK = os.O_NONBLOCK
+_IN_ATTRIB = 0x4
+_HEADER = struct.Struct("iIII")
 _LOOK_EVERY = 0.02
+_LOOK_AFTER_WRITE = (0.005, 0.05, 0.25)
+
+
+def touch(log: str) -> None:
+    """Tell every watcher that a commit is complete."""
+    with contextlib.suppress(OSError):
+        os.utime(log)
 
 
 class LogWatch:
-    """Calls back when the file changes, only while somebody listens."""
+    """Calls back when something was committed, only while somebody listens."""
 
     def __init__(self, path: str, on_change: Callable[[], None]) -> None:
         self._path = path
@@ -43,13 +53,12 @@ class LogWatch:
                 self._look()
 
     def detach(self) -> None:
-        """Nobody may be waiting any more."""
+        """One fewer waits."""
         self._listeners -= 1
         if self._listeners == 0 and self._loop is not None:
             if self._inotify is not None:
                 self._loop.remove_reader(self._inotify)
-            elif self._timer is not None:
-                self._timer.cancel()
+            self._wait_no_more()
 
     def close(self) -> None:
         """Give the watch back to the kernel."""
@@ -59,9 +68,32 @@ class LogWatch:
 
     def _drain(self) -> None:
         assert self._inotify is not None
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._inotify, 65536)
+        try:
+            happened = _masks(os.read(self._inotify, 65536))
+        except BlockingIOError:
+            return
+        if happened & _IN_ATTRIB:
+            self._wait_no_more()
+            self._on_change()
+        else:
+            self._look_soon(0)
+
+    def _look_soon(self, step: int) -> None:
+        """A write without our touch: its commit becomes visible in a moment."""
+        assert self._loop is not None
+        if step or self._timer is None:
+            self._timer = self._loop.call_later(_LOOK_AFTER_WRITE[step], self._look_after, step)
+
+    def _look_after(self, step: int) -> None:
+        self._timer = None
         self._on_change()
+        if step + 1 < len(_LOOK_AFTER_WRITE):
+            self._look_soon(step + 1)
+
+    def _wait_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
         assert self._loop is not None
@@ -74,16 +106,26 @@ class LogWatch:
         self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
 
 
+def _masks(data: bytes) -> int:
+    """All that happened, of a run of inotify events."""
+    at = happened = 0
+    while at + _HEADER.size <= len(data):
+        _, mask, _, name_length = _HEADER.unpack_from(data, at)
+        happened |= mask
+        at += _HEADER.size + name_length
+    return happened
+
+
 def _open_inotify(path: str) -> int | None:
     """A descriptor that becomes readable when the file is written, or None where there is none."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        descriptor: int = libc.inotify_init1(_IN_CLOEXEC | _IN_NONBLOCK)
+        descriptor: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, AttributeError):
         return None
     if descriptor < 0:
         return None
-    if libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_MODIFY) < 0:
+    if libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_MODIFY | _IN_ATTRIB) < 0:
         os.close(descriptor)
         return None
     return descriptor

@@ -60,9 +60,8 @@ class SqliteControl:
 
     async def changed(self, wait: float) -> bool:
         until = self._clock.monotonic() + wait
-        epoch = await self._database.run(self._epoch)
         if self._seen == -1:
-            self._seen = epoch
+            self._seen = await self._database.run(self._epoch)
         with self._database.listening() as ear:
             while True:
                 ear.clear()

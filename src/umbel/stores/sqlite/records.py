@@ -43,7 +43,7 @@ class SqliteRecords:
     async def finished(self, job: str, timeout: float | None) -> Record:
         until = None if timeout is None else self._clock.monotonic() + timeout
         look = partial(self._is_finished, job=job)
-        await self._database.run(look)  # opens the file, so that there is a log to listen to
+        await self._database.open()
         with self._database.listening() as ear:
             while True:
                 ear.clear()

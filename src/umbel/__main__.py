@@ -1,0 +1,5 @@
+"""``python -m umbel`` is the command line."""
+
+from umbel.cli import main
+
+main()

@@ -1,0 +1,146 @@
+"""The application's counter for callers: publishes for tasks, answers for handles.
+
+Everything it does runs on the bridge's loop, with adapters of its own there. After a fork the
+child opens new ones; the parent's are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from umbel.app.wiring import Site
+from umbel.brokers import Published
+from umbel.clock import Clock
+from umbel.configuration import Settings
+from umbel.drivers.connections import unwrap
+from umbel.errors import ConfigurationError, PublishTimeout, UnknownJob
+from umbel.messages import BodyCodec, Envelope, Record
+from umbel.publisher import Bridge, Builder, Publisher
+from umbel.router import Backend
+from umbel.tasks import Handle, Signature
+
+T = TypeVar("T")
+
+
+class Desk:
+    """Implements the Outlet of tasks and the Jobs of handles."""
+
+    def __init__(self, site: Site, settings: Settings, codec: BodyCodec, clock: Clock) -> None:
+        self.codec = codec
+        self.bridge = Bridge()
+        self._site = site
+        self._settings = settings
+        self._clock = clock
+        self._builder = Builder(codec, settings.namespace, clock)
+        self._opened: tuple[int, Backend, Publisher] | None = None
+        self._forgotten: list[Any] = []
+
+    # --- Outlet ------------------------------------------------------------------------------
+
+    def send(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
+        """Publish from sync code: inside the caller's transaction, or across the bridge."""
+        if not signatures:
+            return []
+        envelopes = [self._builder.build(signature) for signature in signatures]
+        connection = _one_connection(signatures)
+        if connection is not None:
+            broker = self._backend().broker
+            published = broker.publish_within(envelopes, unwrap(connection))
+        else:
+            published = self._publish(envelopes)
+        return self._handles(signatures, published)
+
+    async def asend(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
+        """Publish from async code."""
+        if not signatures:
+            return []
+        envelopes = [self._builder.build(signature) for signature in signatures]
+        connection = _one_connection(signatures)
+        if connection is not None:
+            within = await self._site.unwrap(connection)
+            published = await self._backend().broker.publish(envelopes, within)
+        else:
+            published = await self.hand_over(self._publisher().publish(envelopes))
+        return self._handles(signatures, published)
+
+    def _publish(self, envelopes: list[Envelope]) -> list[Published]:
+        deadline = self._settings.deadline
+        work = self._publisher().publish(envelopes)
+        try:
+            # The publisher keeps the deadline; the second more is for a loop that hangs.
+            return self.bridge.run(work, timeout=deadline + 1)
+        except PublishTimeout:
+            raise
+        except TimeoutError:
+            raise PublishTimeout(f"not published within {deadline:g} s: no answer") from None
+
+    def _handles(
+        self, signatures: Sequence[Signature[Any]], published: Sequence[Published]
+    ) -> list[Handle[Any]]:
+        return [
+            Handle(one.id, self, signature.task.parameters.returns)
+            for signature, one in zip(signatures, published, strict=True)
+        ]
+
+    def send_envelope(self, envelope: Envelope) -> Handle[Any]:
+        """Publish a message that was built elsewhere."""
+        return Handle(self._publish([envelope])[0].id, self)
+
+    # --- Jobs --------------------------------------------------------------------------------
+
+    async def record(self, job: str) -> Record:
+        """The job's record. Raises UnknownJob."""
+        return await self._backend().records.find(job)
+
+    async def finished(self, job: str, timeout: float | None) -> Record:
+        """The record once it is final. Raises UnknownJob, ResultTimeout."""
+        return await self._backend().records.finished(job, timeout)
+
+    async def cancel(self, job: str, reason: str) -> bool:
+        """Ask for it not to run or to stop. False when it is over already. Raises UnknownJob."""
+        found = await self._backend().control.cancel([job], reason)
+        if job not in found:
+            raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
+        return found[job] in ("running", "cancelled")
+
+    def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
+        """Block a sync caller until the work is done on the bridge."""
+        return self.bridge.run(work)
+
+    async def hand_over(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await work on the bridge from any other loop."""
+        return await self.bridge.arun(work)
+
+    # --- adapters ----------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the adapters and the bridge. Using the desk again opens new ones."""
+        opened, self._opened = self._opened, None
+        if opened is not None and opened[0] == self.bridge.generation:
+            self.bridge.run(opened[1].close(), timeout=5)
+        self.bridge.close()
+
+    def _backend(self) -> Backend:
+        return self._open()[1]
+
+    def _publisher(self) -> Publisher:
+        return self._open()[2]
+
+    def _open(self) -> tuple[int, Backend, Publisher]:
+        generation = self.bridge.generation
+        if self._opened is None or self._opened[0] != generation:
+            if self._opened is not None:
+                self._forgotten.append(self._opened)  # the parent's: not to be touched here
+            backend = self._site.open(inline=True)
+            publisher = Publisher(backend.broker, self._clock, deadline=self._settings.deadline)
+            self._opened = (generation, backend, publisher)
+        return self._opened
+
+
+def _one_connection(signatures: Sequence[Signature[Any]]) -> Any:
+    """The connection all calls of a batch share, or None."""
+    first = signatures[0].options.connection
+    if any(signature.options.connection is not first for signature in signatures):
+        raise ConfigurationError("connection: calls published together must share one connection")
+    return first

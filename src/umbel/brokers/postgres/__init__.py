@@ -1,0 +1,5 @@
+"""The PostgreSQL broker. It is a store too: publishing and settling write the job's record."""
+
+from umbel.brokers.postgres.broker import PostgresBroker
+
+__all__ = ["PostgresBroker"]

@@ -1,0 +1,220 @@
+"""Claims, settlements and the rest as SQL on one schema. Each is one statement where it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from umbel.brokers.port import Capabilities, Demand, Depth, Published
+from umbel.brokers.postgres.outlook import KINDS, Outlook
+from umbel.brokers.postgres.publishing import cannot_fail, inserting, publishing, resolving
+from umbel.brokers.postgres.rows import delivery
+from umbel.brokers.postgres.settling import Batch, settling
+from umbel.clock import Clock
+from umbel.drivers.postgres import (
+    Database,
+    Row,
+    Steps,
+    aperform_within,
+    atomically,
+    block_within,
+    explaining,
+    is_async_connection,
+    newest,
+    numbers,
+    perform_within,
+    texts,
+)
+from umbel.errors import LeaseLost, SchemaError
+from umbel.messages import Delivery, Envelope, Lease, Settlement, State
+
+
+class PostgresBroker:
+    """See ``brokers.port.Broker`` for what each method promises."""
+
+    capabilities = Capabilities(
+        transactional=True,
+        records=True,
+        delay=True,
+        priority=True,
+        unique=True,
+        notify=True,
+        move=True,
+    )
+
+    def __init__(
+        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 5.0
+    ) -> None:
+        self._database = database
+        self._namespace = namespace
+        self._clock = clock
+        self._safety_poll = safety_poll
+        self._sql = database.home.sql | database.home.queries("umbel.brokers.postgres")
+        self._outlooks: dict[tuple[str, ...], Outlook] = {}
+
+    async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
+        if not envelopes:
+            return []
+        if within is not None:
+            if is_async_connection(within):
+                return await self.apublish_within(envelopes, within)
+            return self.publish_within(envelopes, within)
+        if not cannot_fail(envelopes):
+            return await self._database.perform(
+                lambda: atomically(publishing(self._sql, envelopes))
+            )
+        left = await self._database.perform(lambda: inserting(self._sql, envelopes))
+        if not left:
+            return [Published(envelope.id) for envelope in envelopes]
+        return await self._database.perform(
+            lambda: atomically(resolving(self._sql, envelopes, left))
+        )
+
+    def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
+        """Publish as part of the caller's own transaction, in the caller's own thread."""
+        with explaining(self._database.home.address):
+            return perform_within(connection, self._steps_within(envelopes, connection))
+
+    async def apublish_within(
+        self, envelopes: Sequence[Envelope], connection: Any
+    ) -> list[Published]:
+        """Publish as part of the caller's own transaction."""
+        with explaining(self._database.home.address):
+            return await aperform_within(connection, self._steps_within(envelopes, connection))
+
+    async def fetch(
+        self, queues: Sequence[str], demand: Demand, owner: str, wait: float
+    ) -> list[Delivery]:
+        until = self._clock.monotonic() + wait
+        outlook = self._outlook(tuple(queues))
+        if wait <= 0:  # there is no time for hints to arrive
+            outlook.doubt()
+        while True:
+            outlook.listen(self._clock.monotonic(), self._safety_poll)
+            deliveries = await self._look(outlook, demand, owner)
+            now = self._clock.monotonic()
+            if deliveries or now >= until:
+                return deliveries
+            hearing = outlook.listener.hearing
+            poll = self._safety_poll if hearing else self._database.home.poll
+            await outlook.wait(min(until - now, max(outlook.due - now, 0.001), poll))
+
+    async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
+        values = {
+            "owner": owner,
+            "id": texts([lease.job for lease in held]),
+            "fence": numbers([lease.fence for lease in held]),
+            "older_than": float(older_than),
+        }
+        rows = await self._database.rows(self._sql["extend"], values)
+        return [held[place - 1] for place in rows[0][0] or ()]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
+        batch = Batch(settlements)
+        if batch.simple:
+            return await self._database.perform(lambda: settling(self._sql, batch))
+        return await self._database.perform(lambda: atomically(settling(self._sql, batch)))
+
+    async def recover(self) -> list[str]:
+        return [job for job, _ in await self._rows("recover")]
+
+    async def depths(self) -> list[Depth]:
+        rows = await self._rows("depths")
+        return [Depth(queue=q, state=State(s), jobs=n, oldest=o) for q, s, n, o in rows]
+
+    async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
+        rows = await self._rows("waiting", queue=texts([*queues]), kind=texts(["", *kinds]))
+        return bool(rows[0][0])
+
+    async def purge(self, queue: str) -> int:
+        purged = 0
+        # In portions: a queue of millions is no single statement.
+        while ids := [row[0] for row in await self._rows("idle_ids", queue=queue)]:
+            reasons = texts(["purged"] * len(ids))
+            purged += len(await self._rows("cancel_idle", id=texts(ids), reason=reasons))
+        return purged
+
+    async def move(self, source: str, target: str) -> int:
+        moved = 0
+        while source != target:
+            rows = await self._rows("move", source=source, target=target)
+            if rows[0][0] == 0:
+                break
+            moved += rows[0][0]
+        return moved
+
+    async def check(self) -> None:
+        rows = await self._database.rows(self._sql["version"])
+        if (rows[0][0] or 0) < newest():
+            raise SchemaError(
+                f"schema {self._database.home.schema} has version {rows[0][0]}, this Umbel needs"
+                f" {newest()}; run: umbel db migrate"
+            )
+
+    async def close(self) -> None:
+        for outlook in self._outlooks.values():
+            outlook.close()
+        self._outlooks.clear()
+        await self._database.close()
+
+    def _steps_within(
+        self, envelopes: Sequence[Envelope], connection: Any
+    ) -> Steps[list[Published]]:
+        steps = publishing(self._sql, envelopes)
+        # A lone envelope that is refused has changed nothing: no savepoint is needed for it.
+        if len(envelopes) == 1 and envelopes[0].on_conflict != "replace":
+            return steps
+        return atomically(steps, block_within(connection))
+
+    def _outlook(self, queues: tuple[str, ...]) -> Outlook:
+        listener = self._database.listener()
+        outlook = self._outlooks.get(queues)
+        if outlook is None or outlook.listener is not listener:
+            outlook = self._outlooks[queues] = Outlook(self._namespace, queues, listener)
+        return outlook
+
+    async def _look(self, outlook: Outlook, demand: Demand, owner: str) -> list[Delivery]:
+        """Claim from every lane that may have work, as far as there is room."""
+        claimed: list[tuple[str, Row]] = []
+        free = {"io": demand.io, "cpu": demand.cpu}
+        try:
+            if outlook.due <= self._clock.monotonic():
+                await self._promote(outlook)
+            for queue in outlook.queues:
+                claimed += [(queue, row) for row in await self._claim(outlook, queue, free, owner)]
+        except BaseException:
+            outlook.doubt()
+            raise
+        claimed.sort(key=lambda found: (-found[1][4], found[1][0]))
+        return [delivery(row, self._namespace, queue, owner) for queue, row in claimed]
+
+    async def _claim(
+        self, outlook: Outlook, queue: str, free: dict[str, int], owner: str
+    ) -> list[Row]:
+        """What a queue gives; ``free`` is what is left of the room for it."""
+        # A sender that does not know the task may mean either kind: both must have room.
+        room = {"": min(free.values()), **free}
+        if not outlook.enter(queue, room):
+            return []
+        rows = await self._rows("claim", queue=queue, owner=owner, **free)
+        if not rows:
+            raise LeaseLost(f"incarnation {owner} is not enlisted")
+        rows = rows if rows[0][0] is not None else []
+        counts = dict.fromkeys(KINDS, 0)
+        for row in rows:
+            counts[row[2]] += 1
+        for kind in free:
+            room[kind] -= counts[""]
+            free[kind] = room[kind] - counts[kind]
+        outlook.leave(queue, [kind for kind in KINDS if counts[kind] >= room[kind]])
+        return rows
+
+    async def _promote(self, outlook: Outlook) -> None:
+        queues, seconds, _ = (await self._rows("promote"))[0]
+        now = self._clock.monotonic()
+        outlook.due = float("inf") if seconds is None else now + seconds
+        for queue in set(queues or ()) & set(outlook.queues):
+            outlook.expect(queue)
+
+    async def _rows(self, query: str, **values: Any) -> list[Row]:
+        return await self._database.rows(self._sql[query], {"namespace": self._namespace, **values})

@@ -1,0 +1,291 @@
+-- name: insert_jobs
+-- Adds each job once: an id that lives or has finished, or a unique key in use, adds nothing.
+-- Answers how many were added and the places in the batch of those that were not.
+with sent as (
+  select * from rows from (
+    unnest(%(id)s::uuid[], %(namespace)s::text[], %(queue)s::text[], %(kind)s::text[],
+           %(task)s::text[], %(priority)s::smallint[], %(content_type)s::text[], %(body)s::bytea[],
+           %(created)s::float8[], %(not_before)s::float8[], %(expires)s::float8[],
+           %(attempt)s::integer[], %(max_deaths)s::integer[], %(unique_key)s::text[],
+           %(traceparent)s::text[]),
+    jsonb_array_elements(%(headers)s::jsonb)
+  ) with ordinality as s (id, namespace, queue, kind, task, priority, content_type, body, created,
+                          not_before, expires, attempt, max_deaths, unique_key, traceparent,
+                          headers, place)
+),
+added as (
+  insert into $schema.job (id, namespace, queue, kind, task, state, priority, content_type, body,
+                           created, not_before, expires, attempt, max_deaths, unique_key,
+                           traceparent, headers)
+  select id, namespace, queue, kind, task,
+         case when to_timestamp(not_before) > statement_timestamp() then 'scheduled'
+              else 'queued' end,
+         priority, content_type, body,
+         coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
+         to_timestamp(not_before), to_timestamp(expires), attempt, max_deaths, unique_key,
+         traceparent, headers
+  from sent where not exists (select 1 from $schema.record r where r.id = sent.id)
+  order by place
+  on conflict do nothing
+  returning id, namespace, queue, state
+)
+select (select count(*) from added),
+       (select array_agg(place) from sent where id not in (select id from added)),
+       (select count(pg_notify('$channel', hint))
+        from (select distinct case state when 'queued' then 'r:' || namespace || ':' || queue
+                                         else 's:' || namespace end as hint
+              from added) h)
+
+-- name: known_ids
+-- Which of these ids live or have finished.
+select id::text from $schema.job where id = any(%(id)s::uuid[])
+union all select id::text from $schema.record where id = any(%(id)s::uuid[])
+
+-- name: unique_holders
+-- The live jobs that hold these unique keys.
+select namespace, unique_key, id::text, state from $schema.job
+where (namespace, unique_key) in (select * from unnest(%(namespace)s::text[], %(unique_key)s::text[]))
+
+-- name: promote
+-- Scheduled jobs whose time has come become queued; at most a thousand a call.
+-- Answers their queues, and seconds until the next one is due.
+with due as (
+  select id from $schema.job
+  where namespace = %(namespace)s and state = 'scheduled' and not_before <= statement_timestamp()
+  order by not_before limit 1000 for update skip locked
+),
+promoted as (
+  update $schema.job j set state = 'queued' from due where j.id = due.id returning j.queue
+),
+ready as (select queue, count(*) as jobs from promoted group by queue)
+select (select array_agg(queue) from ready),
+       case when (select sum(jobs) from ready) >= 1000 then 0 else
+         (select date_part('epoch', min(not_before) - statement_timestamp()) from $schema.job
+          where namespace = %(namespace)s and state = 'scheduled'
+            and not_before > statement_timestamp()) end,
+       (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)) from ready)
+
+-- name: claim
+-- Takes the first jobs of a queue's lanes, highest priority first, then oldest; raises their
+-- fence. Locks no row that it does not take. One row without a job when there is nothing, and
+-- no row when the owner is not enlisted.
+with allowed as materialized (
+  select name from $schema.worker where incarnation = %(owner)s
+    and not exists (select 1 from $schema.pause
+                    where namespace = %(namespace)s
+                      and (scope = 'all' or (scope = 'queue' and name = %(queue)s)))
+),
+either as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = '' and state = 'queued'
+    and exists (select 1 from allowed)
+    and task <> all (array(select name from $schema.pause
+                           where namespace = %(namespace)s and scope = 'task'))
+  order by priority desc, seq limit least(%(io)s, %(cpu)s) for update skip locked
+),
+io as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
+    and exists (select 1 from allowed)
+    and task <> all (array(select name from $schema.pause
+                           where namespace = %(namespace)s and scope = 'task'))
+  order by priority desc, seq limit %(io)s - (select count(*) from either) for update skip locked
+),
+cpu as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
+    and exists (select 1 from allowed)
+    and task <> all (array(select name from $schema.pause
+                           where namespace = %(namespace)s and scope = 'task'))
+  order by priority desc, seq limit %(cpu)s - (select count(*) from either) for update skip locked
+),
+picked as (select id from either union all select id from io union all select id from cpu),
+claimed as (
+  update $schema.job j
+  set state = 'running', owner = %(owner)s, worker = (select name from allowed),
+      fence = j.fence + 1, claimed = statement_timestamp()
+  from picked where j.id = picked.id
+  returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body,
+            date_part('epoch', j.created), date_part('epoch', j.not_before),
+            date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
+            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
+)
+select claimed.* from $schema.worker left join claimed on true where incarnation = %(owner)s
+
+-- name: extend
+-- Gives back what an owner holds but does not know of; no attempt, no death. Answers the places
+-- of what it believes to hold and does not.
+with held as (
+  select * from unnest(%(id)s::uuid[], %(fence)s::bigint[]) with ordinality as h (id, fence, place)
+),
+mine as materialized (
+  select id, fence, claimed from $schema.job where owner = %(owner)s and state = 'running'
+),
+unknown as (
+  select id, fence from mine m
+  where claimed < statement_timestamp() - make_interval(secs => %(older_than)s)
+    and not exists (select 1 from held h where h.id = m.id and h.fence = m.fence)
+),
+back as (
+  update $schema.job j set state = 'queued', owner = null, worker = null from unknown u
+  where j.id = u.id and j.fence = u.fence and j.owner = %(owner)s
+  returning j.namespace, j.queue
+)
+select (select array_agg(place) from held h
+        where not exists (select 1 from mine m where m.id = h.id and m.fence = h.fence)),
+       (select count(pg_notify('$channel', 'r:' || namespace || ':' || queue))
+        from (select distinct namespace, queue from back) b)
+
+-- name: finish
+-- Jobs under these very leases become records; anything else is left alone. Answers the places
+-- of the leases that are not held.
+with sent as (
+  select * from rows from (
+    unnest(%(id)s::uuid[], %(owner)s::text[], %(fence)s::bigint[], %(state)s::text[],
+           %(result_type)s::text[], %(result)s::bytea[], %(reason)s::text[], %(keep)s::boolean[]),
+    jsonb_array_elements(%(story)s::jsonb), jsonb_array_elements(%(failure)s::jsonb)
+  ) with ordinality as s (id, owner, fence, final, result_type, result, reason, keep, story,
+                          failure, place)
+),
+gone as (
+  delete from $schema.job j using sent s
+  where j.id = s.id and j.owner = s.owner and j.fence = s.fence
+  returning j.*, s.final, s.result_type, s.result, s.reason, s.keep, s.story, s.failure
+),
+kept as (
+  insert into $schema.record (id, namespace, queue, kind, task, state, priority, content_type, body,
+                              created, not_before, expires, attempt, deaths, max_deaths, unique_key,
+                              traceparent, headers, worker, fence, claimed, attempts, progress_done,
+                              progress_of, finished, result_type, result, failure, reason)
+  select id, namespace, queue, kind, task, final, priority, content_type, body, created, not_before,
+         expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
+         claimed, attempts || story, progress_done, progress_of, statement_timestamp(),
+         result_type, result, nullif(failure, 'null'), reason
+  from gone where keep
+  on conflict (id) do nothing
+)
+select (select array_agg(place) from sent where id not in (select id from gone)),
+       (select count(pg_notify('$channel', 'd:' || namespace || ':' || ids))
+        from (select namespace, string_agg(id::text, ',') as ids
+              from (select namespace, id, row_number() over () / 200 as chunk
+                    from gone where awaited) w
+              group by namespace, chunk) d)
+
+-- name: again
+-- Jobs under these very leases go back to their queues, at once or later. Answers the places of
+-- the leases that are not held.
+with sent as (
+  select * from rows from (
+    unnest(%(id)s::uuid[], %(owner)s::text[], %(fence)s::bigint[], %(delay)s::float8[],
+           %(cost)s::integer[], %(section)s::text[]),
+    jsonb_array_elements(%(story)s::jsonb)
+  ) with ordinality as s (id, owner, fence, delay, cost, section, story, place)
+),
+back as (
+  update $schema.job j
+  set state = case when s.delay > 0 then 'scheduled' else 'queued' end,
+      not_before = case when s.delay > 0
+                        then statement_timestamp() + make_interval(secs => s.delay)
+                        else j.not_before end,
+      attempt = j.attempt + s.cost,
+      sections = case when s.section is null then j.sections
+                      else jsonb_set(j.sections, array[s.section], to_jsonb(
+                           coalesce((j.sections ->> s.section)::integer, 0) + 1)) end,
+      attempts = j.attempts || s.story,
+      owner = null, worker = null, progress_done = null, progress_of = null
+  from sent s
+  where j.id = s.id and j.owner = s.owner and j.fence = s.fence
+  returning j.id, j.namespace, j.queue, j.state
+)
+select (select array_agg(place) from sent where id not in (select id from back)),
+       (select count(pg_notify('$channel', hint))
+        from (select distinct case state when 'queued' then 'r:' || namespace || ':' || queue
+                                         else 's:' || namespace end as hint
+              from back) h)
+
+-- name: recover
+-- Running jobs whose owner is not enlisted go back to their queue with the death counted, or are
+-- buried when it was one too many. Answers their ids.
+with orphan as (
+  select id, deaths + 1 as deaths, attempts || jsonb_build_object(
+           'number', attempt, 'worker', worker, 'started', date_part('epoch', claimed),
+           'finished', date_part('epoch', statement_timestamp()), 'ended', 'lost',
+           'reason', 'its worker died or lost touch') as attempts
+  from $schema.job j
+  where namespace = %(namespace)s and state = 'running'
+    and not exists (select 1 from $schema.worker w where w.incarnation = j.owner)
+  for update of j skip locked
+),
+back as (
+  update $schema.job j
+  set state = 'queued', owner = null, worker = null, deaths = o.deaths, attempts = o.attempts
+  from orphan o where j.id = o.id and o.deaths < j.max_deaths
+  returning j.id, j.queue
+),
+gone as (
+  delete from $schema.job j using orphan o where j.id = o.id and o.deaths >= j.max_deaths
+  returning j.*, o.deaths as died, o.attempts as story
+),
+kept as (
+  insert into $schema.record (id, namespace, queue, kind, task, state, priority, content_type, body,
+                              created, not_before, expires, attempt, deaths, max_deaths, unique_key,
+                              traceparent, headers, worker, fence, claimed, attempts, progress_done,
+                              progress_of, finished, reason)
+  select id, namespace, queue, kind, task, 'buried', priority, content_type, body, created,
+         not_before, expires, attempt, died, max_deaths, unique_key, traceparent, headers, worker,
+         fence, claimed, story, progress_done, progress_of, statement_timestamp(),
+         'poison: ' || died || ' workers died while running it, the last was ' || worker
+  from gone
+  on conflict (id) do nothing
+),
+told as (
+  select count(pg_notify('$channel', hint)) as times
+  from (select distinct 'r:' || %(namespace)s || ':' || queue as hint from back
+        union all select 'd:' || %(namespace)s || ':' || id from gone where awaited) h
+)
+select id::text, (select times from told) from orphan
+
+-- name: depths
+-- Live jobs by queue and state.
+select queue, state, count(*), date_part('epoch', min(created)) from $schema.job
+where namespace = %(namespace)s group by 1, 2
+
+-- name: waiting
+-- Whether a fetch of these queues and kinds would find something now.
+select exists (
+  select 1 from unnest(%(queue)s::text[]) q, unnest(%(kind)s::text[]) k
+  where exists (
+    select 1 from $schema.job j
+    where j.namespace = %(namespace)s and j.queue = q and j.kind = k and j.state = 'queued'
+      and j.task <> all (array(select name from $schema.pause
+                               where namespace = %(namespace)s and scope = 'task'))
+  ) and not exists (
+    select 1 from $schema.pause p
+    where p.namespace = %(namespace)s and (p.scope = 'all' or (p.scope = 'queue' and p.name = q))
+  )
+)
+
+-- name: idle_ids
+-- Some jobs of a queue that do not run.
+(select id::text from $schema.job
+ where namespace = %(namespace)s and queue = %(queue)s and state = 'queued' limit 2000)
+union all
+(select id::text from $schema.job
+ where namespace = %(namespace)s and queue = %(queue)s and state = 'scheduled' limit 2000)
+
+-- name: move
+-- Some of what does not run changes its queue.
+with idle as (
+  (select id from $schema.job
+   where namespace = %(namespace)s and queue = %(source)s and state = 'queued' limit 2000)
+  union all
+  (select id from $schema.job
+   where namespace = %(namespace)s and queue = %(source)s and state = 'scheduled' limit 2000)
+),
+moved as (
+  update $schema.job j set queue = %(target)s from idle
+  where j.id = idle.id and j.queue = %(source)s and j.state <> 'running' returning j.id
+)
+select count(*), case when count(*) > 0 then
+         pg_notify('$channel', 'r:' || %(namespace)s || ':' || %(target)s) end
+from moved

@@ -1,0 +1,105 @@
+"""Between envelopes and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from umbel.drivers.postgres import Row, blobs, document, numbers, texts
+from umbel.messages import Again, Body, Delivery, Envelope, Finish, Lease, Settlement, State
+
+_decode = msgspec.json.decode
+
+
+def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
+    """The parameters of ``insert_jobs``: one array a column."""
+    return {
+        "id": texts([e.id for e in envelopes]),
+        "namespace": texts([e.namespace for e in envelopes]),
+        "queue": texts([e.queue for e in envelopes]),
+        "kind": texts([e.kind for e in envelopes]),
+        "task": texts([e.subject for e in envelopes]),
+        "priority": numbers([e.priority for e in envelopes]),
+        "content_type": texts([e.body.content_type for e in envelopes]),
+        "body": blobs([e.body.data for e in envelopes]),
+        "created": numbers([e.created for e in envelopes]),
+        "not_before": numbers([e.not_before for e in envelopes]),
+        "expires": numbers([e.expires for e in envelopes]),
+        "attempt": numbers([e.attempt for e in envelopes]),
+        "max_deaths": numbers([e.max_deaths for e in envelopes]),
+        "unique_key": texts([e.unique for e in envelopes]),
+        "traceparent": texts([e.traceparent for e in envelopes]),
+        "headers": document([e.headers for e in envelopes]),
+    }
+
+
+def finish_arrays(ends: Sequence[tuple[Settlement, Finish]]) -> dict[str, Any]:
+    """The parameters of ``finish``."""
+    return {
+        **_lease_arrays([s for s, _ in ends]),
+        "state": texts([f.state.value for _, f in ends]),
+        "result_type": texts([f.result.content_type if f.result else None for _, f in ends]),
+        "result": blobs([f.result.data if f.result else None for _, f in ends]),
+        "reason": texts([f.reason for _, f in ends]),
+        "keep": numbers([s.keep or f.state is not State.SUCCEEDED for s, f in ends]),
+        "failure": document([f.failure for _, f in ends]),
+    }
+
+
+def again_arrays(ends: Sequence[tuple[Settlement, Again]]) -> dict[str, Any]:
+    """The parameters of ``again``."""
+    return {
+        **_lease_arrays([s for s, _ in ends]),
+        "delay": numbers([a.delay for _, a in ends]),
+        "cost": numbers([int(a.costs_attempt) for _, a in ends]),
+        "section": texts([a.section for _, a in ends]),
+    }
+
+
+def _lease_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
+    return {
+        "id": texts([s.lease.job for s in settlements]),
+        "owner": texts([s.lease.owner for s in settlements]),
+        "fence": numbers([s.lease.fence for s in settlements]),
+        "story": document([s.attempt for s in settlements]),
+    }
+
+
+def delivery(row: Row, namespace: str, queue: str, owner: str) -> Delivery:
+    """A delivery from what ``claim`` returns."""
+    (_, job, kind, task, priority, content_type, body, created, not_before, expires) = row[:10]
+    (attempt, max_deaths, unique, trace, headers, deaths, sections, fence, claimed) = row[10:]
+    return Delivery(
+        envelope=Envelope(
+            id=job,
+            subject=task,
+            body=Body(content_type, body),
+            namespace=namespace,
+            queue=queue,
+            kind=kind,
+            priority=priority,
+            created=created,
+            not_before=not_before,
+            expires=expires,
+            attempt=attempt,
+            max_deaths=max_deaths,
+            unique=unique,
+            traceparent=trace,
+            headers=_headers(headers),
+        ),
+        lease=Lease(job, owner, fence),
+        attempt=attempt,
+        deaths=deaths,
+        sections=_decode(sections) if sections != "{}" else {},
+        claimed=claimed,
+    )
+
+
+def _headers(text: str) -> dict[str, str]:
+    """Headers written by hand may be any JSON; only text to text means something to us."""
+    if text == "{}":
+        return {}
+    found = _decode(text)
+    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}

@@ -1,0 +1,9 @@
+"""Owns where an application's settings come from: arguments, then environment, then defaults.
+
+Called by: the composition root and the command line.
+Never: read at import; never reaches into another room.
+"""
+
+from umbel.configuration.settings import Settings
+
+__all__ = ["Settings"]

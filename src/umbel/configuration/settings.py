@@ -1,0 +1,103 @@
+"""An application's settings: frozen, checked, each with the environment variable that sets it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from umbel.errors import ConfigurationError
+from umbel.messages import JSON, MESSAGEPACK, PICKLE
+
+DEFAULT_URL = "sqlite:///umbel.db"
+SCHEMES = ("sqlite", "postgresql", "postgres")
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,63}")
+_FORMATS = {"json": JSON, "msgpack": MESSAGEPACK, "pickle": PICKLE}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """Everything an application can be told. Unset fields take the environment's, then these."""
+
+    broker: str = DEFAULT_URL
+    """UMBEL_URL or UMBEL_BROKER"""
+    store: str = ""
+    """UMBEL_STORE; the broker's own address when empty"""
+    namespace: str = "umbel"
+    """UMBEL_NAMESPACE"""
+    deadline: float = 2.0
+    """UMBEL_DEADLINE: seconds publishing may take"""
+    max_message: int = 1_048_576
+    """UMBEL_MAX_MESSAGE: bytes"""
+    format: str = "json"
+    """UMBEL_FORMAT: json, msgpack, or pickle with a key"""
+    pickle_key: str = ""
+    """UMBEL_PICKLE_KEY: signs and verifies pickles"""
+    keep_days: float = 7.0
+    """UMBEL_KEEP_DAYS: how long finished jobs are remembered"""
+    keep_count: int = 1_000_000
+    """UMBEL_KEEP_COUNT: how many finished jobs are remembered at most"""
+
+    def __post_init__(self) -> None:
+        for name in ("broker", "store"):
+            _check_url(name, getattr(self, name))
+        if not _NAMESPACE.fullmatch(self.namespace):
+            raise ConfigurationError(
+                f"namespace={self.namespace!r}: give 1 to 63 letters, digits, '_', '-' or '.'"
+            )
+        if not 0 < self.deadline <= 3600:
+            raise ConfigurationError(f"deadline={self.deadline}: give seconds above 0")
+        if self.format not in _FORMATS:
+            raise ConfigurationError(f"format={self.format!r}: give one of {', '.join(_FORMATS)}")
+        if not self.keep_days > 0 or self.keep_count < 0:
+            raise ConfigurationError("keep_days and keep_count: give how much history to keep")
+
+    @property
+    def content_type(self) -> str:
+        """The media type of message bodies."""
+        return _FORMATS[self.format]
+
+    @classmethod
+    def resolve(cls, given: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
+        """Arguments first, then the environment, then defaults.
+
+        Raises:
+            ConfigurationError: a value is wrong; the text names the field or the variable.
+        """
+        values = {name: value for name, value in given.items() if value is not None}
+        for field in fields(cls):
+            names = [f"UMBEL_{field.name.upper()}"]
+            if field.name == "broker":
+                names.insert(0, "UMBEL_URL")
+            found = next((name for name in names if environment.get(name)), None)
+            if field.name not in values and found is not None:
+                values[field.name] = _parsed(found, environment[found], field.default)
+        return cls(**values)
+
+    def public(self) -> dict[str, Any]:
+        """Settings to show: passwords and keys are covered."""
+        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("broker", "store"):
+            shown[name] = re.sub(r"(://[^:/@]*:)[^@/]+@", r"\1***@", shown[name])
+        shown["pickle_key"] = "***" if self.pickle_key else ""
+        return shown
+
+
+def _parsed(variable: str, text: str, like: Any) -> Any:
+    try:
+        return msgspec.convert(text, type(like), strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{variable}={text!r}: {error}") from None
+
+
+def _check_url(name: str, url: str) -> None:
+    scheme = urlsplit(url).scheme
+    if url and scheme not in SCHEMES:
+        raise ConfigurationError(
+            f"{name}={url!r}: give a URL such as sqlite:///umbel.db or"
+            " postgresql://user@host/database"
+        )

@@ -1,0 +1,38 @@
+"""PostgreSQL: few connections to one schema, woken by LISTEN or, behind pgbouncer, by polls."""
+
+from umbel.drivers.postgres.arrays import blobs, document, numbers, texts
+from umbel.drivers.postgres.connections import (
+    aperform_within,
+    block_within,
+    is_async_connection,
+    is_sync_connection,
+    perform_within,
+)
+from umbel.drivers.postgres.database import Database
+from umbel.drivers.postgres.faults import explaining
+from umbel.drivers.postgres.home import Home
+from umbel.drivers.postgres.listener import Listener
+from umbel.drivers.postgres.schema import migrate, newest, schema_version
+from umbel.drivers.postgres.steps import Row, Steps, atomically
+
+__all__ = [
+    "Database",
+    "Home",
+    "Listener",
+    "Row",
+    "Steps",
+    "aperform_within",
+    "atomically",
+    "blobs",
+    "block_within",
+    "document",
+    "explaining",
+    "is_async_connection",
+    "is_sync_connection",
+    "migrate",
+    "newest",
+    "numbers",
+    "perform_within",
+    "schema_version",
+    "texts",
+]

@@ -1,0 +1,117 @@
+"""One event loop's connections to one schema: few, opened on use, replaced when broken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeAlias, TypeVar
+
+from psycopg import AsyncCursor
+
+from umbel.drivers.postgres.connections import Connection
+from umbel.drivers.postgres.faults import CONFLICTS, explaining
+from umbel.drivers.postgres.home import Home
+from umbel.drivers.postgres.listener import Listener
+from umbel.drivers.postgres.steps import Row, Steps, perform
+
+T = TypeVar("T")
+Work: TypeAlias = Callable[[AsyncCursor[Row]], Awaitable[T]]
+
+TRIES = 3
+
+_inherited: list[Any] = []
+"""Connections of a parent process: never used again here, and never closed by collection."""
+
+
+class Database:
+    """Runs statements on up to ``size`` connections. Nothing takes longer than ``timeout``."""
+
+    def __init__(self, home: Home, *, size: int = 2, timeout: float = 10.0) -> None:
+        self.home = home
+        self._size = size
+        self._timeout = timeout
+        self._free: list[Connection] = []
+        self._turn = asyncio.Semaphore(size)
+        self._here: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._listener: Listener | None = None
+
+    async def run(self, work: Work[T]) -> T:
+        """Run ``work`` with a cursor. PostgreSQL's errors come out as ours.
+
+        Work that met a deadlock or a conflict is done again from the start.
+
+        Raises:
+            Unavailable: out of reach, refused, too slow. SchemaError: ``umbel db migrate``.
+            BadMessage: a value does not fit its column.
+        """
+        with explaining(self.home.address):
+            for _ in range(TRIES - 1):
+                with suppress(*CONFLICTS):
+                    return await self._once(work)
+            return await self._once(work)
+
+    async def rows(self, query: bytes, values: Mapping[str, Any] | None = None) -> list[Row]:
+        """What one statement returns; it is a transaction of its own, and one round trip."""
+
+        async def one(cursor: AsyncCursor[Row]) -> list[Row]:
+            await cursor.execute(query, values)
+            return await cursor.fetchall() if cursor.description else []
+
+        return await self.run(one)
+
+    async def perform(self, steps: Callable[[], Steps[T]]) -> T:
+        """What these steps return."""
+        return await self.run(lambda cursor: perform(cursor, steps()))
+
+    def listener(self) -> Listener:
+        """Where hints are heard; shared with the other databases of this home and event loop."""
+        self._arrive()
+        if self._listener is None:
+            self._listener = self.home.listener()
+            self._listener.join(self)
+        return self._listener
+
+    async def close(self) -> None:
+        """Close the connections; stop listening when nobody else does. Twice is fine."""
+        self._arrive()
+        while self._free:
+            await self._free.pop().close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.leave(self)
+
+    async def _once(self, work: Work[T]) -> T:
+        self._arrive()
+        async with asyncio.timeout(self._timeout), self._turn:
+            connection = self._take() or await self.home.connect()
+            try:
+                return await work(connection.cursor(binary=True))
+            finally:
+                if connection.idle:
+                    self._free.append(connection)
+                else:
+                    connection.pgconn.finish()
+
+    def _take(self) -> Connection | None:
+        while self._free:
+            connection = self._free.pop()
+            if connection.fresh:
+                return connection
+            connection.pgconn.finish()
+        return None
+
+    def _arrive(self) -> None:
+        """Start over in a new process or event loop."""
+        here = (os.getpid(), asyncio.get_running_loop())
+        if here == self._here:
+            return
+        if self._here is not None and self._here[0] != here[0]:
+            _inherited.append((self._free, self._listener))
+        else:
+            for connection in self._free:
+                connection.pgconn.finish()
+        self._free, self._listener = [], None
+        self._turn = asyncio.Semaphore(self._size)
+        self._here = here

@@ -1,0 +1,68 @@
+"""Statements as a generator: written once, run over any kind of connection.
+
+A generator yields statements and is sent the rows of each. So publishing within a caller's
+transaction is the same code for our own connections, for sync ones and for async ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from psycopg import AsyncCursor, Cursor
+
+from umbel.errors import UmbelError
+
+T = TypeVar("T")
+Row: TypeAlias = tuple[Any, ...]
+Statement: TypeAlias = tuple[bytes, Mapping[str, Any] | None]
+Steps: TypeAlias = Generator[Statement, list[Row], T]
+
+
+class Block(NamedTuple):
+    """How steps are made one."""
+
+    open: bytes
+    keep: bytes
+    undo: bytes
+
+
+TRANSACTION = Block(b"begin", b"commit", b"rollback")
+SAVEPOINT = Block(b"savepoint umbel", b"release savepoint umbel", b"rollback to savepoint umbel")
+
+
+def atomically(steps: Steps[T], block: Block = TRANSACTION) -> Steps[T]:
+    """All of the steps, or none when they raise an error of ours."""
+    yield block.open, None
+    try:
+        result = yield from steps
+    except UmbelError:
+        yield block.undo, None
+        raise
+    yield block.keep, None
+    return result
+
+
+async def perform(cursor: AsyncCursor[Row], steps: Steps[T]) -> T:
+    """Run the steps on an asynchronous connection."""
+    try:
+        query, values = next(steps)
+        while True:
+            await cursor.execute(query, values)
+            rows = await cursor.fetchall() if cursor.description else []
+            query, values = steps.send(rows)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def perform_sync(cursor: Cursor[Row], steps: Steps[T]) -> T:
+    """Run the steps on a blocking connection."""
+    try:
+        query, values = next(steps)
+        while True:
+            cursor.execute(query, values)
+            query, values = steps.send(cursor.fetchall() if cursor.description else [])
+    except StopIteration as done:
+        result: T = done.value
+        return result

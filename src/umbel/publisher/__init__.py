@@ -1,0 +1,10 @@
+"""Owns getting calls into a broker: build the message, encode it, publish it in good company.
+
+Called by: tasks, through their Outlet. Never: fetches, settles, or waits beyond its deadline.
+"""
+
+from umbel.publisher.bridge import Bridge
+from umbel.publisher.building import Builder
+from umbel.publisher.publisher import Publisher
+
+__all__ = ["Bridge", "Builder", "Publisher"]

@@ -1,0 +1,11 @@
+"""Owns the way between brokers and a worker: fetch, admit, settle, keep alive, put back.
+
+Called by: a worker, through its Intake port, which Router satisfies.
+Never: runs a task or decides how a run ended.
+"""
+
+from umbel.router.receiver import Receiver
+from umbel.router.router import Backend, Router
+from umbel.router.upkeep import Lifeline, Pruner
+
+__all__ = ["Backend", "Lifeline", "Pruner", "Receiver", "Router"]

@@ -1,0 +1,75 @@
+"""Duties that any worker does for all: end lives that stand still, put back work, prune records."""
+
+from __future__ import annotations
+
+from umbel.brokers import Broker
+from umbel.clock import Clock
+from umbel.stores import Records, Registry
+from umbel.telemetry import Telemetry, events
+
+_PRUNE_EVERY = 60.0
+_PRUNE_BATCH = 1_000
+
+
+class Lifeline:
+    """Watches the hearts of all workers by its own monotonic clock.
+
+    A life is over when its beat has been seen to stand still for that worker's whole lease. The
+    holder stops itself earlier, counted from before its last beat, so it is never overtaken.
+    """
+
+    def __init__(
+        self, registry: Registry, broker: Broker, *, clock: Clock, telemetry: Telemetry
+    ) -> None:
+        self._registry = registry
+        self._broker = broker
+        self._clock = clock
+        self._telemetry = telemetry
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    async def look(self) -> list[str]:
+        """One round. Returns the ids of jobs that were put back or buried."""
+        now = self._clock.monotonic()
+        members = await self._registry.members()
+        seen: dict[str, tuple[int, float]] = {}
+        for member in members:
+            entry = member.entry
+            beat, since = self._seen.get(entry.incarnation, (-1, now))
+            seen[entry.incarnation] = (member.beat, since if beat == member.beat else now)
+            if beat == member.beat and now - since > entry.lease:
+                await self._end(entry.incarnation, member.beat, entry.name)
+        self._seen = seen
+        recovered = await self._broker.recover()
+        if recovered:
+            self._telemetry.emit(events.JobsRecovered(jobs=len(recovered)))
+        return recovered
+
+    async def _end(self, incarnation: str, beat: int, name: str) -> None:
+        if await self._registry.remove(incarnation, beat):
+            self._telemetry.emit(events.WorkerLost(worker=name, incarnation=incarnation))
+
+
+class Pruner:
+    """Keeps the history within its age and count."""
+
+    def __init__(
+        self, records: Records, *, age: float, keep: int, clock: Clock, telemetry: Telemetry
+    ) -> None:
+        self._records = records
+        self._age = age
+        self._keep = keep
+        self._clock = clock
+        self._telemetry = telemetry
+        self._next = clock.monotonic()
+
+    async def look(self) -> None:
+        """One round, when it is time. A full batch means there is more: soon again."""
+        now = self._clock.monotonic()
+        if now < self._next:
+            return
+        pruned = await self._records.prune(
+            before=self._clock.now() - self._age, keep=self._keep, limit=_PRUNE_BATCH
+        )
+        self._next = now + (0 if pruned >= _PRUNE_BATCH else _PRUNE_EVERY)
+        if pruned:
+            self._telemetry.emit(events.RecordsPruned(records=pruned))

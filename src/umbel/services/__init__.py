@@ -1,0 +1,9 @@
+"""Owns how long-running parts live: one shape of service, kept running, stopped in order.
+
+Called by: worker and router, which are made of services.
+Never: knows what a service is for.
+"""
+
+from umbel.services.supervision import Service, keep_running
+
+__all__ = ["Service", "keep_running"]

@@ -1,0 +1,194 @@
+-- name: find_live
+-- One live job.
+select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
+       date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
+       date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
+       null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
+       traceparent, headers::text
+from $schema.job where namespace = %(namespace)s and id = %(id)s
+
+-- name: find_finished
+-- One finished job.
+select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
+       date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
+       date_part('epoch', claimed), date_part('epoch', finished), worker, content_type, body,
+       result_type, result, failure::text, reason, attempts::text, progress_done, progress_of,
+       unique_key, traceparent, headers::text
+from $schema.record where namespace = %(namespace)s and id = %(id)s
+
+-- name: list_live
+-- Live jobs that match, newest first.
+select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
+       date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
+       date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
+       null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
+       traceparent, headers::text
+from $schema.job
+where namespace = %(namespace)s and state = any('$states')
+  and (%(task)s::text is null or task = %(task)s)
+  and (%(queue)s::text is null or queue = %(queue)s)
+  and (%(worker)s::text is null or worker = %(worker)s)
+order by seq desc limit %(limit)s
+
+-- name: list_finished
+-- Finished jobs that match, last finished first.
+select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
+       date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
+       date_part('epoch', claimed), date_part('epoch', finished), worker, content_type, body,
+       result_type, result, failure::text, reason, attempts::text, progress_done, progress_of,
+       unique_key, traceparent, headers::text
+from $schema.record
+where namespace = %(namespace)s and state = any('$states')
+  and (%(task)s::text is null or task = %(task)s)
+  and (%(queue)s::text is null or queue = %(queue)s)
+  and (%(worker)s::text is null or worker = %(worker)s)
+order by finished desc limit %(limit)s
+
+-- name: await_live
+-- Marks a live job as awaited, so that its end is told; no row when it is not live. Whoever
+-- settles it meanwhile is waited for. The lock hides a queued job from fetches for a moment:
+-- they are told to look again.
+with touched as (
+  update $schema.job set awaited = true where namespace = %(namespace)s and id = %(id)s
+  returning queue, state
+)
+select case state when 'queued' then
+         pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue) end
+from touched
+
+-- name: is_live
+-- One row when the job is live.
+select 1 from $schema.job where namespace = %(namespace)s and id = %(id)s
+
+-- name: progress
+-- Notes progress under the leases that are held now; an older one changes nothing.
+update $schema.job j set progress_done = n.done, progress_of = n.of
+from unnest(%(id)s::uuid[], %(fence)s::bigint[], %(done)s::float8[], %(of)s::float8[])
+  as n (id, fence, done, of)
+where j.id = n.id and j.fence = n.fence
+
+-- name: replay
+-- Finished jobs that gave no result are queued anew with their payload, id and story.
+with old as (
+  delete from $schema.record r
+  where namespace = %(namespace)s and id = any(%(id)s::uuid[]) and state <> 'succeeded'
+    and not exists (select 1 from $schema.job j where j.id = r.id)
+  returning *
+),
+back as (
+  insert into $schema.job (id, namespace, queue, kind, task, state, priority, content_type, body,
+                           created, attempt, max_deaths, traceparent, headers, fence, attempts)
+  select id, namespace, queue, kind, task, 'queued', priority, content_type, body, created, 1,
+         max_deaths, traceparent, headers, fence, attempts
+  from old
+  returning id, queue
+),
+told as (
+  select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)) as times
+  from (select distinct queue from back) b
+)
+select id::text, (select times from told) from back
+
+-- name: remove
+-- Forgets these finished jobs.
+delete from $schema.record where namespace = %(namespace)s and id = any(%(id)s::uuid[])
+returning 1
+
+-- name: prune_old
+-- Forgets finished jobs from before a moment; buried ones stay.
+with gone as (
+  delete from $schema.record where id in (
+    select id from $schema.record
+    where namespace = %(namespace)s and finished < to_timestamp(%(before)s) and state <> 'buried'
+    order by finished limit %(limit)s for update skip locked)
+  returning 1
+)
+select count(*) from gone
+
+-- name: prune_beyond
+-- Forgets the oldest finished jobs beyond a count; buried ones stay.
+with gone as (
+  delete from $schema.record where id in (
+    select id from $schema.record
+    where namespace = %(namespace)s and state <> 'buried'
+      and finished < (select finished from $schema.record where namespace = %(namespace)s
+                      order by finished desc offset %(keep)s limit 1)
+    order by finished limit %(limit)s for update skip locked)
+  returning 1
+)
+select count(*) from gone
+
+-- name: enlist
+-- A life begins; repeating it changes nothing.
+insert into $schema.worker (incarnation, namespace, entry, name)
+values (%(incarnation)s, %(namespace)s, %(entry)s::jsonb, %(name)s) on conflict do nothing
+
+-- name: beat
+-- One heartbeat of a worker that is still enlisted.
+update $schema.worker
+set beat = beat + 1, beaten = statement_timestamp(), running = %(running)s, epoch = %(epoch)s,
+    stopping = %(stopping)s
+where incarnation = %(incarnation)s
+returning beat
+
+-- name: members
+-- All living workers.
+select entry::text, beat, date_part('epoch', started), date_part('epoch', beaten), running, epoch,
+       stopping
+from $schema.worker where namespace = %(namespace)s order by name, started
+
+-- name: remove_member
+-- Ends a life that stood still.
+delete from $schema.worker where incarnation = %(incarnation)s and beat = %(beat)s returning 1
+
+-- name: leave
+-- Ends one's own life.
+delete from $schema.worker where incarnation = %(incarnation)s
+
+-- name: sharing
+-- Other lives under the same name.
+select incarnation from $schema.worker
+where namespace = %(namespace)s and name = %(name)s and incarnation <> %(incarnation)s
+
+-- name: epoch
+-- The number of the last change of control state.
+select epoch from $schema.control where namespace = %(namespace)s
+
+-- name: next_epoch
+-- One more change of control state, and everybody is told.
+insert into $schema.control as c (namespace, epoch) values (%(namespace)s, 1)
+on conflict (namespace) do update set epoch = c.epoch + 1
+returning epoch, pg_notify('$channel', 'c:' || %(namespace)s)
+
+-- name: state
+-- What is paused, and the epoch that is true of.
+select coalesce((select epoch from $schema.control where namespace = %(namespace)s), 0),
+       scope, name, date_part('epoch', since), reason
+from (select) one left join $schema.pause on namespace = %(namespace)s
+order by scope, name
+
+-- name: pause
+-- Pauses; the first reason stays.
+insert into $schema.pause (namespace, scope, name, reason)
+values (%(namespace)s, %(scope)s, %(name)s, %(reason)s) on conflict do nothing
+
+-- name: resume
+-- Resumes.
+delete from $schema.pause
+where namespace = %(namespace)s and scope = %(scope)s and name = %(name)s
+
+-- name: ask_to_stop
+-- Asks the workers of running jobs to stop them; the first reason stays. Answers their ids.
+update $schema.job set cancel_reason = coalesce(cancel_reason, %(why)s)
+where namespace = %(namespace)s and id = any(%(id)s::uuid[]) and state = 'running'
+returning id::text
+
+-- name: final_states
+-- The states finished jobs have.
+select id::text, state from $schema.record
+where namespace = %(namespace)s and id = any(%(id)s::uuid[])
+
+-- name: cancellations
+-- Which of these running jobs somebody wants stopped.
+select id::text, cancel_reason from $schema.job
+where id = any(%(id)s::uuid[]) and cancel_reason is not null

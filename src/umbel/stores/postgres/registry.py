@@ -1,0 +1,68 @@
+"""The worker registry on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from umbel.clock import Clock
+from umbel.drivers.postgres import Database, Row, document
+from umbel.stores.registry import Member, WorkerEntry
+
+_entry = msgspec.json.Decoder(WorkerEntry).decode
+
+
+class PostgresRegistry:
+    """See ``stores.registry.Registry`` for what each method promises."""
+
+    def __init__(self, database: Database, *, namespace: str, clock: Clock) -> None:
+        self._database = database
+        self._namespace = namespace
+        self._clock = clock
+        self._sql = database.home.queries("umbel.stores.postgres")
+
+    async def enlist(self, worker: WorkerEntry) -> None:
+        await self._rows(
+            "enlist", incarnation=worker.incarnation, entry=document(worker), name=worker.name
+        )
+
+    async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
+        rows = await self._rows(
+            "beat", incarnation=incarnation, running=running, epoch=epoch, stopping=stopping
+        )
+        return bool(rows)
+
+    async def members(self) -> list[Member]:
+        return [_member(*row) for row in await self._rows("members")]
+
+    async def remove(self, incarnation: str, beat: int) -> bool:
+        return bool(await self._rows("remove_member", incarnation=incarnation, beat=beat))
+
+    async def leave(self, incarnation: str) -> None:
+        await self._rows("leave", incarnation=incarnation)
+
+    async def sharing(self, name: str, incarnation: str) -> Sequence[str]:
+        rows = await self._rows("sharing", name=name, incarnation=incarnation)
+        return [found for (found,) in rows]
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def _rows(self, query: str, **values: Any) -> list[Row]:
+        return await self._database.rows(self._sql[query], {"namespace": self._namespace, **values})
+
+
+def _member(
+    entry: str, beat: int, started: float, beaten: float, running: int, epoch: int, stopping: bool
+) -> Member:
+    return Member(
+        entry=_entry(entry),
+        beat=beat,
+        started=started,
+        beaten=beaten,
+        running=running,
+        epoch=epoch,
+        stopping=stopping,
+    )

@@ -1,0 +1,54 @@
+"""The suite of the broker's port."""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{topic}" for topic in ("delays", "fetching", "follow_ups", "leases", "machine")),
+    *(f"{__name__}.{topic}" for topic in ("pausing", "priorities", "publishing", "queues")),
+    *(f"{__name__}.{topic}" for topic in ("recovery", "settling", "transactions", "unique")),
+)
+
+from umbel.testing.brokers.delays import Delays  # noqa: E402
+from umbel.testing.brokers.fetching import Fetching, Waiting  # noqa: E402
+from umbel.testing.brokers.follow_ups import FollowUps  # noqa: E402
+from umbel.testing.brokers.leases import Extending, Fences  # noqa: E402
+from umbel.testing.brokers.pausing import Pausing  # noqa: E402
+from umbel.testing.brokers.priorities import Kinds, Priorities  # noqa: E402
+from umbel.testing.brokers.publishing import Publishing  # noqa: E402
+from umbel.testing.brokers.queues import Depths, Moving, Purging  # noqa: E402
+from umbel.testing.brokers.recovery import Recovery  # noqa: E402
+from umbel.testing.brokers.settling import Finishing, GoingBack, SettlingOnce  # noqa: E402
+from umbel.testing.brokers.transactions import Transactions  # noqa: E402
+from umbel.testing.brokers.unique import UniqueKeys  # noqa: E402
+
+__all__ = ["TOPICS", "BrokerSuite"]
+
+TOPICS = (
+    *(Publishing, Transactions, UniqueKeys, Fetching, Waiting, Priorities, Kinds, Delays),
+    *(Fences, Extending, Finishing, GoingBack, SettlingOnce, Recovery, Pausing),
+    *(Depths, Purging, Moving, FollowUps),
+)
+
+
+class BrokerSuite(
+    Publishing,
+    Transactions,
+    UniqueKeys,
+    Fetching,
+    Waiting,
+    Priorities,
+    Kinds,
+    Delays,
+    Fences,
+    Extending,
+    Finishing,
+    GoingBack,
+    SettlingOnce,
+    Recovery,
+    Pausing,
+    Depths,
+    Purging,
+    Moving,
+    FollowUps,
+):
+    """Everything the broker's port promises. Inherit it beside a ``backend`` fixture."""

@@ -1,0 +1,131 @@
+"""Forgetting finished jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from umbel.errors import UnknownJob
+from umbel.messages import Cancelled, Failed, State, Succeeded
+from umbel.stores import JobFilter
+from umbel.testing.acts import (
+    FAILURE,
+    FAR,
+    enlist,
+    finished,
+    publish,
+    publish_many,
+    running,
+    settlement,
+    take,
+)
+from umbel.testing.backend import Backend, story
+
+ALL = 1_000_000
+
+
+class Pruning:
+    """By age and by number; never the buried, never the living."""
+
+    @story("records")
+    async def test_jobs_older_than_the_moment_are_forgotten(self, b: Backend) -> None:
+        job = await finished(b)
+        assert await b.records.prune(before=b.clock.now() + FAR, keep=ALL, limit=ALL) == 1
+        with pytest.raises(UnknownJob):
+            await b.records.find(job)
+
+    @story("records")
+    async def test_jobs_younger_than_the_moment_are_kept(self, b: Backend) -> None:
+        job = await finished(b)
+        assert await b.records.prune(before=b.clock.now() - FAR, keep=ALL, limit=ALL) == 0
+        assert (await b.records.find(job)).state is State.SUCCEEDED
+
+    @story("records")
+    async def test_the_newest_are_kept_and_the_oldest_beyond_them_forgotten(
+        self, b: Backend
+    ) -> None:
+        jobs = [await finished(b) for _ in range(6)]
+        assert await b.records.prune(before=0, keep=2, limit=ALL) == 4
+        assert await _known(b) == set(jobs[-2:])
+
+    @story("records")
+    async def test_keeping_none_forgets_all_that_are_not_buried(self, b: Backend) -> None:
+        for _ in range(3):
+            await finished(b)
+        assert await b.records.prune(before=0, keep=0, limit=ALL) == 3
+
+    @story("records")
+    async def test_fewer_than_are_to_be_kept_are_all_kept(self, b: Backend) -> None:
+        for _ in range(3):
+            await finished(b)
+        assert await b.records.prune(before=0, keep=3, limit=ALL) == 0
+
+    @story("records")
+    async def test_jobs_settled_in_the_same_moment_are_pruned_one_by_one(self, b: Backend) -> None:
+        await publish_many(b, 10)
+        held = await take(b, await enlist(b))
+        await b.broker.settle([settlement(one, Succeeded()) for one in held])
+        await b.records.prune(before=0, keep=4, limit=ALL)
+        assert len(await _known(b)) == 4
+
+    @story("records")
+    async def test_buried_jobs_are_never_pruned(self, b: Backend) -> None:
+        buried = await finished(b, Failed(FAILURE))
+        await finished(b, Cancelled("no"))
+        assert await b.records.prune(before=b.clock.now() + FAR, keep=0, limit=ALL) == 1
+        assert await _known(b) == {buried}
+
+    @story("records")
+    async def test_live_jobs_are_never_pruned(self, b: Backend) -> None:
+        held, sent = await running(b), await publish(b)
+        assert await b.records.prune(before=b.clock.now() + FAR, keep=0, limit=ALL) == 0
+        assert await _known(b) == {held.id, sent.id}
+
+    @story("records")
+    async def test_a_call_forgets_no_more_than_its_limit(self, b: Backend) -> None:
+        for _ in range(7):
+            await finished(b)
+        late = b.clock.now() + FAR
+        assert await b.records.prune(before=late, keep=ALL, limit=3) == 3
+        assert await b.records.prune(before=late, keep=0, limit=3) == 3
+        assert len(await _known(b)) == 1
+
+    @story("records")
+    async def test_the_oldest_are_forgotten_first(self, b: Backend) -> None:
+        jobs = [await finished(b) for _ in range(4)]
+        await b.records.prune(before=b.clock.now() + FAR, keep=ALL, limit=2)
+        assert await _known(b) == set(jobs[2:])
+
+    @story("records")
+    async def test_pruning_stays_in_its_namespace(self, b: Backend) -> None:
+        job = await finished(b)
+        async with b.another(f"{b.namespace}2") as elsewhere:
+            late = b.clock.now() + FAR
+            assert await elsewhere.records.prune(before=late, keep=0, limit=ALL) == 0
+        assert await _known(b) == {job}
+
+
+class Removing:
+    """Forgetting some on purpose."""
+
+    @story("records")
+    async def test_finished_jobs_are_removed_buried_ones_included(self, b: Backend) -> None:
+        jobs = [await finished(b), await finished(b, Failed(FAILURE))]
+        assert await b.records.remove(jobs) == 2
+        assert await b.records.remove(jobs) == 0
+        assert await _known(b) == set()
+
+    @story("records")
+    async def test_live_jobs_are_not_removed(self, b: Backend) -> None:
+        held, sent = await running(b), await publish(b)
+        assert await b.records.remove([held.id, sent.id]) == 0
+        assert await _known(b) == {held.id, sent.id}
+
+    @story("records")
+    async def test_removing_stays_in_its_namespace(self, b: Backend) -> None:
+        job = await finished(b)
+        async with b.another(f"{b.namespace}2") as elsewhere:
+            assert await elsewhere.records.remove([job]) == 0
+
+
+async def _known(b: Backend) -> set[str]:
+    return {one.id for one in await b.records.search(JobFilter(limit=ALL))}

@@ -1,0 +1,107 @@
+"""Waiting for a job to be final."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from umbel.errors import ResultTimeout, UnknownJob
+from umbel.messages import Cancelled, Failed, Interrupted, State, Succeeded, fresh_id
+from umbel.testing.acts import (
+    FAILURE,
+    RESULT,
+    enlist,
+    finished,
+    kill,
+    publish,
+    running,
+    settle,
+    settlement,
+    take,
+)
+from umbel.testing.backend import Backend, story
+
+
+class Results:
+    """``finished``: woken when the job is final."""
+
+    @story("records")
+    async def test_a_job_that_is_final_already_is_returned_at_once(self, b: Backend) -> None:
+        job = await finished(b)
+        found = await b.records.finished(job, 0)
+        assert (found.state, found.result) == (State.SUCCEEDED, RESULT)
+
+    @story("records")
+    async def test_a_waiter_gets_what_another_process_settles(self, b: Backend) -> None:
+        async with b.another() as other:
+            for outcome in (Succeeded(RESULT), Failed(FAILURE), Cancelled("no")):
+                held = await running(other)
+                waiting = asyncio.create_task(b.records.finished(held.id, None))
+                await settle(other, held, outcome)
+                assert (await waiting).state.finished
+
+    @story("records")
+    async def test_a_waiter_is_not_woken_for_good_by_a_job_that_goes_back(self, b: Backend) -> None:
+        held = await running(b)
+        waiting = asyncio.create_task(b.records.finished(held.id, 50))
+        await settle(b, held, Interrupted())
+        (again,) = await take(b, held.lease.owner)
+        await settle(b, again, Succeeded(RESULT))
+        assert (await waiting).state is State.SUCCEEDED
+
+    @story("records")
+    async def test_a_waiter_hears_of_a_cancelled_job(self, b: Backend) -> None:
+        sent = await publish(b)
+        waiting = asyncio.create_task(b.records.finished(sent.id, 50))
+        async with b.another() as other:
+            await other.control.cancel([sent.id], "not wanted")
+            found = await waiting
+        assert (found.state, found.reason) == (State.CANCELLED, "not wanted")
+
+    @story("records")
+    async def test_a_waiter_hears_of_a_job_buried_by_recovery(self, b: Backend) -> None:
+        dead = await enlist(b, "dead")
+        held = await running(b, dead, max_deaths=1)
+        waiting = asyncio.create_task(b.records.finished(held.id, 50))
+        await kill(b, dead)
+        await b.broker.recover()
+        assert (await waiting).state is State.BURIED
+
+    @story("records")
+    async def test_a_waiter_hears_of_a_purged_job(self, b: Backend) -> None:
+        sent = await publish(b)
+        waiting = asyncio.create_task(b.records.finished(sent.id, 50))
+        await b.broker.purge("default")
+        assert (await waiting).state is State.CANCELLED
+
+    @story("records")
+    async def test_many_waiters_each_get_their_own_job(self, b: Backend) -> None:
+        owner = await enlist(b)
+        async with b.another() as other:
+            sent = [await publish(b) for _ in range(20)]
+            waiting = [asyncio.create_task(other.records.finished(one.id, 50)) for one in sent]
+            held = await take(b, owner)
+            await b.broker.settle([settlement(one, Succeeded(RESULT)) for one in held])
+            found = await asyncio.gather(*waiting)
+        assert [one.id for one in found] == [one.id for one in sent]
+
+    @story("records")
+    async def test_a_job_that_is_not_final_in_time_is_a_result_timeout(self, b: Backend) -> None:
+        sent = await publish(b)
+        for timeout in (0, 0.05):
+            with pytest.raises(ResultTimeout):
+                await b.records.finished(sent.id, timeout)
+
+    @story("records")
+    async def test_waiting_for_an_unknown_job_is_an_error_at_once(self, b: Backend) -> None:
+        with pytest.raises(UnknownJob):
+            await b.records.finished(fresh_id(), None)
+
+    @story("records")
+    async def test_a_waiter_learns_that_a_job_ended_without_a_record(self, b: Backend) -> None:
+        held = await running(b)
+        waiting = asyncio.create_task(b.records.finished(held.id, 50))
+        await settle(b, held, Succeeded(RESULT), keep=False)
+        with pytest.raises(UnknownJob):
+            await waiting

@@ -1,0 +1,262 @@
+"""The heart: a thread of its own that keeps the worker's leases alive, whatever its tasks do.
+
+It beats at a third of the lease, learns what was lost or cancelled, and looks after the others.
+When no beat got through for most of a lease it tells the worker to stop what runs, before
+anybody else can have taken it: a lease lapses only after a whole length without a beat.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from umbel.clock import Clock
+from umbel.errors import Unavailable
+from umbel.stores import ControlState, WorkerEntry
+from umbel.telemetry import Telemetry, events
+from umbel.worker.intake import Intake
+from umbel.worker.life import Life
+
+FENCE_AT = 0.75
+"""The share of a lease after which a holder without a beat stops itself."""
+
+
+class Body(Protocol):
+    """What the heart tells the worker, and asks it. Called from the heart's thread."""
+
+    def entry(self) -> WorkerEntry:
+        """What the worker says of itself in its present life."""
+
+    def lost_everything(self, incarnation: str) -> None:
+        """This life is over."""
+
+    def lost_some(self, jobs: list[str]) -> None:
+        """These are no longer ours."""
+
+    def cancel(self, wanted: dict[str, str]) -> None:
+        """Somebody wants these stopped."""
+
+    def control(self, state: ControlState) -> None:
+        """What is paused now."""
+
+    def confirmed_epoch(self) -> int:
+        """The control epoch after which nothing paused is fetched."""
+
+    def free_kinds(self) -> list[str]:
+        """Kinds of task that could start now."""
+
+    def fetches(self) -> int:
+        """A number that grows with every fetch that returned."""
+
+    def rebuild(self) -> None:
+        """Throw the connection away and fetch anew."""
+
+    def die(self, why: str) -> None:
+        """Nothing helped: end the process, so that a supervisor starts a fresh one."""
+
+    def stopping(self) -> bool:
+        """Whether the worker is stopping."""
+
+
+class Heart:
+    """Runs in a thread with its own event loop and its own connections."""
+
+    def __init__(
+        self,
+        life: Life,
+        body: Body,
+        *,
+        lease: float,
+        stall: float,
+        open_intake: Callable[[], Intake],
+        open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]],
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._life = life
+        self._body = body
+        self._lease = lease
+        self._stall = stall
+        self._open_intake = open_intake
+        self._open_upkeep = open_upkeep
+        self._clock = clock
+        self._telemetry = telemetry
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._host: asyncio.AbstractEventLoop | None = None
+        self._host_thread = 0
+        self._thread = threading.Thread(target=self._serve, name="umbel-heart", daemon=True)
+        self._trouble = False
+        self._enlisted = life.incarnation
+        self._echo = 0.0
+        self._waiting_since: float | None = None
+        self._fetches = -1
+        self._rebuilt = False
+
+    def start(self) -> None:
+        """Start beating. The worker is enlisted already."""
+        self._host = asyncio.get_running_loop()
+        self._host_thread = threading.get_ident()
+        self._echo = self._clock.monotonic()
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Stop beating; returns when the thread has ended."""
+        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+        await asyncio.to_thread(self._thread.join, 10)
+
+    def _serve(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        intake = self._open_intake()
+        upkeep = asyncio.create_task(self._look_after_others(), name="umbel upkeep")
+        try:
+            await self._beat_on(intake)
+        finally:
+            upkeep.cancel()
+            await asyncio.wait([upkeep])
+            await intake.close()
+
+    async def _beat_on(self, intake: Intake) -> None:
+        assert self._stop is not None
+        last, fenced = self._clock.monotonic(), False
+        while not self._stop.is_set():
+            began = self._clock.monotonic()
+            beaten = await self._try_to_beat(intake, last)
+            if beaten:
+                last, fenced = began, False
+            elif not fenced and self._clock.monotonic() - last > self._lease * FENCE_AT:
+                fenced = True
+                self._body.lost_everything(self._life.incarnation)
+            self._watch_the_loop()
+            await self._rest(intake, beaten=beaten)
+
+    async def _try_to_beat(self, intake: Intake, last: float) -> bool:
+        left = last + self._lease * FENCE_AT - self._clock.monotonic()
+        try:
+            async with asyncio.timeout(max(left, self._lease / 10)):
+                await self._beat(intake)
+        except (Unavailable, TimeoutError) as error:
+            if not self._trouble:
+                self._trouble = True
+                text = str(error) or "no answer"
+                self._telemetry.emit(events.Unreachable(service="heartbeat", error=text))
+            return False
+        except Exception as error:  # noqa: BLE001 - the heart's outermost loop: it must go on
+            self._telemetry.emit(
+                events.ServiceFailed(service="heartbeat", error=repr(error), delay=self._lease / 10)
+            )
+            return False
+        if self._trouble:
+            self._trouble = False
+            self._telemetry.emit(events.Reachable(service="heartbeat"))
+        return True
+
+    async def _beat(self, intake: Intake) -> None:
+        incarnation, held = self._life.incarnation, self._life.held()
+        if incarnation != self._enlisted:
+            await intake.enlist(self._body.entry())
+            self._enlisted = incarnation
+        alive = await intake.beat(
+            incarnation,
+            running=len(held),
+            epoch=self._body.confirmed_epoch(),
+            stopping=self._body.stopping(),
+        )
+        if not alive:
+            self._body.lost_everything(incarnation)
+            return
+        lost = await intake.extend(incarnation, held, self._lease)
+        # What was settled while we asked is gone for a good reason.
+        still_held = {(lease.job, lease.fence) for lease in self._life.held()}
+        gone = [lease.job for lease in lost if (lease.job, lease.fence) in still_held]
+        if gone:
+            self._body.lost_some(gone)
+        if held:
+            self._body.cancel(await intake.cancellations([lease.job for lease in held]))
+        self._body.control(await intake.control())
+        await self._watch_for_stall(intake)
+
+    async def _rest(self, intake: Intake, *, beaten: bool) -> None:
+        """Until the next beat is due, control changes, or the heart is stopped."""
+        assert self._stop is not None
+        if not beaten:
+            await _first_of(self._stop.wait(), asyncio.sleep(self._lease / 10))
+            return
+        try:
+            await _first_of(self._stop.wait(), intake.control_changed(self._lease / 3))
+        except Unavailable:
+            await asyncio.sleep(self._lease / 10)
+
+    async def _watch_for_stall(self, intake: Intake) -> None:
+        """Work waiting, slots free, nothing fetched: that must not last."""
+        kinds, fetches = self._body.free_kinds(), self._body.fetches()
+        now = self._clock.monotonic()
+        quiet = fetches == self._fetches and kinds and not self._body.stopping()
+        self._fetches = fetches
+        if not quiet or not await intake.waiting(kinds):
+            self._waiting_since = None
+            if fetches != self._fetches:
+                self._rebuilt = False
+            return
+        if self._waiting_since is None:
+            self._waiting_since = now
+        elif now - self._waiting_since > self._stall and self._loop_answers(now):
+            self._waiting_since = None
+            action = "ends itself" if self._rebuilt else "rebuilds its connection"
+            self._telemetry.emit(events.Stalled(worker=self._life.name, action=action))
+            if self._rebuilt:
+                self._body.die("stalled twice")
+            self._rebuilt = True
+            self._body.rebuild()
+
+    def _loop_answers(self, now: float) -> bool:
+        return now - self._echo < self._lease
+
+    def _watch_the_loop(self) -> None:
+        """Ask the worker's loop for a sign of life; tell when it gives none for a whole lease."""
+        assert self._host is not None
+        silent = self._clock.monotonic() - self._echo
+        if silent > self._lease:
+            frame = sys._current_frames().get(self._host_thread)
+            stack = "".join(traceback.format_stack(frame, 12)) if frame else ""
+            self._telemetry.emit(events.LoopBlocked(seconds=round(silent, 1), stack=stack))
+        if not self._host.is_closed():
+            self._host.call_soon_threadsafe(self._hear_echo)
+
+    def _hear_echo(self) -> None:
+        self._echo = self._clock.monotonic()
+
+    async def _look_after_others(self) -> None:
+        duties = self._open_upkeep()
+        while True:
+            for duty in duties:
+                try:
+                    await duty()
+                except Unavailable:
+                    pass  # the beat tells of it; here the next round simply tries again
+                except Exception as error:  # noqa: BLE001 - outermost loop of the upkeep
+                    self._telemetry.emit(
+                        events.ServiceFailed(service="upkeep", error=repr(error), delay=0)
+                    )
+            await asyncio.sleep(self._lease / 3)
+
+
+async def _first_of(*waits: Awaitable[object]) -> None:
+    """Return when one of them is done; the others are cancelled."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,36 @@
+"""One life of a worker: its incarnation, and what it holds."""
+
+from __future__ import annotations
+
+from umbel.messages import Lease, fresh_id
+
+
+class Life:
+    """Name, incarnation and held leases. Read by the heart's thread, written by the main one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.incarnation = fresh_id()
+        self._held: dict[str, Lease] = {}
+
+    def begin_anew(self) -> None:
+        """A new incarnation that holds nothing."""
+        self.incarnation = fresh_id()
+        self._held = {}
+
+    def hold(self, lease: Lease) -> None:
+        """Count it among what this life is responsible for."""
+        if lease.owner == self.incarnation:
+            self._held[lease.job] = lease
+
+    def release(self, lease: Lease) -> None:
+        """It is settled. A lease of an earlier life is none of ours."""
+        if self._held.get(lease.job) == lease:
+            del self._held[lease.job]
+
+    def held(self) -> list[Lease]:
+        """What is held at this moment; one step for the interpreter, so safe from any thread."""
+        return list(self._held.values())
+
+    def __len__(self) -> int:
+        return len(self._held)

@@ -1,0 +1,53 @@
+"""Options of a worker."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass, field
+
+from umbel.errors import ConfigurationError
+
+
+def default_name() -> str:
+    """The host's name; several workers of one host add their index."""
+    return socket.gethostname() or "worker"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerOptions:
+    """How one worker process works."""
+
+    queues: tuple[str, ...] = ("default",)
+    name: str = field(default_factory=default_name)
+    io: int = 100
+    """How many ``async def`` tasks run at once."""
+    cpu: int = field(default_factory=lambda: min(10, 2 * (os.cpu_count() or 1)))
+    """How many ``def`` tasks run at once, each in a thread."""
+    lease: float = 10.0
+    """Seconds without a heartbeat after which others take this worker's jobs."""
+    grace: float = 30.0
+    """Seconds that uninterruptible tasks get to finish when the worker stops."""
+    remember: int = 100
+    """How many finished message ids the idempotent receiver remembers."""
+    stall: float = 60.0
+    """Seconds of work waiting, slots free and nothing fetched until the connection is rebuilt."""
+    uvloop: bool = True
+    """Use uvloop's event loop when it is installed."""
+
+    def __post_init__(self) -> None:
+        if not self.queues or any(not 0 < len(q) <= 255 for q in self.queues):
+            raise ConfigurationError(f"queues={self.queues!r}: give queue names, comma separated")
+        if not 0 < len(self.name) <= 255:
+            raise ConfigurationError(f"name={self.name!r}: give a worker name")
+        for name in ("io", "cpu", "remember"):
+            if not 0 <= getattr(self, name) <= 100_000:
+                raise ConfigurationError(f"{name}={getattr(self, name)}: give 0 to 100000")
+        if self.io + self.cpu == 0:
+            raise ConfigurationError("io=0 and cpu=0: such a worker could run nothing")
+        if not 0.3 <= self.lease <= 3600:
+            raise ConfigurationError(f"lease={self.lease}: give seconds from 0.3 to 3600")
+        if not 0 <= self.grace <= 1e6:
+            raise ConfigurationError(f"grace={self.grace}: give seconds, 0 or more")
+        if not self.stall > 0:
+            raise ConfigurationError(f"stall={self.stall}: give seconds above 0")

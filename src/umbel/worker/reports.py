@@ -1,0 +1,182 @@
+"""The internal results queue: outcomes wait here until they are settled, in batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+from umbel.messages import (
+    Attempt,
+    Cancelled,
+    Delivery,
+    Expired,
+    Failed,
+    Interrupted,
+    Lease,
+    Outcome,
+    Rejected,
+    Retry,
+    Settlement,
+    Snoozed,
+    Succeeded,
+)
+from umbel.telemetry import Telemetry, events
+from umbel.worker.intake import Intake
+from umbel.worker.life import Life
+
+_BATCH = 500
+
+
+class Report:
+    """One run's end, as a runner hands it over."""
+
+    __slots__ = ("delivery", "finished", "keep", "outcome", "started")
+
+    def __init__(
+        self,
+        delivery: Delivery,
+        outcome: Outcome,
+        started: float,
+        finished: float,
+        keep: bool = True,
+    ) -> None:
+        self.delivery = delivery
+        self.outcome = outcome
+        self.started = started
+        self.finished = finished
+        self.keep = keep
+
+
+class Settler:
+    """Settles reports as they come: at once when idle, in batches when busy."""
+
+    name = "settler"
+
+    def __init__(self, intake: Intake, life: Life, telemetry: Telemetry) -> None:
+        self._intake = intake
+        self._life = life
+        self._telemetry = telemetry
+        self._reports: deque[Report] = deque()
+        self._unsettled: list[Report] = []
+        self._arrived = anyio.Event()
+        self._emptied = anyio.Event()
+        self._stopping = False
+
+    def put(self, report: Report) -> None:
+        """Take a report; it is settled soon."""
+        self._reports.append(report)
+        self._arrived.set()
+
+    async def run(self, working: Callable[[], None]) -> None:
+        """Settle until told to stop and nothing is left."""
+        while True:
+            if not self._reports and not self._unsettled:
+                self._emptied.set()
+                self._emptied = anyio.Event()
+                if self._stopping:
+                    return
+                self._arrived = anyio.Event()
+                await self._arrived.wait()
+            # What a failed round left behind is settled again first: repeating is safe.
+            while self._reports and len(self._unsettled) < _BATCH:
+                self._unsettled.append(self._reports.popleft())
+            if self._unsettled:
+                await self._settle(self._unsettled)
+                self._unsettled = []
+                working()
+
+    async def finish(self) -> None:
+        """Return when everything put so far is settled, and end the service."""
+        self._stopping = True
+        while self._reports or self._unsettled:
+            await self._emptied.wait()
+        self._arrived.set()
+
+    async def _settle(self, reports: list[Report]) -> None:
+        worker = self._life.name
+        refused = await self._intake.settle([_settlement(report, worker) for report in reports])
+        lost = {(lease.job, lease.fence) for lease in refused}
+        for report in reports:
+            self._life.release(report.delivery.lease)
+            self._tell(report, lost)
+
+    def _tell(self, report: Report, lost: set[tuple[str, int]]) -> None:
+        lease: Lease = report.delivery.lease
+        if (lease.job, lease.fence) in lost:
+            # A life that is over has said so already; its leftovers are no news.
+            if lease.owner == self._life.incarnation:
+                self._telemetry.emit(events.OutcomeRefused(**_who(report.delivery)))
+            return
+        self._telemetry.emit(event_of(report))
+
+
+def _settlement(report: Report, worker: str) -> Settlement:
+    outcome = report.outcome
+    failure = outcome.failure if isinstance(outcome, Failed | Retry) else None
+    reason = outcome.reason if isinstance(outcome, Interrupted | Cancelled | Rejected) else ""
+    delay = outcome.delay if isinstance(outcome, Retry | Snoozed) else None
+    return Settlement(
+        lease=report.delivery.lease,
+        outcome=outcome,
+        keep=report.keep,
+        attempt=Attempt(
+            report.delivery.attempt,
+            worker,
+            report.started,
+            report.finished,
+            type(outcome).__name__.lower(),
+            failure,
+            reason,
+            delay,
+        ),
+    )
+
+
+def _who(delivery: Delivery) -> dict[str, Any]:
+    envelope = delivery.envelope
+    return {
+        "job": delivery.id,
+        "task": envelope.subject,
+        "attempt": delivery.attempt,
+        "trace": trace_of(envelope.traceparent),
+    }
+
+
+def trace_of(traceparent: str | None) -> str | None:
+    """The trace id inside a traceparent."""
+    return traceparent.split("-")[1] if traceparent and traceparent.count("-") == 3 else None
+
+
+def event_of(report: Report) -> events.JobEvent:
+    """What to tell of a settled outcome."""
+    who, seconds = _who(report.delivery), round(report.finished - report.started, 6)
+    match report.outcome:
+        case Succeeded():
+            return events.JobSucceeded(**who, seconds=seconds)
+        case Failed(failure):
+            return events.JobBuried(
+                **who,
+                seconds=seconds,
+                error=f"{failure.type.rpartition(':')[2]}: {failure.message}",
+                traceback=failure.traceback,
+            )
+        case Retry(failure, delay):
+            return events.JobRetried(
+                **who,
+                seconds=seconds,
+                error=f"{failure.type.rpartition(':')[2]}: {failure.message}",
+                delay=round(delay, 3),
+            )
+        case Snoozed(delay):
+            return events.JobSnoozed(**who, delay=round(delay, 3))
+        case Interrupted(reason):
+            return events.JobInterrupted(**who, reason=reason)
+        case Cancelled(reason):
+            return events.JobCancelled(**who, reason=reason)
+        case Rejected(reason):
+            return events.JobRejected(**who, reason=reason)
+        case Expired():
+            return events.JobExpired(**who)

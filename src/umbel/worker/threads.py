@@ -1,0 +1,205 @@
+"""Runs ``def`` tasks in threads that take work themselves and hand outcomes back in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from umbel.clock import Clock
+from umbel.messages import BodyCodec
+from umbel.tasks import Track, running
+from umbel.worker import decide
+from umbel.worker.activation import Activation
+from umbel.worker.reports import Report
+from umbel.worker.stops import Stop, Why
+
+_NOTHING: Any = object()
+_UNSET: Any = object()
+
+
+class _Slot:
+    """What one thread is doing. The lock makes sure that a stop hits its own task or nothing."""
+
+    __slots__ = ("activation", "lock", "thread")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.activation: Activation | None = None
+        self.thread = 0
+
+    def interrupt(self, activation: Activation) -> None:
+        """Raise Stop inside the thread, if it still runs this very activation."""
+        with self.lock:
+            if self.activation is activation:
+                _raise_in(self.thread, Stop)
+
+    def leave(self) -> None:
+        """From here on no stop is aimed at this thread; one on its way is taken back."""
+        while True:
+            try:
+                with self.lock:
+                    self.activation = None
+                    _raise_in(self.thread, None)
+                return
+            except Stop:
+                continue
+
+
+class ThreadRunner:
+    """Up to ``budget`` threads, started as needed."""
+
+    kind = "cpu"
+
+    def __init__(
+        self, budget: int, codec: BodyCodec, clock: Clock, done: Callable[[Report], None]
+    ) -> None:
+        self.budget = budget
+        self._codec = codec
+        self._clock = clock
+        self._done = done
+        self._work: SimpleQueue[Any] = SimpleQueue()
+        self._outbox: deque[Report] = deque()
+        self._woken = False
+        self._threads = 0
+        self._slots: dict[str, _Slot] = {}
+        self._submitted: dict[str, Activation] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def start(self) -> None:
+        """Hand outcomes to the running loop from now on."""
+        self._loop = asyncio.get_running_loop()
+
+    @property
+    def running(self) -> int:
+        """How many run."""
+        return len(self._submitted)
+
+    def activations(self) -> list[Activation]:
+        """What runs."""
+        return list(self._submitted.values())
+
+    def submit(self, activation: Activation) -> None:
+        """Hand it to a free thread; there is one, or the budget allows one more."""
+        job = activation.delivery.id
+        self._submitted[job] = activation
+        if self._threads < self.budget and self._threads < len(self._submitted):
+            self._threads += 1
+            name = f"umbel-task-{self._threads}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+        if activation.timeout is not None:
+            assert self._loop is not None
+            self._timers[job] = self._loop.call_later(
+                activation.timeout, self.stop, job, Stop(Why.TIMEOUT)
+            )
+        self._work.put((activation, contextvars.copy_context()))
+
+    def stop(self, job: str, stop: Stop) -> None:
+        """Ask a running task to stop: at its next checkpoint, or by an exception raised in it.
+
+        Code that is inside a C function (a sleep, a socket, a long computation) hears of it only
+        when it returns to Python.
+        """
+        activation, slot = self._submitted.get(job), self._slots.get(job)
+        if activation is None:
+            return
+        activation.run.stop_reason = stop
+        activation.run.stop.set()
+        if slot is not None:
+            slot.interrupt(activation)
+
+    def close(self) -> None:
+        """Let idle threads end."""
+        for _ in range(self._threads):
+            self._work.put(_NOTHING)
+
+    def _serve(self) -> None:
+        slot = _Slot()
+        slot.thread = threading.get_ident()
+        while True:
+            work = self._work.get()
+            if work is _NOTHING:
+                return
+            activation, context = work
+            self._hand_over(context.run(self._run, activation, slot))
+
+    def _run(self, activation: Activation, slot: _Slot) -> Report:
+        job = activation.delivery.id
+        running.set(activation.run)
+        started = self._clock.now()
+        value: Any = _UNSET
+        error: BaseException | None = None
+        try:
+            try:
+                slot.activation = activation
+                self._slots[job] = slot
+                if activation.run.stop_reason is not None:
+                    raise activation.run.stop_reason
+                value = _call(activation)
+            except BaseException as raised:  # noqa: BLE001 - SystemExit and Stop included
+                error = raised
+            slot.leave()
+        except Stop as late:  # it came between the task's own end and the line above
+            slot.leave()
+            error = error or late
+        self._slots.pop(job, None)
+        return self._report(activation, started, value, error)
+
+    def _report(
+        self, activation: Activation, started: float, value: Any, error: BaseException | None
+    ) -> Report:
+        if value is not _UNSET:
+            outcome = decide.returned(activation, value, self._codec)
+        else:
+            reason = activation.run.stop_reason
+            if type(error) is Stop and isinstance(reason, Stop):
+                error = reason  # the exception raised in the thread carries no reason itself
+            outcome = decide.raised(activation, error or Stop())
+        keep = activation.track is not Track.FAILURES
+        return Report(activation.delivery, outcome, started, self._clock.now(), keep)
+
+    def _hand_over(self, report: Report) -> None:
+        self._outbox.append(report)
+        if not self._woken:
+            self._woken = True
+            assert self._loop is not None
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        # Cleared before the outbox is emptied: a report added meanwhile is either seen here or
+        # wakes the loop once more.
+        self._woken = False
+        while self._outbox:
+            report = self._outbox.popleft()
+            job = report.delivery.id
+            if job in self._submitted:
+                del self._submitted[job]
+                timer = self._timers.pop(job, None)
+                if timer is not None:
+                    timer.cancel()
+                self._done(report)
+
+    def abandon(self, job: str) -> Activation | None:
+        """Give up on a thread that does not stop; what it still reports is ignored."""
+        return self._submitted.pop(job, None)
+
+
+def _call(activation: Activation) -> Any:
+    dedupe = activation.task.declared.dedupe
+    if dedupe is not None and dedupe(*activation.args, **activation.kwargs):
+        raise Stop(Why.DUPLICATE)
+    return activation.task.function(*activation.args, **activation.kwargs)
+
+
+def _raise_in(thread: int, error: type[BaseException] | None) -> None:
+    """Raise an exception in another thread as soon as it runs Python code; None takes it back."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread), ctypes.py_object(error) if error is not None else None
+    )

@@ -1,0 +1,329 @@
+"""The worker: parts put together, and the order in which they stop.
+
+::
+
+    fetch ─▶ admit ─▶ dispatch ─▶ run ─▶ decide ─▶ settle
+    └─ consumer ────┘ └ worker ┘ └ runners ──────┘ └ settler ┘      heart: beats beside it all
+
+Shutdown in phases, with heartbeats to the end: stop fetching → interrupt what is interruptible,
+let the rest finish → after the grace period interrupt all → settle → leave → close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import anyio
+
+from umbel.brokers import Demand
+from umbel.clock import Clock
+from umbel.messages import BodyCodec, Delivery, Interrupted, Outcome
+from umbel.services import keep_running
+from umbel.stores import ControlState, WorkerEntry
+from umbel.tasks import Registry
+from umbel.telemetry import Telemetry, events
+from umbel.worker.activation import Activation, Activator
+from umbel.worker.consumer import Consumer
+from umbel.worker.coroutines import CoroutineRunner
+from umbel.worker.heart import Heart
+from umbel.worker.intake import Intake
+from umbel.worker.life import Life
+from umbel.worker.options import WorkerOptions
+from umbel.worker.progress import ProgressNotes
+from umbel.worker.reports import Report, Settler, trace_of
+from umbel.worker.stops import Stop, Why
+from umbel.worker.threads import ThreadRunner
+
+_LAST_PHASE = 5.0
+"""Seconds that interrupted tasks get to end once the grace period is over."""
+
+EXIT_STALLED = 75
+
+
+class Worker:
+    """Runs tasks until it is told to stop."""
+
+    def __init__(
+        self,
+        open_intake: Callable[[], Intake],
+        registry: Registry,
+        options: WorkerOptions,
+        *,
+        codec: BodyCodec,
+        clock: Clock,
+        telemetry: Telemetry,
+        open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]] = list,
+    ) -> None:
+        self._registry = registry
+        self._options = options
+        self._codec = codec
+        self._clock = clock
+        self._telemetry = telemetry
+        self._life = Life(options.name)
+        self._host: asyncio.AbstractEventLoop
+        self._stop_asked = anyio.Event()
+        self._now_asked = anyio.Event()
+        self._changed = anyio.Event()
+        self._abandoned = 0
+        self._paused: tuple[str, ...] = ()
+        self.started = anyio.Event()
+        self._coroutines = CoroutineRunner(options.io, codec, clock, self._ended)
+        self._threads = ThreadRunner(options.cpu, codec, clock, self._ended)
+        self._heart = Heart(
+            self._life,
+            self,
+            lease=options.lease,
+            stall=options.stall,
+            open_intake=open_intake,
+            open_upkeep=open_upkeep,
+            clock=clock,
+            telemetry=telemetry,
+        )
+        self._intake = open_intake()
+        self._settler = Settler(self._intake, self._life, telemetry)
+        self._progress = ProgressNotes(self._intake)
+        self._activator = Activator(registry, codec, self._progress.note)
+        self._consumer = Consumer(
+            self._intake,
+            self._life,
+            lease=options.lease,
+            free=self.free,
+            start=self._start,
+            give_back=self._give_back,
+            clock=clock,
+        )
+
+    # --- the way through ---------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until ``stop`` is called, then stop in phases. Raises what starting up raises."""
+        self._host = asyncio.get_running_loop()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._intake.close)
+            await self._begin_life()
+            if any(task.declared.loop == "trio" for task in self._registry):
+                from umbel.worker.trio_guest import trio_guest
+
+                self._coroutines.call_trio = (await stack.enter_async_context(trio_guest())).call
+            await self._work()
+
+    async def _begin_life(self) -> None:
+        options, life = self._options, self._life
+        await self._intake.enlist(self.entry())
+        self._telemetry.emit(
+            events.WorkerStarted(
+                worker=life.name,
+                incarnation=life.incarnation,
+                queues=options.queues,
+                io=options.io,
+                cpu=options.cpu,
+            )
+        )
+        if options.cpu > 10:
+            self._telemetry.emit(events.ManyThreads(cpu=options.cpu))
+
+    def entry(self) -> WorkerEntry:
+        options = self._options
+        return WorkerEntry(
+            incarnation=self._life.incarnation,
+            name=options.name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            queues=options.queues,
+            io=options.io,
+            cpu=options.cpu,
+            lease=options.lease,
+            tasks=tuple(sorted(task.name for task in self._registry)),
+        )
+
+    async def _work(self) -> None:
+        async with anyio.create_task_group() as group:
+            self._coroutines.start(group)
+            self._threads.start()
+            self._heart.start()
+            for service in (self._settler, self._consumer, self._progress):
+                group.start_soon(keep_running, service, self._telemetry, name=service.name)
+            self.started.set()
+            try:
+                await self._stop_asked.wait()
+                await self._stop_in_phases()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._heart.stop()
+                group.cancel_scope.cancel()
+
+    async def _stop_in_phases(self) -> None:
+        grace = self._options.grace
+        self._telemetry.emit(
+            events.WorkerStopping(worker=self._life.name, running=self.running, grace=grace)
+        )
+        self._consumer.stop()
+        await self._consumer.stopped.wait()
+        for activation in self._activations():
+            if activation.task.declared.interruptible:
+                self._stop_job(activation.delivery.id, Stop(Why.INTERRUPT))
+        await self._until_idle(grace, self._now_asked)
+        for activation in self._activations():
+            self._stop_job(activation.delivery.id, Stop(Why.INTERRUPT, "the grace period is over"))
+        await self._until_idle(_LAST_PHASE, None)
+        self._abandon()
+        self._progress.stop()
+        # After a lease length without the server everything is lost anyway, and put back by others.
+        with anyio.move_on_after(self._options.lease):
+            await self._settler.finish()
+            await self._intake.leave(self._life.incarnation)
+        self._threads.close()
+        self._telemetry.emit(
+            events.WorkerStopped(worker=self._life.name, abandoned=self._abandoned)
+        )
+
+    async def _until_idle(self, seconds: float, or_until: anyio.Event | None) -> None:
+        """Wait for everything to end, but no longer than that, and not when asked to hurry."""
+        with anyio.move_on_after(seconds) as scope:
+            async with anyio.create_task_group() as group:
+                if or_until is not None:
+                    group.start_soon(_cancel_when, or_until, scope)
+                while self.running:
+                    self._changed = anyio.Event()
+                    await self._changed.wait()
+                group.cancel_scope.cancel()
+
+    def _abandon(self) -> None:
+        """Threads that do not stop: their jobs go back, a moment later, when we are gone."""
+        for activation in self._threads.activations():
+            self._threads.abandon(activation.delivery.id)
+            self._abandoned += 1
+            now = self._clock.now()
+            outcome = Interrupted("its thread did not stop", delay=1.0)
+            self._settler.put(Report(activation.delivery, outcome, now, now))
+
+    def _start(self, delivery: Delivery) -> None:
+        """Dispatch: to the runner of the task's kind, or straight to settling."""
+        now = self._clock.now()
+        activation = self._activator.activate(delivery, now)
+        if not isinstance(activation, Activation):
+            self._settler.put(Report(delivery, activation, now, now))
+            return
+        envelope = delivery.envelope
+        self._telemetry.emit(
+            events.JobStarted(
+                job=delivery.id,
+                task=envelope.subject,
+                attempt=delivery.attempt,
+                trace=trace_of(envelope.traceparent),
+            )
+        )
+        if activation.task.kind == "io":
+            self._coroutines.submit(activation)
+        else:
+            self._threads.submit(activation)
+
+    def _give_back(self, delivery: Delivery) -> None:
+        now = self._clock.now()
+        outcome: Outcome = Interrupted("the worker is stopping")
+        self._settler.put(Report(delivery, outcome, now, now))
+
+    def _ended(self, report: Report) -> None:
+        self._settler.put(report)
+        self._consumer.slot_freed()
+        self._changed.set()
+
+    # --- told by operators and signals -------------------------------------------------------
+
+    def stop(self) -> None:
+        """Stop in phases. Asked a second time: skip the grace period."""
+        if self._stop_asked.is_set():
+            self._now_asked.set()
+        self._stop_asked.set()
+
+    # --- asked and told by the heart, from its own thread ------------------------------------
+
+    def lost_everything(self, incarnation: str) -> None:
+        self._host.call_soon_threadsafe(self._begin_anew, incarnation)
+
+    def lost_some(self, jobs: list[str]) -> None:
+        self._host.call_soon_threadsafe(self._stop_jobs, dict.fromkeys(jobs, ""), Why.LOST)
+
+    def cancel(self, wanted: dict[str, str]) -> None:
+        if wanted:
+            self._host.call_soon_threadsafe(self._stop_jobs, wanted, Why.CANCEL)
+
+    def control(self, state: ControlState) -> None:
+        self._host.call_soon_threadsafe(self._see_control, state)
+
+    def confirmed_epoch(self) -> int:
+        return self._consumer.epoch
+
+    def free_kinds(self) -> list[str]:
+        free = self.free()
+        return [kind for kind, room in (("io", free.io), ("cpu", free.cpu)) if room]
+
+    def fetches(self) -> int:
+        return self._consumer.fetches
+
+    def rebuild(self) -> None:
+        self._host.call_soon_threadsafe(self._consumer.rebuild)
+
+    def die(self, why: str) -> None:
+        os._exit(EXIT_STALLED)
+
+    def stopping(self) -> bool:
+        return self._stop_asked.is_set()
+
+    # --- state -------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self._life.name
+
+    @property
+    def incarnation(self) -> str:
+        """The worker's present life."""
+        return self._life.incarnation
+
+    @property
+    def running(self) -> int:
+        """How many tasks run."""
+        return self._coroutines.running + self._threads.running
+
+    def free(self) -> Demand:
+        """What could start this very moment."""
+        io = self._options.io - self._coroutines.running
+        cpu = self._options.cpu - self._threads.running
+        return Demand(max(io, 0), max(cpu, 0))
+
+    def _activations(self) -> list[Activation]:
+        return self._coroutines.activations() + self._threads.activations()
+
+    def _stop_job(self, job: str, stop: Stop) -> None:
+        self._coroutines.stop(job, stop)
+        self._threads.stop(job, stop)
+
+    def _stop_jobs(self, wanted: dict[str, str], why: Why) -> None:
+        for job, reason in wanted.items():
+            self._stop_job(job, Stop(why, reason))
+
+    def _see_control(self, state: ControlState) -> None:
+        self._consumer.see_epoch(state.epoch)
+        paused = tuple(f"{pause.scope} {pause.name}".strip() for pause in state.pauses)
+        if paused != self._paused:
+            self._paused = paused
+            self._telemetry.emit(events.PauseSeen(worker=self._life.name, paused=paused))
+
+    def _begin_anew(self, incarnation: str) -> None:
+        if incarnation != self._life.incarnation:
+            return
+        self._telemetry.emit(events.WorkerAlone(worker=self._life.name, running=self.running))
+        self._stop_jobs({a.delivery.id: "" for a in self._activations()}, Why.LOST)
+        # The heart enlists the new life before it beats; until then every fetch says LeaseLost.
+        self._life.begin_anew()
+
+
+async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
