@@ -34,6 +34,8 @@ from umbel.testing.backend import Backend
 FAR = 86_400.0
 """Seconds no test takes: what is this far in the future stays there."""
 SOON = 0.2
+PATIENCE = 20.0
+"""Seconds a waiting call is given; only one that is never woken uses them up."""
 QUEUES = ("default",)
 PLENTY = Demand(io=100, cpu=100)
 FAILURE = Failure("builtins:ValueError", "no such colour", "Traceback: …", '["no such colour"]')

@@ -22,15 +22,15 @@ def cannot_fail(envelopes: Sequence[Envelope]) -> bool:
     )
 
 
-def inserting(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Envelope]]:
-    """Adds what is new. Gives the envelopes that were not added."""
+def inserting(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
+    """Adds what is new. Gives the places of the envelopes that were not added."""
     rows = yield sql["insert_jobs"], job_arrays(envelopes)
     added, places, _ = rows[0]
     if added == len(envelopes):
         return []
-    left = [envelopes[place - 1] for place in places or ()]
+    left = [place - 1 for place in places or ()]
     if added + len(left) < len(envelopes):
-        left += _repeated(envelopes)
+        left += _repeated(envelopes, set(left))
     return left
 
 
@@ -45,50 +45,64 @@ def publishing(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Publis
 
 
 def resolving(
-    sql: Queries, envelopes: Sequence[Envelope], left: Sequence[Envelope], *, strict: bool = True
+    sql: Queries, envelopes: Sequence[Envelope], left: Sequence[int], *, strict: bool = True
 ) -> Steps[list[Published]]:
-    """What became of each, when ``left`` could not be added at first.
+    """What became of each, when those at the places ``left`` could not be added at first.
 
     Not ``strict``: a conflict that would raise keeps the holder instead.
     """
-    found: dict[int, Published] = {}
+    published = [Published(envelope.id) for envelope in envelopes]
     for _ in range(_ROUNDS):
         if not left:
-            return [found.get(id(e)) or Published(e.id) for e in envelopes]
-        found |= yield from _explained(sql, left, strict)
-        left = [e for e in left if id(e) not in found]
+            return published
+        why = yield from _explained(sql, [envelopes[place] for place in left], strict)
+        for place, found in zip(left, why, strict=True):
+            published[place] = found or published[place]
+        left = [place for place, found in zip(left, why, strict=True) if found is None]
         if left:  # the holder was replaced, or has finished meanwhile: the key is free
-            left = yield from inserting(sql, left)
+            again = yield from inserting(sql, [envelopes[place] for place in left])
+            left = [left[place] for place in again]
     raise Unavailable("the unique key changes hands too quickly; try again")
 
 
-def _explained(sql: Queries, left: Sequence[Envelope], strict: bool) -> Steps[dict[int, Published]]:
-    """Why these were not added; those missing from the answer can be added now."""
-    known = {row[0] for row in (yield sql["known_ids"], {"id": texts([e.id for e in left])})}
-    holders = yield from _holders(sql, [e for e in left if e.unique is not None])
-    found: dict[int, Published] = {}
-    for envelope in left:
-        holder, state = holders.get((envelope.namespace, envelope.unique or ""), ("", ""))
+def _explained(
+    sql: Queries, envelopes: Sequence[Envelope], strict: bool
+) -> Steps[list[Published | None]]:
+    """Why each of these was not added; None when it can be added now."""
+    known = {row[0] for row in (yield sql["known_ids"], {"id": texts([e.id for e in envelopes])})}
+    holders = yield from _holders(sql, [e for e in envelopes if e.unique is not None])
+    found: list[Published | None] = []
+    for envelope in envelopes:
+        holder = holders.get((envelope.namespace, envelope.unique))
         if envelope.id.lower() in known:
-            found[id(envelope)] = Published(envelope.id, existing=True)
-        elif not holder:
-            continue
-        elif envelope.on_conflict == "replace" and state != State.RUNNING:
-            reason = f"replaced by {envelope.id}"
-            yield (
-                sql["cancel_idle"],
-                {"id": texts([holder]), "reason": texts([reason]), "namespace": envelope.namespace},
-            )
-        elif envelope.on_conflict != "return" and strict:
-            raise DuplicateJob(envelope.unique or "", holder)
+            found.append(Published(envelope.id, existing=True))
+        elif holder is None:
+            found.append(None)
         else:
-            found[id(envelope)] = Published(holder, existing=True)
+            found.append((yield from _conflict(sql, envelope, *holder, strict)))
     return found
+
+
+def _conflict(
+    sql: Queries, envelope: Envelope, holder: str, state: str, strict: bool
+) -> Steps[Published | None]:
+    """What becomes of an envelope whose unique key a live job holds."""
+    if envelope.on_conflict == "replace" and state != State.RUNNING:
+        values = {
+            "namespace": envelope.namespace,
+            "id": texts([holder]),
+            "reason": texts([f"replaced by {envelope.id}"]),
+        }
+        yield sql["cancel_idle"], values
+        return None
+    if envelope.on_conflict != "return" and strict:
+        raise DuplicateJob(envelope.unique or "", holder)
+    return Published(holder, existing=True)
 
 
 def _holders(
     sql: Queries, envelopes: Sequence[Envelope]
-) -> Steps[dict[tuple[str, str], tuple[str, str]]]:
+) -> Steps[dict[tuple[str, str | None], tuple[str, str]]]:
     if not envelopes:
         return {}
     keys = {
@@ -99,12 +113,12 @@ def _holders(
     return {(namespace, key): (job, state) for namespace, key, job, state in rows}
 
 
-def _repeated(envelopes: Sequence[Envelope]) -> list[Envelope]:
-    """Envelopes whose id stands in the batch before them."""
+def _repeated(envelopes: Sequence[Envelope], left: set[int]) -> list[int]:
+    """Places of envelopes whose id stands in the batch before them."""
     seen: set[str] = set()
     repeated = []
-    for envelope in envelopes:
-        if envelope.id.lower() in seen:
-            repeated.append(envelope)
+    for place, envelope in enumerate(envelopes):
+        if envelope.id.lower() in seen and place not in left:
+            repeated.append(place)
         seen.add(envelope.id.lower())
     return repeated

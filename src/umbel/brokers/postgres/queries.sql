@@ -1,6 +1,7 @@
 -- name: insert_jobs
 -- Adds each job once: an id that lives or has finished, or a unique key in use, adds nothing.
--- Answers how many were added and the places in the batch of those that were not.
+-- Answers how many were added and the places in the batch of those that were not. The "offset 0"
+-- keeps the look into the history a look: a join might read all of it.
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(namespace)s::text[], %(queue)s::text[], %(kind)s::text[],
@@ -24,7 +25,7 @@ added as (
          coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
          to_timestamp(not_before), to_timestamp(expires), attempt, max_deaths, unique_key,
          traceparent, headers
-  from sent where not exists (select 1 from $schema.record r where r.id = sent.id)
+  from sent where not exists (select 1 from $schema.record r where r.id = sent.id offset 0)
   order by place
   on conflict do nothing
   returning id, namespace, queue, state

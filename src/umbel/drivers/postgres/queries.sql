@@ -28,7 +28,8 @@ select id::text, (select times from told) from gone
 -- Plans that stay right while the hot table swings from empty to millions of rows and back.
 select set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('enable_seqscan', 'off', false), set_config('enable_sort', 'off', false),
-       set_config('enable_bitmapscan', 'off', false), set_config('jit', 'off', false)
+       set_config('enable_bitmapscan', 'off', false), set_config('enable_hashjoin', 'off', false),
+       set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)
 
 -- name: probe
 -- Sends a hint to ourselves.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from umbel.clock import Clock
@@ -11,7 +11,7 @@ from umbel.messages import State
 from umbel.stores.control import ControlState, Pause, Scope
 from umbel.stores.postgres.ids import by_canonical
 
-_ROUNDS = 3
+_ROUNDS = 2
 
 
 class PostgresControl:
@@ -83,9 +83,7 @@ class PostgresControl:
 
         return await self._database.perform(lambda: atomically(steps()))
 
-    def _cancelling(
-        self, jobs: Sequence[str] | dict[str, str], reason: str
-    ) -> Steps[dict[str, State]]:
+    def _cancelling(self, jobs: Iterable[str], reason: str) -> Steps[dict[str, State]]:
         found: dict[str, State] = {}
         left = [*jobs]
         for _ in range(_ROUNDS):  # a job may start, or go back to its queue, between two looks

@@ -111,8 +111,9 @@ with gone as (
   delete from $schema.record where id in (
     select id from $schema.record
     where namespace = %(namespace)s and state <> 'buried'
-      and finished < (select finished from $schema.record where namespace = %(namespace)s
-                      order by finished desc offset %(keep)s limit 1)
+      and (finished, id) <= (select finished, id from $schema.record
+                             where namespace = %(namespace)s
+                             order by finished desc, id desc offset %(keep)s limit 1)
     order by finished limit %(limit)s for update skip locked)
   returning 1
 )

@@ -8,6 +8,7 @@ from umbel.messages import Retry, Snoozed, State
 from umbel.testing.acts import (
     FAILURE,
     FAR,
+    PATIENCE,
     SOON,
     depths,
     enlist,
@@ -47,13 +48,13 @@ class Delays:
     @story("delay")
     async def test_a_waiting_fetch_gets_a_job_when_it_falls_due(self, b: Backend) -> None:
         sent, owner = await publish(b, not_before=b.clock.now() + SOON), await enlist(b)
-        assert ids(await take(b, owner, wait=50)) == [sent.id]
+        assert ids(await take(b, owner, wait=PATIENCE)) == [sent.id]
 
     @story("delay")
     async def test_a_waiting_fetch_gets_a_job_scheduled_meanwhile_when_it_falls_due(
         self, b: Backend
     ) -> None:
-        waiting = asyncio.create_task(take(b, await enlist(b), wait=50))
+        waiting = asyncio.create_task(take(b, await enlist(b), wait=PATIENCE))
         async with b.another() as other:
             sent = await publish(other, not_before=b.clock.now() + SOON)
             assert ids(await waiting) == [sent.id]
@@ -82,7 +83,7 @@ class Delays:
         owner = await enlist(b)
         held = await running(b, owner)
         await settle(b, held, Snoozed(SOON))
-        assert ids(await take(b, owner, wait=50)) == [held.id]
+        assert ids(await take(b, owner, wait=PATIENCE)) == [held.id]
 
     @story("delay")
     async def test_a_job_that_is_due_far_off_stays_where_it_is(self, b: Backend) -> None:

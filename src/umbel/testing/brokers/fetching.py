@@ -11,6 +11,8 @@ from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Interrupted, State, Succeeded
 from umbel.stores.control import Scope
 from umbel.testing.acts import (
+    PATIENCE,
+    PLENTY,
     RESULT,
     enlist,
     ids,
@@ -114,7 +116,7 @@ class Fetching:
         owner = await enlist(b)
         async with b.another() as other:
             for _ in range(5):
-                waiting = asyncio.create_task(take(b, owner, wait=50))
+                waiting = asyncio.create_task(take(b, owner, wait=PATIENCE))
                 sent = await publish(other)
                 got = await waiting
                 assert ids(got) == [sent.id]
@@ -124,7 +126,7 @@ class Fetching:
     async def test_a_waiting_fetch_gets_what_its_own_process_publishes(self, b: Backend) -> None:
         owner = await enlist(b)
         for _ in range(5):
-            waiting = asyncio.create_task(take(b, owner, wait=50))
+            waiting = asyncio.create_task(take(b, owner, wait=PATIENCE))
             sent = await publish(b)
             assert ids(await waiting) == [sent.id]
 
@@ -134,7 +136,7 @@ class Fetching:
         await publish(b)
         held = await take_one(b, owner)
         async with b.another() as other:
-            waiting = asyncio.create_task(take(other, await enlist(other), wait=50))
+            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
             await settle(b, held, Interrupted())
             assert ids(await waiting) == [held.id]
 
@@ -159,15 +161,17 @@ class Fetching:
     async def test_one_job_wakes_many_and_goes_to_one(self, b: Backend) -> None:
         async with b.another() as other:
             fetches = [
-                asyncio.create_task(take(side, await enlist(side), wait=50))
+                asyncio.create_task(take(side, await enlist(side), wait=PATIENCE))
                 for side in (b, other, b, other)
             ]
             await publish(b)
             done, pending = await asyncio.wait(fetches, return_when=asyncio.FIRST_COMPLETED)
-            await publish_many(b, len(pending) * 100)
-            got = [one.id for fetch in fetches for one in await fetch]
+            assert [len(fetch.result()) for fetch in done] == [1]
+            await publish_many(b, len(pending) * PLENTY.io)
+            hands = await asyncio.gather(*pending)
+        got = [one.id for hand in hands for one in hand]
         assert len(got) == len(set(got))
-        assert len([fetch for fetch in done if len(fetch.result()) == 1]) >= 1
+        assert [hand for hand in hands if not hand] == [], "a fetch waited beside work for it"
 
 
 class Waiting:

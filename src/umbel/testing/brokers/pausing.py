@@ -8,6 +8,7 @@ from umbel.brokers import Demand
 from umbel.messages import Retry, Succeeded
 from umbel.testing.acts import (
     FAILURE,
+    PATIENCE,
     RESULT,
     enlist,
     ids,
@@ -75,7 +76,7 @@ class Pausing:
         sent = await publish(b)
         await b.control.pause("all", "", "")
         async with b.another() as other:
-            waiting = asyncio.create_task(take(other, await enlist(other), wait=50))
+            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
             await b.control.resume("all", "")
             assert ids(await waiting) == [sent.id]
 

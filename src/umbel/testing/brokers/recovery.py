@@ -7,6 +7,7 @@ import asyncio
 from umbel.messages import Delivery, Retry, State, Succeeded
 from umbel.testing.acts import (
     FAILURE,
+    PATIENCE,
     RESULT,
     enlist,
     ids,
@@ -126,7 +127,7 @@ class Recovery:
     async def test_a_waiting_fetch_gets_a_recovered_job(self, b: Backend) -> None:
         held = await _orphan(b)
         async with b.another() as other:
-            waiting = asyncio.create_task(take(other, await enlist(other), wait=50))
+            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
             await b.broker.recover()
             assert ids(await waiting) == [held.id]
 

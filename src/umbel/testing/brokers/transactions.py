@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from umbel.errors import DuplicateJob, UnknownJob
-from umbel.testing.acts import enlist, envelope, publish, take, take_one
+from umbel.testing.acts import PATIENCE, enlist, envelope, publish, take, take_one
 from umbel.testing.backend import Backend, story
 
 
@@ -60,7 +60,7 @@ class Transactions:
     @story("transactional")
     async def test_the_callers_commit_wakes_a_waiting_fetch(self, b: Backend) -> None:
         async with b.another() as other:
-            waiting = asyncio.create_task(take(other, await enlist(other), wait=50))
+            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
             sent = envelope(b)
             async with _required(b.transaction)() as connection:
                 await b.broker.publish([sent], within=connection)

@@ -9,6 +9,7 @@ from umbel.stores.control import Scope
 from umbel.testing.acts import (
     FAILURE,
     FAR,
+    PATIENCE,
     RESULT,
     enlist,
     finished,
@@ -194,10 +195,10 @@ class Changes:
         await b.control.changed(0)
         async with b.another() as other:
             for _ in range(3):
-                waiting = asyncio.create_task(b.control.changed(50))
+                waiting = asyncio.create_task(b.control.changed(PATIENCE))
                 await other.control.pause("all", "", "")
                 assert await waiting
-                waiting = asyncio.create_task(b.control.changed(50))
+                waiting = asyncio.create_task(b.control.changed(PATIENCE))
                 await other.control.resume("all", "")
                 assert await waiting
 
@@ -206,7 +207,7 @@ class Changes:
         held = await running(b)
         await b.control.changed(0)
         async with b.another() as other:
-            waiting = asyncio.create_task(b.control.changed(50))
+            waiting = asyncio.create_task(b.control.changed(PATIENCE))
             await other.control.cancel([held.id], "x")
             assert await waiting
 
@@ -214,5 +215,5 @@ class Changes:
     async def test_a_change_between_two_calls_is_not_missed(self, b: Backend) -> None:
         await b.control.changed(0)
         await b.control.pause("all", "", "")
-        assert await b.control.changed(50)
+        assert await b.control.changed(PATIENCE)
         assert not await b.control.changed(0)

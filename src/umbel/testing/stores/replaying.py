@@ -7,6 +7,7 @@ import asyncio
 from umbel.messages import Cancelled, Expired, Failed, Retry, State, Succeeded, fresh_id
 from umbel.testing.acts import (
     FAILURE,
+    PATIENCE,
     RESULT,
     enlist,
     finished,
@@ -106,7 +107,7 @@ class Replaying:
     async def test_a_replayed_job_wakes_a_waiting_fetch(self, b: Backend) -> None:
         job = await finished(b, Failed(FAILURE))
         async with b.another() as other:
-            waiting = asyncio.create_task(take(other, await enlist(other), wait=50))
+            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
             await b.records.replay([job])
             assert [one.id for one in await waiting] == [job]
 

@@ -10,6 +10,7 @@ from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import Cancelled, Failed, Interrupted, State, Succeeded, fresh_id
 from umbel.testing.acts import (
     FAILURE,
+    PATIENCE,
     RESULT,
     enlist,
     finished,
@@ -44,7 +45,7 @@ class Results:
     @story("records")
     async def test_a_waiter_is_not_woken_for_good_by_a_job_that_goes_back(self, b: Backend) -> None:
         held = await running(b)
-        waiting = asyncio.create_task(b.records.finished(held.id, 50))
+        waiting = asyncio.create_task(b.records.finished(held.id, PATIENCE))
         await settle(b, held, Interrupted())
         (again,) = await take(b, held.lease.owner)
         await settle(b, again, Succeeded(RESULT))
@@ -53,7 +54,7 @@ class Results:
     @story("records")
     async def test_a_waiter_hears_of_a_cancelled_job(self, b: Backend) -> None:
         sent = await publish(b)
-        waiting = asyncio.create_task(b.records.finished(sent.id, 50))
+        waiting = asyncio.create_task(b.records.finished(sent.id, PATIENCE))
         async with b.another() as other:
             await other.control.cancel([sent.id], "not wanted")
             found = await waiting
@@ -63,7 +64,7 @@ class Results:
     async def test_a_waiter_hears_of_a_job_buried_by_recovery(self, b: Backend) -> None:
         dead = await enlist(b, "dead")
         held = await running(b, dead, max_deaths=1)
-        waiting = asyncio.create_task(b.records.finished(held.id, 50))
+        waiting = asyncio.create_task(b.records.finished(held.id, PATIENCE))
         await kill(b, dead)
         await b.broker.recover()
         assert (await waiting).state is State.BURIED
@@ -71,7 +72,7 @@ class Results:
     @story("records")
     async def test_a_waiter_hears_of_a_purged_job(self, b: Backend) -> None:
         sent = await publish(b)
-        waiting = asyncio.create_task(b.records.finished(sent.id, 50))
+        waiting = asyncio.create_task(b.records.finished(sent.id, PATIENCE))
         await b.broker.purge("default")
         assert (await waiting).state is State.CANCELLED
 
@@ -80,7 +81,9 @@ class Results:
         owner = await enlist(b)
         async with b.another() as other:
             sent = [await publish(b) for _ in range(20)]
-            waiting = [asyncio.create_task(other.records.finished(one.id, 50)) for one in sent]
+            waiting = [
+                asyncio.create_task(other.records.finished(one.id, PATIENCE)) for one in sent
+            ]
             held = await take(b, owner)
             await b.broker.settle([settlement(one, Succeeded(RESULT)) for one in held])
             found = await asyncio.gather(*waiting)
@@ -101,7 +104,7 @@ class Results:
     @story("records")
     async def test_a_waiter_learns_that_a_job_ended_without_a_record(self, b: Backend) -> None:
         held = await running(b)
-        waiting = asyncio.create_task(b.records.finished(held.id, 50))
+        waiting = asyncio.create_task(b.records.finished(held.id, PATIENCE))
         await settle(b, held, Succeeded(RESULT), keep=False)
         with pytest.raises(UnknownJob):
             await waiting

@@ -1,0 +1,50 @@
+# Everything a fresh machine needs is Python 3.11, make and a package index.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: run test check bench docs format servers clean
+
+run: $(VENV)/.run  ## Umbel in one process on SQLite, with example tasks
+	$(BIN)/python examples/demo/start.py
+
+test: check servers  ## everything that must hold: checks, then all tests
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: $(VENV)/.test  ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.run  ## what Umbel reaches on this machine
+	$(BIN)/umbel bench
+
+docs: $(VENV)/.docs  ## the documentation as a site, in site/
+	$(BIN)/zensical build
+
+format: $(VENV)/.test  ## put the code into its form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+servers: $(VENV)/.test  ## servers for the tests: those that answer, else started here
+	@$(BIN)/python tests/start_servers.py
+
+clean:  ## remove what the commands above made
+	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[all]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[test,check]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) -e '.[docs]'
+	@touch $@

@@ -1,0 +1,36 @@
+"""Coroutines and threads side by side: ``async def`` runs in the loop, ``def`` in a thread.
+
+In one terminal:   umbel -A 02_async_and_sync worker
+In another:        python 02_async_and_sync.py
+"""
+
+import asyncio
+import hashlib
+import threading
+
+from umbel import Umbel
+
+app = Umbel()
+
+
+@app.task
+async def fetch(page: int) -> str:
+    await asyncio.sleep(0.1)  # stands for a request over the network
+    return f"page {page} from {threading.current_thread().name}"
+
+
+@app.task
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+async def main() -> None:
+    pages = await app.apublish_many([fetch.s(number) for number in range(3)])
+    for page in pages:
+        text = await page
+        short = await (await digest.adelay(text))
+        print(text, "→", short)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

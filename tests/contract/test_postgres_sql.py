@@ -1,0 +1,435 @@
+"""What holds of the SQL itself: plans, constraints, the functions for psql, wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+psycopg = pytest.importorskip("psycopg")
+
+from umbel.brokers.port import Demand  # noqa: E402
+from umbel.brokers.postgres import PostgresBroker  # noqa: E402
+from umbel.clock import SystemClock  # noqa: E402
+from umbel.drivers.postgres import Database, Home, migrate  # noqa: E402
+from umbel.errors import DuplicateJob, Unavailable  # noqa: E402
+from umbel.messages import (  # noqa: E402
+    JSON,
+    LIVE,
+    TERMINAL,
+    Attempt,
+    Body,
+    Envelope,
+    Settlement,
+    State,
+    Succeeded,
+    fresh_id,
+)
+from umbel.stores import WorkerEntry  # noqa: E402
+from umbel.stores.postgres import PostgresRecords, PostgresRegistry  # noqa: E402
+
+SERVER = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
+OWNER = "incarnation-1"
+NEVER = 60.0
+"""A safety poll so slow that only a push can explain a quick answer."""
+QUICK = 5.0
+
+
+def plain() -> Any:
+    return psycopg.connect(SERVER, autocommit=True, connect_timeout=2)
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """A schema of the test's own, gone afterwards."""
+    try:
+        plain().close()
+    except psycopg.OperationalError:
+        pytest.skip(f"no PostgreSQL at {SERVER}")
+    home = Home(f"{SERVER}?schema=umbel_test_{secrets.token_hex(4)}")
+    asyncio.run(migrate(home))
+    yield home
+    with plain() as connection:
+        connection.execute(f"drop schema {home.schema} cascade")
+
+
+@asynccontextmanager
+async def broker_at(home: Home, safety_poll: float = NEVER) -> AsyncIterator[PostgresBroker]:
+    """A broker with an enlisted worker."""
+    database, clock = Database(home), SystemClock()
+    broker = PostgresBroker(database, namespace="umbel", clock=clock, safety_poll=safety_poll)
+    registry = PostgresRegistry(database, namespace="umbel", clock=clock)
+    await registry.enlist(
+        WorkerEntry(
+            incarnation=OWNER, name="w", host="h", pid=1, queues=("q",), io=1, cpu=1, lease=10.0
+        )
+    )
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+def envelope(**fields: Any) -> Envelope:
+    body = Body(JSON, b'{"args": [], "kwargs": {}}')
+    return Envelope(**{"id": fresh_id(), "subject": "t", "queue": "q", "body": body, **fields})
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(QUICK):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+async def waiting_fetch(broker: PostgresBroker) -> asyncio.Task[list[Any]]:
+    """A fetch that found nothing, and now relies on being told."""
+    await broker.fetch(["q"], Demand(10, 10), OWNER, 0)  # starts the listener
+    await until(lambda: broker._database.listener().hearing)
+    await broker.fetch(["q"], Demand(10, 10), OWNER, 0.01)  # what it rang for is looked at
+    task = asyncio.create_task(broker.fetch(["q"], Demand(10, 10), OWNER, 30))
+    await asyncio.sleep(0)
+    return task
+
+
+async def quickly(task: asyncio.Task[list[Any]]) -> list[Any]:
+    async with asyncio.timeout(QUICK):
+        return await task
+
+
+def listening_pids(home: Home) -> list[int]:
+    with plain() as connection:
+        rows = connection.execute(
+            "select pid from pg_stat_activity where query ilike 'listen%%' and query ilike %s",
+            (f"%{home.channel}%",),
+        )
+        return [row[0] for row in rows]
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def fill(home: Home) -> None:
+    """20,000 each of queued, scheduled and finished jobs."""
+    columns = "id, namespace, queue, kind, task, state, priority, body, not_before"
+    with plain() as connection:
+        for state in ("queued", "scheduled"):
+            connection.execute(
+                f"insert into {home.schema}.job ({columns})"
+                f" select gen_random_uuid(), 'umbel', 'q', 'io', 't', '{state}', n %% 5, 'x',"
+                " now() + interval '1 day' from generate_series(1, 20000) n".replace("%%", "%")
+            )
+        connection.execute(
+            f"insert into {home.schema}.record (id, namespace, queue, kind, task, state, priority,"
+            " content_type, body, created, attempt, deaths, max_deaths, headers, fence, attempts,"
+            " finished) select gen_random_uuid(), 'umbel', 'q', 'io', 't', 'succeeded', 0, 'x',"
+            " 'x', now(), 1, 0, 3, '{}', 1, '[]', now() from generate_series(1, 20000)"
+        )
+        connection.execute(f"analyze {home.schema}.job, {home.schema}.record")
+
+
+@pytest.mark.parametrize("settings", ["ours", "the server's"])
+def test_a_claim_reads_only_the_index_of_ready_jobs(home: Home, settings: str) -> None:
+    fill(home)
+    sql = home.queries("umbel.brokers.postgres")["claim"]
+    values = {"namespace": "umbel", "queue": "q", "owner": OWNER, "io": 100, "cpu": 100}
+    with plain() as connection:
+        if settings == "ours":
+            connection.execute(home.sql["settings"])
+        row = connection.execute(b"explain (format json) " + sql, values).fetchone()
+    found = list(nodes(row[0][0]["Plan"]))
+    on_jobs = {(n["Node Type"], n.get("Index Name")) for n in found if n.get("Alias", "")[:3] == "job"}
+    assert on_jobs == {("Index Scan", "job_ready")}
+    assert "Sort" not in {n["Node Type"] for n in found}
+    assert not [n for n in found if n["Node Type"] == "Seq Scan" and n["Relation Name"] == "job"]
+
+
+def test_a_publish_does_not_read_the_history(home: Home) -> None:
+    async def scenario() -> dict[str, Any]:
+        async with broker_at(home) as broker:
+            connection = await home.connect()
+            from umbel.brokers.postgres.rows import job_arrays
+
+            sql, values = broker._sql["insert_jobs"], job_arrays([envelope()])
+            cursor = await connection.execute(b"explain (analyze, format json) " + sql, values)
+            row = await cursor.fetchone()
+            await connection.close()
+            assert row is not None
+            plan: dict[str, Any] = row[0][0]["Plan"]
+            return plan
+
+    asyncio.run(scenario())  # a plan made while the tables were empty must not be kept
+    fill(home)
+    looks = [n for n in nodes(asyncio.run(scenario())) if n.get("Relation Name") == "record"]
+    assert [n["Index Name"] for n in looks] == ["record_pkey"]
+    assert looks[0]["Actual Rows"] == 0
+
+
+@pytest.mark.parametrize(("table", "states"), [("job", LIVE), ("record", TERMINAL)])
+def test_the_database_knows_the_states_of_the_state_table(
+    home: Home, table: str, states: frozenset[State]
+) -> None:
+    with plain() as connection:
+        row = connection.execute(
+            "select pg_get_constraintdef(oid) from pg_constraint where conname = %s"
+            " and conrelid = %s::regclass",
+            (f"{table}_state", f"{home.schema}.{table}"),
+        ).fetchone()
+    assert set(re.findall(r"'(\w+)'", row[0])) == {state.value for state in states}
+
+
+def test_publishing_from_psql_wakes_a_waiting_fetch(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            fetch = await waiting_fetch(broker)
+            with plain() as connection:
+                row = connection.execute(
+                    f"select {home.schema}.publish('tasks.add', '[1, 2]', queue => 'q')"
+                ).fetchone()
+            (delivery,) = await quickly(fetch)
+            assert delivery.id == str(row[0])
+            assert delivery.envelope.subject == "tasks.add"
+            assert json.loads(delivery.envelope.body.data) == {"args": [1, 2], "kwargs": {}}
+
+    asyncio.run(scenario())
+
+
+def test_a_delay_given_in_psql_is_kept(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            fetch = await waiting_fetch(broker)
+            started = time.monotonic()
+            with plain() as connection:
+                connection.execute(
+                    f"select {home.schema}.publish('t', queue => 'q', delay => '200 ms')"
+                )
+            assert len(await quickly(fetch)) == 1
+            assert time.monotonic() - started >= 0.19
+
+    asyncio.run(scenario())
+
+
+def test_a_cloud_event_is_published_with_all_its_attributes(home: Home) -> None:
+    event = {
+        "specversion": "1.0",
+        "type": "umbel.command",
+        "id": fresh_id(),
+        "source": "/billing",
+        "subject": "tasks.add",
+        "data": {"args": [1], "kwargs": {"b": 2}},
+        "queue": "q",
+        "priority": 7,
+        "expiry": "2999-01-01T00:00:00Z",
+        "uniquekey": "one",
+        "traceparent": "00-abc",
+        "tenant": "acme",
+    }
+
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            with plain() as connection:
+                for _ in range(2):  # a repeat is a duplicate, and safe
+                    publish_event(connection, home, event)
+                with pytest.raises(psycopg.errors.UniqueViolation, match=f"job {event['id']}"):
+                    publish_event(connection, home, {**event, "id": fresh_id()})
+            (delivery,) = await broker.fetch(["q"], Demand(5, 5), OWNER, 0)
+            found = delivery.envelope
+            assert (found.id, found.priority, found.unique) == (event["id"], 7, "one")
+            assert found.expires == 32472144000.0
+            assert (found.traceparent, found.headers) == ("00-abc", {"tenant": "acme"})
+            assert json.loads(found.body.data) == event["data"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("type", "umbel.event"),
+        ("subject", None),
+        ("queue", ""),
+        ("priority", "high"),
+        ("priority", 99999),
+        ("notbefore", "soon"),
+        ("id", "one"),
+        ("kind", "gpu"),
+        ("data", None),
+    ],
+)
+def test_a_wrong_attribute_of_a_cloud_event_is_named(home: Home, field: str, value: Any) -> None:
+    event = {"type": "umbel.command", "subject": "t", "data": {}} | {field: value}
+    if value is None:
+        del event[field]
+    with plain() as connection, pytest.raises(psycopg.DataError, match=f"^{field}: "):
+        publish_event(connection, home, event)
+
+
+def publish_event(connection: Any, home: Home, event: dict[str, Any]) -> None:
+    connection.execute(f"select {home.schema}.publish_event(%s)", (json.dumps(event),))
+
+
+def test_without_listen_a_waiting_fetch_looks_by_itself(home: Home) -> None:
+    async def scenario() -> None:
+        polling = Home(f"{SERVER}?schema={home.schema}&listen=false&poll=0.02")
+        async with broker_at(polling) as broker:
+            fetch = asyncio.create_task(broker.fetch(["q"], Demand(1, 1), OWNER, 30))
+            async with broker_at(home) as other:
+                await other.publish([envelope()])
+            assert len(await quickly(fetch)) == 1
+            assert not listening_pids(polling)
+
+    asyncio.run(scenario())
+
+
+def test_a_listener_whose_connection_was_killed_hears_again(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker, broker_at(home) as publisher:
+            fetch = await waiting_fetch(broker)
+            (killed,) = listening_pids(home)
+            with plain() as connection:
+                connection.execute("select pg_terminate_backend(%s)", (killed,))
+            await until(lambda: set(listening_pids(home)) - {killed})
+            await until(lambda: broker._database.listener().hearing)
+            await publisher.publish([envelope()])
+            assert len(await quickly(fetch)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_was_published_while_nobody_listened_is_found_after_the_gap(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            fetch = await waiting_fetch(broker)
+            with plain() as connection:  # both before the listener can be back
+                connection.execute("select pg_terminate_backend(%s)", listening_pids(home))
+                connection.execute(f"select {home.schema}.publish('t', queue => 'q')")
+            assert len(await quickly(fetch)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_killed_connections_are_replaced_without_an_error(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            await broker.publish([envelope()])
+            with plain() as connection:
+                connection.execute(
+                    "select pg_terminate_backend(pid, 2000) from pg_stat_activity"
+                    " where query ilike %s and pid <> pg_backend_pid()",
+                    (f"%{home.schema}%",),
+                )
+            await broker.publish([envelope()])
+            assert len(await broker.fetch(["q"], Demand(5, 5), OWNER, 0)) == 2
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_accepts_and_never_answers_is_unavailable_in_time() -> None:
+    async def scenario() -> None:
+        server = await asyncio.start_server(lambda _, writer: None, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        home = Home(f"postgresql://u@127.0.0.1:{port}/d?connect_timeout=30")
+        broker = PostgresBroker(
+            Database(home, timeout=0.2), namespace="umbel", clock=SystemClock()
+        )
+        with pytest.raises(Unavailable, match="did not answer"):
+            await broker.publish([envelope()])
+        await broker.close()
+        server.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_rolled_back_transaction_publishes_nothing(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            with psycopg.connect(SERVER, row_factory=psycopg.rows.dict_row) as connection:
+                broker.publish_within([envelope()], connection)
+                connection.rollback()
+                kept = envelope(unique="k")
+                broker.publish_within([kept], connection)
+                with pytest.raises(DuplicateJob):
+                    broker.publish_within([envelope(), envelope(unique="k")], connection)
+                assert await broker.fetch(["q"], Demand(5, 5), OWNER, 0) == []
+                connection.commit()  # the refusal has not broken the transaction
+            deliveries = await broker.fetch(["q"], Demand(5, 5), OWNER, 0)
+            assert [delivery.id for delivery in deliveries] == [kept.id]
+
+    asyncio.run(scenario())
+
+
+def test_a_rolled_back_async_transaction_publishes_nothing(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            connection = await psycopg.AsyncConnection.connect(SERVER)
+            await broker.publish([envelope(), envelope()], within=connection)
+            await connection.rollback()
+            kept = envelope()
+            await broker.publish([kept], within=connection)
+            await connection.commit()
+            await connection.close()
+            deliveries = await broker.fetch(["q"], Demand(5, 5), OWNER, 0)
+            assert [delivery.id for delivery in deliveries] == [kept.id]
+
+    asyncio.run(scenario())
+
+
+def test_a_job_somebody_begins_to_wait_for_is_not_hidden_from_fetches(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker, broker_at(home) as publisher:
+            fetch = await waiting_fetch(broker)
+            job = envelope()
+            with psycopg.connect(SERVER) as connection:
+                broker.publish_within([job], connection)
+                # Marks the job before anybody can claim it, and holds its lock for a while.
+                sql = home.queries("umbel.stores.postgres")["await_live"]
+                connection.commit()
+                await asyncio.sleep(0)
+                if not fetch.done():
+                    connection.execute(sql, {"namespace": "umbel", "id": job.id})
+                    await publisher.fetch(["q"], Demand(1, 1), OWNER, 0)
+                connection.commit()
+            assert [delivery.id for delivery in await quickly(fetch)] == [job.id]
+
+    asyncio.run(scenario())
+
+
+def test_the_end_of_an_awaited_job_is_told(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            records = PostgresRecords(
+                broker._database, namespace="umbel", clock=SystemClock(), safety_poll=NEVER
+            )
+            jobs = [envelope() for _ in range(250)]  # more than one hint can name
+            await broker.publish(jobs)
+            await (await waiting_fetch(broker)) if False else None
+            deliveries = await broker.fetch(["q"], Demand(500, 500), OWNER, 0)
+            await until(lambda: broker._database.listener().hearing)
+            waiters = [asyncio.create_task(records.finished(job.id, NEVER)) for job in jobs]
+            await until(lambda: awaited(home) == 250)
+            attempt = Attempt(1, "w", 0.0, 0.0, "succeeded")
+            settlements = [
+                Settlement(lease=d.lease, outcome=Succeeded(), attempt=attempt) for d in deliveries
+            ]
+            assert await broker.settle(settlements) == []
+            async with asyncio.timeout(QUICK):
+                found = await asyncio.gather(*waiters)
+            assert {record.state for record in found} == {State.SUCCEEDED}
+
+    asyncio.run(scenario())
+
+
+def awaited(home: Home) -> int:
+    with plain() as connection:
+        row = connection.execute(f"select count(*) from {home.schema}.job where awaited").fetchone()
+        return int(row[0])

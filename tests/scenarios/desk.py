@@ -1,0 +1,54 @@
+"""A test's own view of the application: publishes, and asks the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from umbel import Signature, Umbel
+from umbel.messages import Record
+from umbel.operations import Operations, WorkerView
+from umbel.stores import JobFilter
+
+T = TypeVar("T")
+
+
+class Desk:
+    """Publishes from here; everything else is read from the store."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.app = Umbel(url, namespace="scenario", deadline=20)
+
+    def publish(self, calls: list[Signature[Any]]) -> list[str]:
+        published: list[str] = []
+        for at in range(0, len(calls), 1000):
+            published += [handle.id for handle in self.app.publish_many(calls[at : at + 1000])]
+        return published
+
+    def ask(self, question: Callable[[Operations], Awaitable[T]]) -> T:
+        async def answer() -> T:
+            operations = self.app.operations()
+            try:
+                return await question(operations)
+            finally:
+                await operations.close()
+
+        return asyncio.run(answer())
+
+    def records(self) -> list[Record]:
+        return self.ask(lambda operations: operations.jobs(JobFilter(limit=10_000_000)))
+
+    def record(self, job: str) -> Record:
+        return self.ask(lambda operations: operations.job(job))
+
+    def live(self) -> int:
+        queues = self.ask(lambda operations: operations.queues())
+        return sum(queue.queued + queue.scheduled + queue.running for queue in queues)
+
+    def workers(self) -> list[WorkerView]:
+        return self.ask(lambda operations: operations.workers())
+
+    def close(self) -> None:
+        self.app.close()

@@ -1,0 +1,72 @@
+"""Real worker processes, started, killed and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+class Workers:
+    """A crew of worker processes on one URL."""
+
+    def __init__(self, url: str, folder: Path, *options: str) -> None:
+        self.traces = folder / "traces"
+        self.traces.mkdir(exist_ok=True)
+        self.log = (folder / "workers.log").open("ab")
+        self._environment = {
+            **os.environ,
+            "UMBEL_URL": url,
+            "TRACES": str(self.traces),
+            "PYTHONPATH": str(HERE),
+        }
+        self._options = options
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self, index: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "umbel", "-A", "tasks_under_test:app", "worker"]
+        process = subprocess.Popen(
+            [*command, "--name", f"worker-{index}", *self._options],
+            env=self._environment,
+            stdout=self.log,
+            stderr=self.log,
+        )
+        self._processes[index] = process
+        return process
+
+    def process(self, index: int) -> subprocess.Popen[bytes]:
+        return self._processes[index]
+
+    def kill(self, index: int) -> None:
+        """SIGKILL: no goodbye."""
+        self._processes[index].kill()
+        self._processes[index].wait()
+
+    def signal(self, index: int, number: signal.Signals) -> None:
+        self._processes[index].send_signal(number)
+
+    def end(self) -> None:
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+        self.log.close()
+
+    def said(self) -> str:
+        return Path(self.log.name).read_text(errors="replace")
+
+
+def until(
+    condition: Callable[[], bool], what: str, seconds: float = 120, every: float = 0.05
+) -> None:
+    """Wait for a condition; fail when it does not come true in a time that means a hang."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s for {what}")
+        time.sleep(every)

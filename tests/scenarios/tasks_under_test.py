@@ -1,0 +1,66 @@
+"""The application that scenario tests run in real worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+from umbel import Retry, Umbel, current
+from umbel.testing.history import Tracer
+
+app = Umbel(namespace="scenario")
+tracer = Tracer(Path(os.environ.get("TRACES", ".")))
+
+
+@app.task
+async def work(seconds: float) -> None:
+    tracer.leave("start")
+    await asyncio.sleep(seconds)
+    tracer.leave("end")
+
+
+@app.task
+def work_in_thread(seconds: float) -> None:
+    tracer.leave("start")
+    time.sleep(seconds)
+    tracer.leave("end")
+
+
+@app.task
+async def block_the_loop(seconds: float) -> None:
+    tracer.leave("start")
+    time.sleep(seconds)
+    tracer.leave("end")
+
+
+@app.task
+def hold_the_gil(seconds: float) -> None:
+    """Holds the interpreter itself: a C call that does not release the GIL."""
+    import ctypes
+
+    tracer.leave("start")
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    tracer.leave("end")
+
+
+@app.task(retry=Retry(0))
+def kill_the_worker() -> None:
+    tracer.leave("start")
+    os._exit(9)
+
+
+@app.task(interruptible=True)
+async def interruptible(seconds: float) -> None:
+    tracer.leave("start")
+    await asyncio.sleep(seconds)
+    tracer.leave("end")
+
+
+@app.task
+def count_up(to: int) -> int:
+    for done in range(to):
+        current.progress(done, of=to)
+        time.sleep(0.01)
+    return to

@@ -1,0 +1,130 @@
+"""Nothing is lost and nothing is recorded twice, whoever is killed (promises 2, 3 and 5)."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tasks_under_test as tasks
+from desk import Desk
+from processes import Workers, until
+from servers import PrivatePostgres
+
+from umbel import Signature, State
+from umbel.errors import Unavailable
+from umbel.testing.history import Tracer, check
+
+JOBS = int(os.environ.get("UMBEL_SCENARIO_JOBS", "20000"))
+CREW = 4
+
+
+@pytest.fixture
+def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
+    workers = Workers(url, tmp_path, "--lease", "2", "--io", "50", "--log-format", "json")
+    yield workers
+    workers.end()
+
+
+def many_calls() -> list[Signature[None]]:
+    pick = random.Random(7)
+    return [tasks.work.s(pick.uniform(0.01, 0.1)) for _ in range(JOBS)]
+
+
+def work_off(desk: Desk, workers: Workers, disturb: Callable[[int], None]) -> int:
+    """Run the crew, disturbing it about once a second, until nothing lives. Returns how often."""
+    for index in range(CREW):
+        workers.start(index)
+    until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
+    disturbed = 0
+
+    def done_or_disturb() -> bool:
+        nonlocal disturbed
+        try:
+            if desk.live() == 0:
+                return True
+        except Unavailable:
+            pass  # the server is being restarted at this moment
+        disturb(disturbed)
+        disturbed += 1
+        return False
+
+    until(done_or_disturb, "all jobs to finish", seconds=240, every=1.0)
+    return disturbed
+
+
+@pytest.mark.slow
+def test_workers_killed_every_second_lose_nothing_and_record_everything_once(
+    desk: Desk, workers: Workers, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published = desk.publish(many_calls())  # type: ignore[arg-type]
+
+    def kill_one(turn: int) -> None:
+        workers.kill(turn % CREW)
+        workers.start(turn % CREW)
+
+    kills = work_off(desk, workers, kill_one)
+
+    history = check(published, desk.records(), Tracer(workers.traces).read())
+    with capsys.disabled():
+        print(f"\n  {desk.url.split(':')[0]}: {kills} kills: {history}")
+    assert not history.violations, history.violations[:10]
+    assert history.succeeded == JOBS
+    assert kills >= 3
+    assert history.redeliveries > 0, "no kill hit a running job: the test proved nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_server_restarted_five_times_loses_nothing_and_records_everything_once(
+    desk: Desk,
+    workers: Workers,
+    server: PrivatePostgres,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    published = desk.publish(many_calls())  # type: ignore[arg-type]
+    restarts = 0
+
+    def restart_or_kill(turn: int) -> None:
+        nonlocal restarts
+        if restarts < 5:
+            server.stop(("fast", "immediate")[turn % 2])
+            server.start()
+            restarts += 1
+        workers.kill(turn % CREW)
+        workers.start(turn % CREW)
+
+    work_off(desk, workers, restart_or_kill)
+
+    history = check(published, desk.records(), Tracer(workers.traces).read())
+    with capsys.disabled():
+        print(f"\n  postgres: {restarts} restarts: {history}")
+    assert restarts == 5
+    assert not history.violations, history.violations[:10]
+    assert history.succeeded == JOBS
+
+
+def test_a_job_whose_worker_died_three_times_is_buried_with_the_reason(
+    desk: Desk, workers: Workers
+) -> None:
+    [job] = desk.publish([tasks.kill_the_worker.s()])
+    deaths = 0
+
+    def buried_or_restart() -> bool:
+        nonlocal deaths
+        if desk.record(job).state is State.BURIED:
+            return True
+        if not deaths or workers.process(0).poll() is not None:
+            workers.start(0)
+            deaths += 1
+        return False
+
+    until(buried_or_restart, "the job to be buried", seconds=120)
+    record = desk.record(job)
+    assert record.deaths == 3
+    assert "3 workers died" in record.reason
+    assert [attempt.ended for attempt in record.attempts] == ["lost", "lost", "lost"]
+    starts = [trace for trace in Tracer(workers.traces).read() if trace.job == job]
+    assert len(starts) == 3

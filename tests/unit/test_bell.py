@@ -1,0 +1,113 @@
+"""The bell: hints reach those who asked, and none between clear and wait is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from umbel.drivers.bell import Bell
+
+
+def test_a_ring_wakes_those_who_listen_to_the_topic_and_no_others() -> None:
+    async def story() -> None:
+        bell = Bell()
+        with bell.listen(["a"]) as first, bell.listen(["b"]) as second:
+            bell.ring("a")
+            assert await first.wait(0)
+            assert not await second.wait(0)
+
+    asyncio.run(story())
+
+
+def test_an_ear_hears_all_its_topics() -> None:
+    async def story() -> None:
+        bell = Bell()
+        with bell.listen(["a", "b", "c"]) as ear:
+            bell.ring("a")
+            bell.ring("b")
+            assert ear.clear() == {"a", "b"}
+            assert ear.clear() == set()
+
+    asyncio.run(story())
+
+
+def test_a_ring_between_clear_and_wait_is_not_lost() -> None:
+    async def story() -> None:
+        bell = Bell()
+        with bell.listen(["a"]) as ear:
+            ear.clear()
+            bell.ring("a")
+            assert await ear.wait(None)
+
+    asyncio.run(story())
+
+
+def test_a_cleared_ear_waits_again() -> None:
+    async def story() -> None:
+        bell = Bell()
+        with bell.listen(["a"]) as ear:
+            bell.ring("a")
+            ear.clear()
+            assert not await ear.wait(0.01)
+
+    asyncio.run(story())
+
+
+def test_a_ring_wakes_one_who_waits() -> None:
+    async def story() -> None:
+        bell = Bell()
+        with bell.listen(["a"]) as ear:
+            waiting = asyncio.create_task(ear.wait(30))
+            await asyncio.sleep(0)
+            bell.ring("a")
+            assert await waiting
+
+    asyncio.run(story())
+
+
+def test_ring_all_wakes_everybody() -> None:
+    async def story() -> None:
+        bell = Bell()
+        with bell.listen(["a"]) as first, bell.listen(["b", "c"]) as second:
+            bell.ring_all()
+            assert await first.wait(0)
+            assert second.clear() == {"b", "c"}
+
+    asyncio.run(story())
+
+
+def test_a_ring_without_listeners_is_forgotten() -> None:
+    async def story() -> None:
+        bell = Bell()
+        bell.ring("a")
+        with bell.listen(["a"]) as ear:
+            assert not await ear.wait(0)
+
+    asyncio.run(story())
+
+
+def test_an_ear_hears_nothing_after_its_block_even_when_that_raised() -> None:
+    async def story() -> None:
+        bell = Bell()
+        ears = []
+        with pytest.raises(RuntimeError), bell.listen(["a"]) as ear:
+            ears.append(ear)
+            raise RuntimeError
+        bell.ring("a")
+        bell.ring_all()
+        assert ears[0].heard == set()
+
+    asyncio.run(story())
+
+
+def test_two_ears_for_one_topic_come_and_go_apart() -> None:
+    async def story() -> None:
+        bell = Bell()
+        with bell.listen(["a"]) as first:
+            with bell.listen(["a"]):
+                pass
+            bell.ring("a")
+            assert await first.wait(0)
+
+    asyncio.run(story())

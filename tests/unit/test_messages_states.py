@@ -1,0 +1,73 @@
+"""The state table and the one match over outcomes agree."""
+
+from __future__ import annotations
+
+import typing
+import uuid
+
+import pytest
+
+from umbel.messages import (
+    LIVE,
+    TERMINAL,
+    TRANSITIONS,
+    Again,
+    Finish,
+    Outcome,
+    State,
+    disposition,
+    fresh_id,
+)
+from umbel.testing.acts import FAILURE, OUTCOMES
+
+
+def test_the_examples_cover_every_outcome() -> None:
+    assert {type(outcome) for outcome in OUTCOMES} == set(typing.get_args(Outcome))
+
+
+def test_every_state_is_live_or_final_and_has_a_row() -> None:
+    assert LIVE | TERMINAL == set(State) == set(TRANSITIONS)
+    assert not LIVE & TERMINAL
+    assert {state for state in State if state.finished} == TERMINAL
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=lambda outcome: type(outcome).__name__)
+def test_the_table_allows_what_an_outcome_does_to_a_running_job(outcome: Outcome) -> None:
+    match disposition(outcome):
+        case Finish(state):
+            assert state in TERMINAL
+            assert state in TRANSITIONS[State.RUNNING]
+        case Again(delay):
+            state = State.SCHEDULED if delay > 0 else State.QUEUED
+            assert state in TRANSITIONS[State.RUNNING]
+
+
+def test_only_a_replay_leads_out_of_a_final_state_and_never_out_of_success() -> None:
+    for state in TERMINAL:
+        assert TRANSITIONS[state] <= {State.QUEUED}
+    assert TRANSITIONS[State.SUCCEEDED] == frozenset()
+
+
+def test_only_what_is_queued_starts_to_run() -> None:
+    assert [state for state in State if State.RUNNING in TRANSITIONS[state]] == [State.QUEUED]
+
+
+def test_only_a_retry_outside_a_section_costs_an_attempt() -> None:
+    costly = [o for o in OUTCOMES if getattr(disposition(o), "costs_attempt", False)]
+    assert [(type(o).__name__, getattr(o, "section", "?")) for o in costly] == [("Retry", None)]
+
+
+def test_a_burial_tells_the_reason() -> None:
+    from umbel.messages import Failed, Rejected
+
+    assert disposition(Failed(FAILURE)) == Finish(
+        State.BURIED, failure=FAILURE, reason=FAILURE.message
+    )
+    assert disposition(Rejected("why")) == Finish(State.BURIED, reason="why")
+
+
+def test_fresh_ids_are_version_7_uuids_in_order_of_time() -> None:
+    made = [fresh_id() for _ in range(1000)]
+    assert {uuid.UUID(one).version for one in made} == {7}
+    assert len(set(made)) == 1000
+    assert [one[:13] for one in made] == sorted(one[:13] for one in made)
