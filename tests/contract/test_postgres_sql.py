@@ -107,8 +107,8 @@ async def quickly(task: asyncio.Task[list[Any]]) -> list[Any]:
 def listening_pids(home: Home) -> list[int]:
     with plain() as connection:
         rows = connection.execute(
-            "select pid from pg_stat_activity where query ilike 'listen%%' and query ilike %s",
-            (f"%{home.channel}%",),
+            "select pid from pg_stat_activity where query like %s and pid <> pg_backend_pid()",
+            (f'%listen "{home.channel}"',),
         )
         return [row[0] for row in rows]
 
@@ -119,6 +119,14 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(child)
 
 
+def unlimited(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What is read in full by a node."""
+    yield plan
+    if plan["Node Type"] != "Limit":
+        for child in plan.get("Plans", ()):
+            yield from unlimited(child)
+
+
 def fill(home: Home) -> None:
     """20,000 each of queued, scheduled and finished jobs."""
     columns = "id, namespace, queue, kind, task, state, priority, body, not_before"
@@ -126,8 +134,8 @@ def fill(home: Home) -> None:
         for state in ("queued", "scheduled"):
             connection.execute(
                 f"insert into {home.schema}.job ({columns})"
-                f" select gen_random_uuid(), 'umbel', 'q', 'io', 't', '{state}', n %% 5, 'x',"
-                " now() + interval '1 day' from generate_series(1, 20000) n".replace("%%", "%")
+                f" select gen_random_uuid(), 'umbel', 'q', 'io', 't', '{state}', n % 5, 'x',"
+                " now() + interval '1 day' from generate_series(1, 20000) n"
             )
         connection.execute(
             f"insert into {home.schema}.record (id, namespace, queue, kind, task, state, priority,"
@@ -138,20 +146,19 @@ def fill(home: Home) -> None:
         connection.execute(f"analyze {home.schema}.job, {home.schema}.record")
 
 
-@pytest.mark.parametrize("settings", ["ours", "the server's"])
-def test_a_claim_reads_only_the_index_of_ready_jobs(home: Home, settings: str) -> None:
+def test_a_claim_reads_only_the_index_of_ready_jobs(home: Home) -> None:
     fill(home)
     sql = home.queries("umbel.brokers.postgres")["claim"]
     values = {"namespace": "umbel", "queue": "q", "owner": OWNER, "io": 100, "cpu": 100}
     with plain() as connection:
-        if settings == "ours":
-            connection.execute(home.sql["settings"])
+        connection.execute(home.sql["settings"], {"local": False})
         row = connection.execute(b"explain (format json) " + sql, values).fetchone()
     found = list(nodes(row[0][0]["Plan"]))
-    on_jobs = {(n["Node Type"], n.get("Index Name")) for n in found if n.get("Alias", "")[:3] == "job"}
-    assert on_jobs == {("Index Scan", "job_ready")}
-    assert "Sort" not in {n["Node Type"] for n in found}
-    assert not [n for n in found if n["Node Type"] == "Seq Scan" and n["Relation Name"] == "job"]
+    on_jobs = [n for n in found if n.get("Relation Name") == "job" and "Scan" in n["Node Type"]]
+    assert sorted(n["Index Name"] for n in on_jobs) == ["job_pkey", *["job_ready"] * 6]
+    for node in found:  # a sort is fine for what is limited already, never for a whole lane
+        if "Sort" in node["Node Type"]:
+            assert "job_ready" not in {n.get("Index Name") for n in unlimited(node)}
 
 
 def test_a_publish_does_not_read_the_history(home: Home) -> None:
@@ -262,7 +269,7 @@ def test_a_cloud_event_is_published_with_all_its_attributes(home: Home) -> None:
         ("priority", 99999),
         ("notbefore", "soon"),
         ("id", "one"),
-        ("kind", "gpu"),
+        ("kind", "box"),
         ("data", None),
     ],
 )
@@ -339,9 +346,7 @@ def test_a_server_that_accepts_and_never_answers_is_unavailable_in_time() -> Non
         server = await asyncio.start_server(lambda _, writer: None, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         home = Home(f"postgresql://u@127.0.0.1:{port}/d?connect_timeout=30")
-        broker = PostgresBroker(
-            Database(home, timeout=0.2), namespace="umbel", clock=SystemClock()
-        )
+        broker = PostgresBroker(Database(home, timeout=0.2), namespace="umbel", clock=SystemClock())
         with pytest.raises(Unavailable, match="did not answer"):
             await broker.publish([envelope()])
         await broker.close()
@@ -412,7 +417,6 @@ def test_the_end_of_an_awaited_job_is_told(home: Home) -> None:
             )
             jobs = [envelope() for _ in range(250)]  # more than one hint can name
             await broker.publish(jobs)
-            await (await waiting_fetch(broker)) if False else None
             deliveries = await broker.fetch(["q"], Demand(500, 500), OWNER, 0)
             await until(lambda: broker._database.listener().hearing)
             waiters = [asyncio.create_task(records.finished(job.id, NEVER)) for job in jobs]

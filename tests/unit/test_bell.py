@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-
-import pytest
+from contextlib import suppress
 
 from umbel.drivers.bell import Bell
 
@@ -91,7 +90,7 @@ def test_an_ear_hears_nothing_after_its_block_even_when_that_raised() -> None:
     async def story() -> None:
         bell = Bell()
         ears = []
-        with pytest.raises(RuntimeError), bell.listen(["a"]) as ear:
+        with suppress(RuntimeError), bell.listen(["a"]) as ear:
             ears.append(ear)
             raise RuntimeError
         bell.ring("a")

@@ -12,8 +12,10 @@ from umbel.messages import (
     TERMINAL,
     TRANSITIONS,
     Again,
+    Failed,
     Finish,
     Outcome,
+    Rejected,
     State,
     disposition,
     fresh_id,
@@ -58,8 +60,6 @@ def test_only_a_retry_outside_a_section_costs_an_attempt() -> None:
 
 
 def test_a_burial_tells_the_reason() -> None:
-    from umbel.messages import Failed, Rejected
-
     assert disposition(Failed(FAILURE)) == Finish(
         State.BURIED, failure=FAILURE, reason=FAILURE.message
     )

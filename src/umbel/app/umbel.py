@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import ModuleType
@@ -18,6 +19,7 @@ from umbel.messages import BodyCodec
 from umbel.messages.wire import read
 from umbel.operations import Operations
 from umbel.router import Lifeline, Pruner, Receiver, Router
+from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
 from umbel.tasks.task import CPUTask, Declaration, Decorator, IOTask, declare
 from umbel.telemetry import Telemetry
@@ -25,6 +27,7 @@ from umbel.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Service_ = TypeVar("Service_", bound=Callable[[], Coroutine[Any, Any, None]])
 
 
 class Umbel:
@@ -65,6 +68,7 @@ class Umbel:
         self.settings = Settings.resolve(given, os.environ)
         self.clock = clock or SystemClock()
         self.registry = Registry()
+        self._services: list[Service] = []
         self.telemetry = Telemetry()
         self.codec = BodyCodec(
             content_type=self.settings.content_type,
@@ -96,6 +100,16 @@ class Umbel:
         if function is not None:
             return self._own(declare(function, name, options))
         return lambda function: self._own(declare(function, name, options))
+
+    def service(self, function: Service_, /) -> Service_:
+        """Declare a coroutine function that every worker runs for as long as it lives.
+
+        It is started again when it fails, and cancelled when the worker has stopped its tasks.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise ConfigurationError(f"{function!r}: a service is an async def without parameters")
+        self._services.append(UserService(function.__qualname__, function))
+        return function
 
     def include(self, *modules: ModuleType) -> None:
         """Bind the free ``@task`` functions of these modules to this application."""
@@ -159,6 +173,7 @@ class Umbel:
             clock=self.clock,
             telemetry=self.telemetry,
             open_upkeep=self._open_upkeep,
+            services=self._services,
         )
 
     def operations(self) -> Operations:

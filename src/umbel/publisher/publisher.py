@@ -62,10 +62,20 @@ class Publisher:
             parcels = self._next_batch()
             try:
                 await self._send(parcels)
+            except Exception as error:  # noqa: BLE001 - it is the callers' to handle
+                # One caller's fault is not the others': find out whose it is.
+                for parcel in parcels if len(parcels) > 1 else ():
+                    await self._send_alone(parcel)
+                _fail(parcels, error)
             except BaseException as error:
                 _fail(parcels, error)
-                if not isinstance(error, Exception):
-                    raise
+                raise
+
+    async def _send_alone(self, parcel: _Parcel) -> None:
+        try:
+            await self._send([parcel])
+        except Exception as error:  # noqa: BLE001 - it is the caller's to handle
+            _fail([parcel], error)
 
     def _next_batch(self) -> list[_Parcel]:
         parcels: list[_Parcel] = []

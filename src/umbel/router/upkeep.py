@@ -7,6 +7,7 @@ from umbel.clock import Clock
 from umbel.stores import Records, Registry
 from umbel.telemetry import Telemetry, events
 
+_SWEEP_EVERY = 3
 _PRUNE_EVERY = 60.0
 _PRUNE_BATCH = 1_000
 
@@ -26,10 +27,11 @@ class Lifeline:
         self._clock = clock
         self._telemetry = telemetry
         self._seen: dict[str, tuple[int, float]] = {}
+        self._looks = 0
 
     async def look(self) -> list[str]:
         """One round. Returns the ids of jobs that were put back or buried."""
-        now = self._clock.monotonic()
+        now, ended = self._clock.monotonic(), False
         members = await self._registry.members()
         seen: dict[str, tuple[int, float]] = {}
         for member in members:
@@ -38,7 +40,13 @@ class Lifeline:
             seen[entry.incarnation] = (member.beat, since if beat == member.beat else now)
             if beat == member.beat and now - since > entry.lease:
                 await self._end(entry.incarnation, member.beat, entry.name)
+                ended = True
         self._seen = seen
+        self._looks += 1
+        # Now and then also without a death: another watcher may have died between its two steps,
+        # and a claim may have been on its way while its owner was ended.
+        if not ended and self._looks % _SWEEP_EVERY != 1:
+            return []
         recovered = await self._broker.recover()
         if recovered:
             self._telemetry.emit(events.JobsRecovered(jobs=len(recovered)))

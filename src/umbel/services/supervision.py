@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import anyio
@@ -21,6 +21,19 @@ class Service(Protocol):
 
     async def run(self, working: Callable[[], None]) -> None:
         """Work until stopped, and say ``working()`` after each round. Returning means: done."""
+
+
+class UserService:
+    """A service that users declare: a coroutine function that runs as long as the worker does."""
+
+    def __init__(self, name: str, function: Callable[[], Awaitable[None]]) -> None:
+        self.name = name
+        self._function = function
+
+    async def run(self, working: Callable[[], None]) -> None:
+        """Run it. It works as soon as it has been started and does not fail."""
+        working()
+        await self._function()
 
 
 class _Trouble:

@@ -23,7 +23,7 @@ def describe(error: BaseException) -> Failure:
     return Failure(
         type=f"{kind.__module__}:{kind.__qualname__}",
         message=_text(error)[:_MESSAGE_LIMIT],
-        traceback=_traceback(error)[-_TRACEBACK_LIMIT:],
+        traceback=_storable(_traceback(error))[-_TRACEBACK_LIMIT:],
         args=_arguments(error),
     )
 
@@ -55,9 +55,14 @@ def _of_own_class(failure: Failure) -> Exception | None:
         return None
 
 
+def _storable(text: str) -> str:
+    """Text that every store takes: no NUL, nothing that UTF-8 cannot write."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        return _storable(str(error))
     except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything
         return f"<{type(error).__name__} whose text cannot be shown: {type(broken).__name__}>"
 

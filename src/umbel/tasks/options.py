@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from umbel.errors import ConfigurationError
-from umbel.tasks.policies import Retry, Unique
+from umbel.tasks.policies import Retry, Unique, storable_name
 
 Loop = Literal["asyncio", "trio"]
 
@@ -35,10 +35,8 @@ def _seconds(name: str, value: float | None, *, zero: bool = False) -> None:
 
 
 def _check_shared(options: TaskOptions | CallOptions) -> None:
-    if options.queue is not None and not 0 < len(options.queue) <= 255:
+    if options.queue is not None and not storable_name(options.queue):
         raise ConfigurationError(f"queue={options.queue!r}: give a name of 1 to 255 characters")
-    if options.queue is not None and "\x00" in options.queue:
-        raise ConfigurationError("queue: a name cannot hold a NUL character")
     priority = options.priority
     if priority is not None and (
         not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 32767

@@ -8,6 +8,14 @@ from umbel.errors import ConfigurationError
 from umbel.resilience import Backoff
 
 
+def storable_name(name: str) -> bool:
+    """Whether every store can keep it: 1 to 255 characters, no NUL, all of them UTF-8."""
+    try:
+        return 0 < len(name) <= 255 and b"\x00" not in name.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 class Retry:
     """How often, how soon and for which errors a failed attempt is repeated.
 
@@ -70,7 +78,7 @@ class Unique:
     def __init__(
         self, key: str, *, on_conflict: Literal["raise", "return", "replace"] = "raise"
     ) -> None:
-        if not isinstance(key, str) or not 0 < len(key) <= 255:
+        if not isinstance(key, str) or not storable_name(key):
             raise ConfigurationError(f"unique={key!r}: give a key of 1 to 255 characters")
         if on_conflict not in ("raise", "return", "replace"):
             raise ConfigurationError(

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from umbel.clock import Clock
 from umbel.errors import Unavailable
+from umbel.messages import Lease
 from umbel.stores import ControlState, WorkerEntry
 from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake
@@ -92,6 +93,8 @@ class Heart:
         self._thread = threading.Thread(target=self._serve, name="umbel-heart", daemon=True)
         self._trouble = False
         self._enlisted = life.incarnation
+        self._beats = 0
+        self._control_changed = True
         self._echo = 0.0
         self._waiting_since: float | None = None
         self._fetches = -1
@@ -173,16 +176,24 @@ class Heart:
         if not alive:
             self._body.lost_everything(incarnation)
             return
+        self._beats += 1
+        thorough = self._beats % 3 == 1
+        if held or thorough:
+            await self._extend(intake, incarnation, held)
+        if held:
+            self._body.cancel(await intake.cancellations([lease.job for lease in held]))
+        if self._control_changed or thorough:
+            self._body.control(await intake.control())
+            self._control_changed = False
+        await self._watch_for_stall(intake)
+
+    async def _extend(self, intake: Intake, incarnation: str, held: list[Lease]) -> None:
         lost = await intake.extend(incarnation, held, self._lease)
         # What was settled while we asked is gone for a good reason.
         still_held = {(lease.job, lease.fence) for lease in self._life.held()}
         gone = [lease.job for lease in lost if (lease.job, lease.fence) in still_held]
         if gone:
             self._body.lost_some(gone)
-        if held:
-            self._body.cancel(await intake.cancellations([lease.job for lease in held]))
-        self._body.control(await intake.control())
-        await self._watch_for_stall(intake)
 
     async def _rest(self, intake: Intake, *, beaten: bool) -> None:
         """Until the next beat is due, control changes, or the heart is stopped."""
@@ -191,9 +202,13 @@ class Heart:
             await _first_of(self._stop.wait(), asyncio.sleep(self._lease / 10))
             return
         try:
-            await _first_of(self._stop.wait(), intake.control_changed(self._lease / 3))
+            await _first_of(self._stop.wait(), self._wait_for_control(intake))
         except Unavailable:
             await asyncio.sleep(self._lease / 10)
+
+    async def _wait_for_control(self, intake: Intake) -> None:
+        if await intake.control_changed(self._lease / 3):
+            self._control_changed = True
 
     async def _watch_for_stall(self, intake: Intake) -> None:
         """Work waiting, slots free, nothing fetched: that must not last."""

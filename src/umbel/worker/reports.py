@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 
+from umbel.errors import UmbelError, Unavailable
 from umbel.messages import (
     Attempt,
     Cancelled,
@@ -23,6 +24,7 @@ from umbel.messages import (
     Snoozed,
     Succeeded,
 )
+from umbel.tasks.failures import describe
 from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake
 from umbel.worker.life import Life
@@ -84,7 +86,7 @@ class Settler:
             while self._reports and len(self._unsettled) < _BATCH:
                 self._unsettled.append(self._reports.popleft())
             if self._unsettled:
-                await self._settle(self._unsettled)
+                await self._settle_all(self._unsettled)
                 self._unsettled = []
                 working()
 
@@ -94,6 +96,19 @@ class Settler:
         while self._reports or self._unsettled:
             await self._emptied.wait()
         self._arrived.set()
+
+    async def _settle_all(self, reports: list[Report]) -> None:
+        """Settle a batch. One outcome that cannot be recorded must not hold up the others."""
+        try:
+            await self._settle(reports)
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the store objects to
+            if len(reports) == 1:
+                await self._settle([_unrecordable(reports[0], error)])
+                return
+            for report in reports:
+                await self._settle_all([report])
 
     async def _settle(self, reports: list[Report]) -> None:
         worker = self._life.name
@@ -111,6 +126,12 @@ class Settler:
                 self._telemetry.emit(events.OutcomeRefused(**_who(report.delivery)))
             return
         self._telemetry.emit(event_of(report))
+
+
+def _unrecordable(report: Report, error: Exception) -> Report:
+    """What is recorded instead of an outcome the store does not take."""
+    failed = Failed(describe(UmbelError(f"its outcome could not be recorded: {error}")))
+    return Report(report.delivery, failed, report.started, report.finished)
 
 
 def _settlement(report: Report, worker: str) -> Settlement:

@@ -14,17 +14,18 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 import anyio
 
 from umbel.brokers import Demand
 from umbel.clock import Clock
-from umbel.messages import BodyCodec, Delivery, Interrupted, Outcome
-from umbel.services import keep_running
+from umbel.messages import BodyCodec, Delivery, Failed, Interrupted
+from umbel.services import Service, keep_running
 from umbel.stores import ControlState, WorkerEntry
 from umbel.tasks import Registry
+from umbel.tasks.failures import describe
 from umbel.telemetry import Telemetry, events
 from umbel.worker.activation import Activation, Activator
 from umbel.worker.consumer import Consumer
@@ -57,9 +58,11 @@ class Worker:
         clock: Clock,
         telemetry: Telemetry,
         open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]] = list,
+        services: Sequence[Service] = (),
     ) -> None:
         self._registry = registry
         self._options = options
+        self._services = services
         self._codec = codec
         self._clock = clock
         self._telemetry = telemetry
@@ -145,7 +148,8 @@ class Worker:
             self._coroutines.start(group)
             self._threads.start()
             self._heart.start()
-            for service in (self._settler, self._consumer, self._progress):
+            own: tuple[Service, ...] = (self._settler, self._consumer, self._progress)
+            for service in (*own, *self._services):
                 group.start_soon(keep_running, service, self._telemetry, name=service.name)
             self.started.set()
             try:
@@ -202,12 +206,20 @@ class Worker:
             self._settler.put(Report(activation.delivery, outcome, now, now))
 
     def _start(self, delivery: Delivery) -> None:
-        """Dispatch: to the runner of the task's kind, or straight to settling."""
+        """Start it, or settle at once what cannot start. What is held must come to an end."""
         now = self._clock.now()
-        activation = self._activator.activate(delivery, now)
-        if not isinstance(activation, Activation):
-            self._settler.put(Report(delivery, activation, now, now))
-            return
+        try:
+            activation = self._activator.activate(delivery, now)
+            if isinstance(activation, Activation):
+                self._dispatch(activation)
+            else:
+                self._settler.put(Report(delivery, activation, now, now))
+        except Exception as error:  # noqa: BLE001 - an odd message must not end the fetch loop
+            self._settler.put(Report(delivery, Failed(describe(error)), now, now))
+
+    def _dispatch(self, activation: Activation) -> None:
+        """To the runner of the task's kind."""
+        delivery = activation.delivery
         envelope = delivery.envelope
         self._telemetry.emit(
             events.JobStarted(
@@ -217,15 +229,17 @@ class Worker:
                 trace=trace_of(envelope.traceparent),
             )
         )
-        if activation.task.kind == "io":
-            self._coroutines.submit(activation)
-        else:
-            self._threads.submit(activation)
+        runner = self._coroutines if activation.task.kind == "io" else self._threads
+        if runner.budget:
+            runner.submit(activation)
+        else:  # the sender did not know the task's kind, or it has changed since
+            self._give_back(delivery, f"no budget for {activation.task.kind} tasks here", delay=1)
 
-    def _give_back(self, delivery: Delivery) -> None:
+    def _give_back(
+        self, delivery: Delivery, reason: str = "the worker is stopping", delay: float = 0.0
+    ) -> None:
         now = self._clock.now()
-        outcome: Outcome = Interrupted("the worker is stopping")
-        self._settler.put(Report(delivery, outcome, now, now))
+        self._settler.put(Report(delivery, Interrupted(reason, delay), now, now))
 
     def _ended(self, report: Report) -> None:
         self._settler.put(report)

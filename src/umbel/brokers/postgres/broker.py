@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
-from umbel.brokers.postgres.outlook import KINDS, Outlook
+from umbel.brokers.postgres.outlook import Outlook
 from umbel.brokers.postgres.publishing import cannot_fail, inserting, publishing, resolving
 from umbel.brokers.postgres.rows import delivery
 from umbel.brokers.postgres.settling import Batch, settling
@@ -15,6 +16,7 @@ from umbel.drivers.postgres import (
     Database,
     Row,
     Steps,
+    after,
     aperform_within,
     atomically,
     block_within,
@@ -22,10 +24,11 @@ from umbel.drivers.postgres import (
     is_async_connection,
     newest,
     numbers,
+    one,
     perform_within,
     texts,
 )
-from umbel.errors import LeaseLost, SchemaError
+from umbel.errors import LeaseLost, SchemaError, Unavailable
 from umbel.messages import Delivery, Envelope, Lease, Settlement, State
 
 
@@ -50,7 +53,9 @@ class PostgresBroker:
         self._clock = clock
         self._safety_poll = safety_poll
         self._sql = database.home.sql | database.home.queries("umbel.brokers.postgres")
+        self._sql["claim_locked"] = self._sql["claim"].replace(b" skip locked", b"")
         self._outlooks: dict[tuple[str, ...], Outlook] = {}
+        self._nudges = 0
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if not envelopes:
@@ -86,18 +91,26 @@ class PostgresBroker:
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
-        outlook = self._outlook(tuple(queues))
-        if wait <= 0:  # there is no time for hints to arrive
+        nudges, outlook = self._nudges, self._outlook(tuple(queues))
+        claim = "claim"
+        if wait <= 0:  # no hint will come in time, nor a second look at what is locked just now
             outlook.doubt()
-        while True:
+            claim = "claim_locked"
+        while nudges == self._nudges:
             outlook.listen(self._clock.monotonic(), self._safety_poll)
-            deliveries = await self._look(outlook, demand, owner)
+            deliveries = await self._look(outlook, demand, owner, claim)
             now = self._clock.monotonic()
             if deliveries or now >= until:
                 return deliveries
             hearing = outlook.listener.hearing
             poll = self._safety_poll if hearing else self._database.home.poll
             await outlook.wait(min(until - now, max(outlook.due - now, 0.001), poll))
+        return []
+
+    def nudge(self) -> None:
+        self._nudges += 1
+        for outlook in self._outlooks.values():
+            outlook.wake()
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         values = {
@@ -123,7 +136,8 @@ class PostgresBroker:
         return [Depth(queue=q, state=State(s), jobs=n, oldest=o) for q, s, n, o in rows]
 
     async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
-        rows = await self._rows("waiting", queue=texts([*queues]), kind=texts(["", *kinds]))
+        lanes = ["", *kinds] if {"io", "cpu"} <= {*kinds} else [*kinds]
+        rows = await self._rows("waiting", queue=texts([*queues]), kind=texts(lanes))
         return bool(rows[0][0])
 
     async def purge(self, queue: str) -> int:
@@ -173,7 +187,9 @@ class PostgresBroker:
             outlook = self._outlooks[queues] = Outlook(self._namespace, queues, listener)
         return outlook
 
-    async def _look(self, outlook: Outlook, demand: Demand, owner: str) -> list[Delivery]:
+    async def _look(
+        self, outlook: Outlook, demand: Demand, owner: str, claim: str
+    ) -> list[Delivery]:
         """Claim from every lane that may have work, as far as there is room."""
         claimed: list[tuple[str, Row]] = []
         free = {"io": demand.io, "cpu": demand.cpu}
@@ -181,33 +197,33 @@ class PostgresBroker:
             if outlook.due <= self._clock.monotonic():
                 await self._promote(outlook)
             for queue in outlook.queues:
-                claimed += [(queue, row) for row in await self._claim(outlook, queue, free, owner)]
-        except BaseException:
+                if outlook.enter(queue, free):
+                    values = {"queue": queue, "owner": owner, **free}
+                    rows, held_back = await self._claim(claim, values)
+                    outlook.leave(queue, free, Counter(row[2] for row in rows), held_back)
+                    claimed += [(queue, row) for row in rows]
+        except BaseException as error:
             outlook.doubt()
-            raise
+            # What was claimed from the queues before is held: it must not be lost with the rest.
+            if not (claimed and isinstance(error, Unavailable)):
+                raise
         claimed.sort(key=lambda found: (-found[1][4], found[1][0]))
         return [delivery(row, self._namespace, queue, owner) for queue, row in claimed]
 
-    async def _claim(
-        self, outlook: Outlook, queue: str, free: dict[str, int], owner: str
-    ) -> list[Row]:
-        """What a queue gives; ``free`` is what is left of the room for it."""
-        # A sender that does not know the task may mean either kind: both must have room.
-        room = {"": min(free.values()), **free}
-        if not outlook.enter(queue, room):
-            return []
-        rows = await self._rows("claim", queue=queue, owner=owner, **free)
+    async def _claim(self, claim: str, values: dict[str, Any]) -> tuple[list[Row], bool]:
+        """What a queue gives, and whether jobs of unknown kind had to stand back."""
+        values = {"namespace": self._namespace, **values}
+        rows = await self._database.perform(lambda: self._claiming(claim, values))
         if not rows:
-            raise LeaseLost(f"incarnation {owner} is not enlisted")
-        rows = rows if rows[0][0] is not None else []
-        counts = dict.fromkeys(KINDS, 0)
-        for row in rows:
-            counts[row[2]] += 1
-        for kind in free:
-            room[kind] -= counts[""]
-            free[kind] = room[kind] - counts[kind]
-        outlook.leave(queue, [kind for kind in KINDS if counts[kind] >= room[kind]])
-        return rows
+            raise LeaseLost(f"incarnation {values['owner']} is not enlisted")
+        return rows if rows[0][0] is not None else [], rows[0][-1]
+
+    def _claiming(self, claim: str, values: dict[str, Any]) -> Steps[list[Row]]:
+        steps = one(self._sql[claim], values)
+        if self._database.home.listens:
+            return steps
+        # Behind a pooler the connection has no settings of ours, and the planner would sort.
+        return atomically(after(self._sql["settings"], {"local": True}, steps))
 
     async def _promote(self, outlook: Outlook) -> None:
         queues, seconds, _ = (await self._rows("promote"))[0]

@@ -5,20 +5,20 @@
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(namespace)s::text[], %(queue)s::text[], %(kind)s::text[],
-           %(task)s::text[], %(priority)s::smallint[], %(content_type)s::text[], %(body)s::bytea[],
-           %(created)s::float8[], %(not_before)s::float8[], %(expires)s::float8[],
+           %(task)s::text[], %(type)s::text[], %(priority)s::smallint[], %(content_type)s::text[],
+           %(body)s::bytea[], %(created)s::float8[], %(not_before)s::float8[], %(expires)s::float8[],
            %(attempt)s::integer[], %(max_deaths)s::integer[], %(unique_key)s::text[],
            %(traceparent)s::text[]),
     jsonb_array_elements(%(headers)s::jsonb)
-  ) with ordinality as s (id, namespace, queue, kind, task, priority, content_type, body, created,
-                          not_before, expires, attempt, max_deaths, unique_key, traceparent,
+  ) with ordinality as s (id, namespace, queue, kind, task, type, priority, content_type, body,
+                          created, not_before, expires, attempt, max_deaths, unique_key, traceparent,
                           headers, place)
 ),
 added as (
-  insert into $schema.job (id, namespace, queue, kind, task, state, priority, content_type, body,
-                           created, not_before, expires, attempt, max_deaths, unique_key,
+  insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
+                           body, created, not_before, expires, attempt, max_deaths, unique_key,
                            traceparent, headers)
-  select id, namespace, queue, kind, task,
+  select id, namespace, queue, kind, task, type,
          case when to_timestamp(not_before) > statement_timestamp() then 'scheduled'
               else 'queued' end,
          priority, content_type, body,
@@ -68,37 +68,64 @@ select (select array_agg(queue) from ready),
 
 -- name: claim
 -- Takes the first jobs of a queue's lanes, highest priority first, then oldest; raises their
--- fence. Locks no row that it does not take. One row without a job when there is nothing, and
--- no row when the owner is not enlisted.
+-- fence. A job of unknown kind takes room of both kinds, when it is its turn in both. Locks no
+-- row that it does not take. One row without a job when there is nothing, no row when the owner
+-- is not enlisted; the last column says whether jobs of unknown kind had to stand back.
 with allowed as materialized (
-  select name from $schema.worker where incarnation = %(owner)s
-    and not exists (select 1 from $schema.pause
-                    where namespace = %(namespace)s
-                      and (scope = 'all' or (scope = 'queue' and name = %(queue)s)))
+  select name, array(select p.name from $schema.pause p
+                     where p.namespace = %(namespace)s and p.scope = 'task') as paused
+  from $schema.worker where incarnation = %(owner)s
+    and not exists (select 1 from $schema.pause p
+                    where p.namespace = %(namespace)s
+                      and (p.scope = 'all' or (p.scope = 'queue' and p.name = %(queue)s)))
+),
+first_either as materialized (
+  select kind, priority, seq from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = '' and state = 'queued'
+    and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit least(%(io)s, %(cpu)s)
+),
+first_io as (
+  select kind, priority, seq from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
+    and exists (select 1 from first_either) and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(io)s
+),
+first_cpu as (
+  select kind, priority, seq from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
+    and exists (select 1 from first_either) and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(cpu)s
+),
+turn as (
+  select kind, count(*) filter (where kind <> 'cpu') over before as io,
+         count(*) filter (where kind <> 'io') over before as cpu
+  from (select * from first_either union all select * from first_io
+        union all select * from first_cpu) f
+  window before as (order by priority desc, seq)
+),
+fitting as materialized (
+  select count(*) as jobs from turn where kind = '' and io <= %(io)s and cpu <= %(cpu)s
 ),
 either as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = '' and state = 'queued'
-    and exists (select 1 from allowed)
-    and task <> all (array(select name from $schema.pause
-                           where namespace = %(namespace)s and scope = 'task'))
-  order by priority desc, seq limit least(%(io)s, %(cpu)s) for update skip locked
+    and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit (select jobs from fitting) for update skip locked
 ),
 io as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
-    and exists (select 1 from allowed)
-    and task <> all (array(select name from $schema.pause
-                           where namespace = %(namespace)s and scope = 'task'))
-  order by priority desc, seq limit %(io)s - (select count(*) from either) for update skip locked
+    and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(io)s - (select count(*) from either)
+  for update skip locked
 ),
 cpu as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
-    and exists (select 1 from allowed)
-    and task <> all (array(select name from $schema.pause
-                           where namespace = %(namespace)s and scope = 'task'))
-  order by priority desc, seq limit %(cpu)s - (select count(*) from either) for update skip locked
+    and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(cpu)s - (select count(*) from either)
+  for update skip locked
 ),
 picked as (select id from either union all select id from io union all select id from cpu),
 claimed as (
@@ -106,12 +133,13 @@ claimed as (
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
       fence = j.fence + 1, claimed = statement_timestamp()
   from picked where j.id = picked.id
-  returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body,
+  returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
             j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
 )
-select claimed.* from $schema.worker left join claimed on true where incarnation = %(owner)s
+select claimed.*, (select count(*) from first_either) > (select jobs from fitting)
+from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: extend
 -- Gives back what an owner holds but does not know of; no attempt, no death. Answers the places
@@ -128,7 +156,9 @@ unknown as (
     and not exists (select 1 from held h where h.id = m.id and h.fence = m.fence)
 ),
 back as (
-  update $schema.job j set state = 'queued', owner = null, worker = null from unknown u
+  update $schema.job j
+  set state = 'queued', owner = null, worker = null, progress_done = null, progress_of = null
+  from unknown u
   where j.id = u.id and j.fence = u.fence and j.owner = %(owner)s
   returning j.namespace, j.queue
 )
@@ -154,12 +184,12 @@ gone as (
   returning j.*, s.final, s.result_type, s.result, s.reason, s.keep, s.story, s.failure
 ),
 kept as (
-  insert into $schema.record (id, namespace, queue, kind, task, state, priority, content_type, body,
-                              created, not_before, expires, attempt, deaths, max_deaths, unique_key,
-                              traceparent, headers, worker, fence, claimed, attempts, progress_done,
+  insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
+                              body, created, not_before, expires, attempt, deaths, max_deaths,
+                              unique_key, traceparent, headers, worker, fence, claimed, attempts, progress_done,
                               progress_of, finished, result_type, result, failure, reason)
-  select id, namespace, queue, kind, task, final, priority, content_type, body, created, not_before,
-         expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
+  select id, namespace, queue, kind, task, type, final, priority, content_type, body, created,
+         not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
          claimed, attempts || story, progress_done, progress_of, statement_timestamp(),
          result_type, result, nullif(failure, 'null'), reason
   from gone where keep
@@ -219,7 +249,8 @@ with orphan as (
 ),
 back as (
   update $schema.job j
-  set state = 'queued', owner = null, worker = null, deaths = o.deaths, attempts = o.attempts
+  set state = 'queued', owner = null, worker = null, progress_done = null, progress_of = null,
+      deaths = o.deaths, attempts = o.attempts
   from orphan o where j.id = o.id and o.deaths < j.max_deaths
   returning j.id, j.queue
 ),
@@ -228,11 +259,11 @@ gone as (
   returning j.*, o.deaths as died, o.attempts as story
 ),
 kept as (
-  insert into $schema.record (id, namespace, queue, kind, task, state, priority, content_type, body,
-                              created, not_before, expires, attempt, deaths, max_deaths, unique_key,
-                              traceparent, headers, worker, fence, claimed, attempts, progress_done,
+  insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
+                              body, created, not_before, expires, attempt, deaths, max_deaths,
+                              unique_key, traceparent, headers, worker, fence, claimed, attempts, progress_done,
                               progress_of, finished, reason)
-  select id, namespace, queue, kind, task, 'buried', priority, content_type, body, created,
+  select id, namespace, queue, kind, task, type, 'buried', priority, content_type, body, created,
          not_before, expires, attempt, died, max_deaths, unique_key, traceparent, headers, worker,
          fence, claimed, story, progress_done, progress_of, statement_timestamp(),
          'poison: ' || died || ' workers died while running it, the last was ' || worker
@@ -252,7 +283,7 @@ select queue, state, count(*), date_part('epoch', min(created)) from $schema.job
 where namespace = %(namespace)s group by 1, 2
 
 -- name: waiting
--- Whether a fetch of these queues and kinds would find something now.
+-- Whether a fetch of these queues and lanes would find something now.
 select exists (
   select 1 from unnest(%(queue)s::text[]) q, unnest(%(kind)s::text[]) k
   where exists (

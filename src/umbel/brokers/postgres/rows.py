@@ -8,9 +8,20 @@ from typing import Any
 import msgspec
 
 from umbel.drivers.postgres import Row, blobs, document, numbers, texts
-from umbel.messages import Again, Body, Delivery, Envelope, Finish, Lease, Settlement, State
+from umbel.messages import (
+    Again,
+    Body,
+    Delivery,
+    Envelope,
+    Finish,
+    Lease,
+    MessageType,
+    Settlement,
+    State,
+)
 
 _decode = msgspec.json.decode
+_TYPES = {kind.value: kind for kind in MessageType}
 
 
 def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
@@ -21,6 +32,7 @@ def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
         "queue": texts([e.queue for e in envelopes]),
         "kind": texts([e.kind for e in envelopes]),
         "task": texts([e.subject for e in envelopes]),
+        "type": texts([e.type.value for e in envelopes]),
         "priority": numbers([e.priority for e in envelopes]),
         "content_type": texts([e.body.content_type for e in envelopes]),
         "body": blobs([e.body.data for e in envelopes]),
@@ -69,13 +81,15 @@ def _lease_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
 
 def delivery(row: Row, namespace: str, queue: str, owner: str) -> Delivery:
     """A delivery from what ``claim`` returns."""
-    (_, job, kind, task, priority, content_type, body, created, not_before, expires) = row[:10]
-    (attempt, max_deaths, unique, trace, headers, deaths, sections, fence, claimed) = row[10:]
+    (_, job, kind, task, priority, content_type, body, message, created, not_before) = row[:10]
+    (expires, attempt, max_deaths, unique, trace, headers, deaths, sections) = row[10:18]
+    (fence, claimed, _) = row[18:]
     return Delivery(
         envelope=Envelope(
             id=job,
             subject=task,
             body=Body(content_type, body),
+            type=_TYPES[message],
             namespace=namespace,
             queue=queue,
             kind=kind,

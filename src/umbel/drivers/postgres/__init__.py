@@ -13,7 +13,7 @@ from umbel.drivers.postgres.faults import explaining
 from umbel.drivers.postgres.home import Home
 from umbel.drivers.postgres.listener import Listener
 from umbel.drivers.postgres.schema import migrate, newest, schema_version
-from umbel.drivers.postgres.steps import Row, Steps, atomically
+from umbel.drivers.postgres.steps import Row, Steps, after, atomically, one
 
 __all__ = [
     "Database",
@@ -21,6 +21,7 @@ __all__ = [
     "Listener",
     "Row",
     "Steps",
+    "after",
     "aperform_within",
     "atomically",
     "blobs",
@@ -32,6 +33,7 @@ __all__ = [
     "migrate",
     "newest",
     "numbers",
+    "one",
     "perform_within",
     "schema_version",
     "texts",

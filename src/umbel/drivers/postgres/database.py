@@ -14,7 +14,7 @@ from umbel.drivers.postgres.connections import Connection
 from umbel.drivers.postgres.faults import CONFLICTS, explaining
 from umbel.drivers.postgres.home import Home
 from umbel.drivers.postgres.listener import Listener
-from umbel.drivers.postgres.steps import Row, Steps, perform
+from umbel.drivers.postgres.steps import Row, Steps, one, perform
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[AsyncCursor[Row]], Awaitable[T]]
@@ -54,12 +54,7 @@ class Database:
 
     async def rows(self, query: bytes, values: Mapping[str, Any] | None = None) -> list[Row]:
         """What one statement returns; it is a transaction of its own, and one round trip."""
-
-        async def one(cursor: AsyncCursor[Row]) -> list[Row]:
-            await cursor.execute(query, values)
-            return await cursor.fetchall() if cursor.description else []
-
-        return await self.run(one)
+        return await self.perform(lambda: one(query, values))
 
     async def perform(self, steps: Callable[[], Steps[T]]) -> T:
         """What these steps return."""

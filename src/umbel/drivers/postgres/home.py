@@ -67,7 +67,7 @@ class Home:
             self.conninfo, autocommit=True, prepare_threshold=threshold
         )
         if self.listens:  # a pooler would hand settings on to somebody else
-            await connection.execute(self.sql["settings"], prepare=False)
+            await connection.execute(self.sql["settings"], {"local": False}, prepare=False)
         return connection
 
     def listener(self) -> Listener:

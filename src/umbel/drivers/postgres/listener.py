@@ -114,20 +114,20 @@ class Listener:
     def _watching(self, connection: Connection) -> Iterator[None]:
         # psycopg watches the socket itself while a statement runs: take turns.
         loop, socket = asyncio.get_running_loop(), connection.pgconn.socket
-        loop.add_reader(socket, self._read, connection)
+        loop.add_reader(socket, self._read, connection, socket)
         try:
-            self._read(connection)  # what came in while nobody watched
+            self._read(connection, socket)  # what came in while nobody watched
             yield
         finally:
             loop.remove_reader(socket)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: Connection, socket: int) -> None:
         try:
             connection.pgconn.consume_input()
             while (found := connection.pgconn.notifies()) is not None:
                 self._say(found.extra.decode())
         except psycopg.Error:
-            asyncio.get_running_loop().remove_reader(connection.pgconn.socket)
+            asyncio.get_running_loop().remove_reader(socket)
             self._lost.set()
 
     def _heard(self, notify: Notify) -> None:

@@ -7,10 +7,11 @@ with gone as (
   returning j.*, wanted.reason
 ),
 kept as (
-  insert into $schema.record (id, namespace, queue, kind, task, state, priority, content_type, body,
-                              created, not_before, expires, attempt, deaths, max_deaths, unique_key,
-                              traceparent, headers, fence, claimed, attempts, finished, reason)
-  select id, namespace, queue, kind, task, 'cancelled', priority, content_type, body, created,
+  insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
+                              body, created, not_before, expires, attempt, deaths, max_deaths,
+                              unique_key, traceparent, headers, fence, claimed, attempts, finished,
+                              reason)
+  select id, namespace, queue, kind, task, type, 'cancelled', priority, content_type, body, created,
          not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, fence,
          claimed, attempts, statement_timestamp(), reason
   from gone
@@ -25,11 +26,12 @@ told as (
 select id::text, (select times from told) from gone
 
 -- name: settings
--- Plans that stay right while the hot table swings from empty to millions of rows and back.
-select set_config('plan_cache_mode', 'force_generic_plan', false),
-       set_config('enable_seqscan', 'off', false), set_config('enable_sort', 'off', false),
-       set_config('enable_bitmapscan', 'off', false), set_config('enable_hashjoin', 'off', false),
-       set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)
+-- Plans that stay right while the hot table swings from empty to millions of rows and back: every
+-- statement of ours knows its index. For this connection, or for this transaction only.
+select set_config(name, setting, %(local)s)
+from (values ('plan_cache_mode', 'force_generic_plan'), ('jit', 'off'), ('enable_seqscan', 'off'),
+             ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('enable_hashjoin', 'off'),
+             ('enable_mergejoin', 'off')) as s (name, setting)
 
 -- name: probe
 -- Sends a hint to ourselves.

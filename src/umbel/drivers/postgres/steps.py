@@ -43,6 +43,17 @@ def atomically(steps: Steps[T], block: Block = TRANSACTION) -> Steps[T]:
     return result
 
 
+def one(query: bytes, values: Mapping[str, Any] | None) -> Steps[list[Row]]:
+    """A single statement. Gives its rows."""
+    return (yield query, values)
+
+
+def after(query: bytes, values: Mapping[str, Any], steps: Steps[T]) -> Steps[T]:
+    """One statement more, before the steps."""
+    yield query, values
+    return (yield from steps)
+
+
 async def perform(cursor: AsyncCursor[Row], steps: Steps[T]) -> T:
     """Run the steps on an asynchronous connection."""
     try:

@@ -65,7 +65,7 @@ select 1 from $schema.job where namespace = %(namespace)s and id = %(id)s
 update $schema.job j set progress_done = n.done, progress_of = n.of
 from unnest(%(id)s::uuid[], %(fence)s::bigint[], %(done)s::float8[], %(of)s::float8[])
   as n (id, fence, done, of)
-where j.id = n.id and j.fence = n.fence
+where j.id = n.id and j.fence = n.fence and j.state = 'running'
 
 -- name: replay
 -- Finished jobs that gave no result are queued anew with their payload, id and story.
@@ -76,9 +76,10 @@ with old as (
   returning *
 ),
 back as (
-  insert into $schema.job (id, namespace, queue, kind, task, state, priority, content_type, body,
-                           created, attempt, max_deaths, traceparent, headers, fence, attempts)
-  select id, namespace, queue, kind, task, 'queued', priority, content_type, body, created, 1,
+  insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
+                           body, created, attempt, max_deaths, traceparent, headers, fence,
+                           attempts)
+  select id, namespace, queue, kind, task, type, 'queued', priority, content_type, body, created, 1,
          max_deaths, traceparent, headers, fence, attempts
   from old
   returning id, queue

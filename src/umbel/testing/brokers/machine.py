@@ -259,6 +259,18 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.model.settle(one, self.clock.now())
                 self.published += one.follow_ups
 
+    @precondition(lambda self: self.overtaken())
+    @rule(pick=which, outcome=outcomes, side=sides)
+    def settle_late(self, pick: int, outcome: Outcome, side: int) -> None:
+        """Somebody, perhaps the same worker, holds the job anew: this outcome comes too late."""
+        late = settlement(_pick(self.overtaken(), pick), self._delayed(outcome))
+        assert self._run(self.sides[side].broker.settle([late])) == [late.lease]
+
+    def overtaken(self) -> list[Delivery]:
+        """Deliveries whose job runs under a later lease."""
+        runs = {job.id: job.fence for job in self.model.live() if job.state is State.RUNNING}
+        return [d for d in self.deliveries if d.lease.fence < runs.get(d.id, 0)]
+
     def _settlement(self, pick: int, outcome: Outcome, keep: bool, follows: bool) -> Settlement:
         follow_ups = (self._made(PLAIN),) if follows else ()
         delivery = _pick(self.deliveries, pick)

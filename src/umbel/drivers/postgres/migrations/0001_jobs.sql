@@ -4,8 +4,9 @@ create table $schema.job (
   seq bigint generated always as identity,
   namespace text collate "C" not null,
   queue text collate "C" not null check (length(queue) between 1 and 255),
-  kind text collate "C" not null default '' check (kind in ('', 'io', 'cpu', 'box')),
+  kind text collate "C" not null default '' check (kind in ('', 'io', 'cpu')),
   task text collate "C" not null check (length(task) between 1 and 255),
+  type text collate "C" not null default 'umbel.command',
   state text collate "C" not null default 'queued'
     constraint job_state check (state in ('scheduled', 'queued', 'running')),
   priority smallint not null default 0,
@@ -62,6 +63,7 @@ create table $schema.record (
   queue text collate "C" not null,
   kind text collate "C" not null,
   task text collate "C" not null,
+  type text collate "C" not null,
   state text collate "C" not null
     constraint record_state check (state in ('succeeded', 'buried', 'cancelled', 'expired')),
   priority smallint not null,
@@ -168,8 +170,8 @@ begin
     end if;
     field := 'kind';
     job.kind := coalesce(event ->> field, '');
-    if job.kind not in ('', 'io', 'cpu', 'box') then
-      raise exception 'must be io, cpu or box' using errcode = 'invalid_parameter_value';
+    if job.kind not in ('', 'io', 'cpu') then
+      raise exception 'must be io or cpu' using errcode = 'invalid_parameter_value';
     end if;
     field := 'onconflict';
     conflict := coalesce(event ->> field, 'raise');

@@ -1,0 +1,140 @@
+"""From words on a command line to the arguments of a task."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import msgspec
+
+from umbel.errors import BadArguments, BadMessage
+from umbel.messages import MessageType, decode_as, fresh_id
+from umbel.tasks import Task
+
+_KEY = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+class Word(msgspec.Struct, frozen=True):
+    """One argument: as it was written, and as JSON reads it."""
+
+    text: str
+    value: Any
+
+
+class Call(msgspec.Struct, frozen=True):
+    """Positional and keyword arguments, not yet fitted to any task."""
+
+    args: list[Word]
+    kwargs: dict[str, Word]
+
+
+def parse(words: list[str], kwargs: str | None) -> Call:
+    """Words and a JSON object as a call. Raises UsageError when the object is none."""
+    call = Call([], {name: _written(value) for name, value in _object(kwargs).items()})
+    for word in words:
+        keyed = _KEY.fullmatch(word)
+        if keyed is None:
+            call.args.append(_word(word))
+        else:
+            call.kwargs[keyed[1]] = _word(keyed[2])
+    return call
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise click.UsageError(f"--kwargs: not a JSON object: {error}") from None
+    return found
+
+
+def _word(text: str) -> Word:
+    try:
+        return Word(text, msgspec.json.decode(text))
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        return Word(text, text)
+
+
+def _written(value: Any) -> Word:
+    return Word(msgspec.json.encode(value).decode(), value)
+
+
+# --- fitted to a task ------------------------------------------------------------------------
+
+
+def typed(task: Task[..., Any], call: Call) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments as the task's annotations want them.
+
+    Raises:
+        BadArguments: one does not fit; the text names it.
+    """
+    parameters = list(task.parameters.signature.parameters.values())
+    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+    extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+    hints = _hints(task)
+    names = [positional[i] if i < len(positional) else rest for i in range(len(call.args))]
+    args = [_fit(task, n, w, hints.get(n, Any)) for n, w in zip(names, call.args, strict=True)]
+    kwargs = {
+        name: _fit(task, name, word, hints.get(name, hints.get(extra, Any)))
+        for name, word in call.kwargs.items()
+    }
+    return args, kwargs
+
+
+def _fit(task: Task[..., Any], name: str, word: Word, hint: Any) -> Any:
+    if hint is Any or hint is inspect.Parameter.empty:
+        return word.value
+    try:
+        return decode_as(word.value, hint, name)
+    except BadMessage as error:
+        try:
+            return decode_as(word.text, hint, name)
+        except BadMessage:
+            raise BadArguments(
+                f"{task.name}{task.parameters.signature}: {word.text!r} for {error}"
+            ) from None
+
+
+def _hints(task: Task[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(task.function)
+    except Exception:  # noqa: BLE001 - annotations are arbitrary expressions
+        return {}
+
+
+# --- for a task nobody here knows ------------------------------------------------------------
+
+
+def as_event(name: str, call: Call, options: dict[str, Any], now: float) -> bytes:
+    """The call as a CloudEvent."""
+    event = {
+        "specversion": "1.0",
+        "id": fresh_id(),
+        "type": MessageType.COMMAND.value,
+        "source": "/umbel/cli",
+        "subject": name,
+        "time": _rfc3339(now),
+        "data": {
+            "args": [word.value for word in call.args],
+            "kwargs": {key: word.value for key, word in call.kwargs.items()},
+        },
+        "queue": options.get("queue", "default"),
+        "priority": options.get("priority", 0),
+    }
+    for option, attribute in (("delay", "notbefore"), ("expires", "expiry")):
+        if option in options:
+            event[attribute] = _rfc3339(now + options[option])
+    if "unique" in options:
+        event["uniquekey"] = options["unique"]
+    return msgspec.json.encode(event)
+
+
+def _rfc3339(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).isoformat()

@@ -1,0 +1,45 @@
+"""``umbel config``: the settings and where each comes from."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from typing import Any
+
+from umbel.cli.answers import answer, table
+from umbel.cli.frame import Frame, command
+from umbel.configuration import Settings
+
+
+@command()
+def config(frame: Frame, as_json: bool) -> None:
+    """Show the settings and where each comes from. Passwords and keys are covered."""
+    settings = frame.site.settings
+    shown = {
+        name: {"value": value, "from": _origin(settings, name)}
+        for name, value in settings.public().items()
+    }
+    if as_json:
+        answer(shown)
+    else:
+        rows = [(name, _text(one["value"]), one["from"]) for name, one in shown.items()]
+        table(("setting", "value", "from"), rows)
+
+
+def _origin(settings: Settings, name: str) -> str:
+    value = getattr(settings, name)
+    from_environment = Settings.resolve({}, os.environ)
+    variable = next((v for v in _variables(name) if os.environ.get(v)), None)
+    if variable is not None and getattr(from_environment, name) == value:
+        return variable
+    default = next(field.default for field in fields(settings) if field.name == name)
+    return "default" if value == default else "application"
+
+
+def _variables(name: str) -> tuple[str, ...]:
+    own = f"UMBEL_{name.upper()}"
+    return ("UMBEL_URL", own) if name == "broker" else (own,)
+
+
+def _text(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,121 @@
+"""``umbel -A module:app COMMAND``: the root command, which loads a command's file when asked."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from umbel.cli.errors import tell, tell_usage
+from umbel.cli.frame import Frame
+from umbel.errors import UmbelError
+
+COMMANDS = {
+    "bench": "umbel.cli.bench",
+    "completion": "umbel.cli.completion",
+    "config": "umbel.cli.config",
+    "db": "umbel.cli.db",
+    "dev": "umbel.cli.dev",
+    "health": "umbel.cli.health",
+    "jobs": "umbel.cli.jobs",
+    "pause": "umbel.cli.control",
+    "queues": "umbel.cli.queues",
+    "resume": "umbel.cli.control",
+    "send": "umbel.cli.send",
+    "worker": "umbel.cli.worker",
+    "workers": "umbel.cli.workers",
+}
+"""Every command and the module that holds it under its own name."""
+
+SUMMARIES = {
+    "bench": "Measure publishing, draining, latency and idle cost on this machine.",
+    "completion": "Print the script that completes commands in your shell.",
+    "config": "Show the settings and where each comes from.",
+    "db": "Bring the database's schema up to date, or show its version.",
+    "dev": "Run everything here: a worker that reloads when your code changes.",
+    "health": "Say whether work can flow: exit code 0, 1, or 3 for no server.",
+    "jobs": "List, show, cancel, retry and forget jobs.",
+    "pause": "Start no more jobs: of a queue, of a task, or at all.",
+    "queues": "Show queues; empty or move one.",
+    "resume": "Undo a pause.",
+    "send": "Publish a job, and wait for its result if you like.",
+    "worker": "Run tasks until told to stop.",
+    "workers": "Show the workers that live.",
+}
+
+
+class Commands(click.Group):
+    """Knows every command's name and summary; imports its module when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        found = getattr(importlib.import_module(COMMANDS[name]), name)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(SUMMARIES.items()))
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from umbel import __version__
+
+        click.echo(f"umbel {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-A",
+    "--app",
+    "address",
+    envvar="UMBEL_APP",
+    metavar="MODULE[:APP]",
+    help="Where the application is; also UMBEL_APP. The name after the colon is 'app' by default.",
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
+    help="Print the version.",
+)
+@click.pass_context
+def cli(ctx: click.Context, address: str | None) -> None:
+    """Umbel runs Python functions as background jobs.
+
+    Exit codes: 0 fine, 1 it failed or was not found, 2 the command was not understood,
+    3 the server cannot be reached.
+    """
+    ctx.obj = Frame(address)
+
+
+def main() -> None:
+    """The command line; ends the process with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command; returns its exit code. Nothing but a bug comes out as a traceback."""
+    as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+    try:
+        code = cli.main(list(words), prog_name="umbel", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        return tell_usage(error, as_json=as_json)
+    except UmbelError as error:
+        return tell(error, as_json=as_json)
+    except (click.Abort, KeyboardInterrupt):
+        print(file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone (``umbel jobs list | head``): nothing to tell anybody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,77 @@
+"""Errors as people and programs read them, and the exit code of each."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+
+from umbel.errors import BadArguments, ConfigurationError, UmbelError, Unavailable
+
+FAILED = 1
+USAGE = 2
+UNREACHABLE = 3
+
+
+class AppError(click.ClickException):
+    """The application cannot be loaded. ``details`` is the user's own traceback, if any."""
+
+    exit_code = USAGE
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Failure(click.ClickException):
+    """The command was understood and did not succeed."""
+
+    exit_code = FAILED
+
+
+def code_of(error: UmbelError) -> int:
+    """The exit code for an error."""
+    if isinstance(error, Unavailable):
+        return UNREACHABLE
+    return USAGE if isinstance(error, ConfigurationError | BadArguments) else FAILED
+
+
+def tell(error: UmbelError, *, as_json: bool) -> int:
+    """Print one of Umbel's own errors to stderr; returns the exit code."""
+    code = code_of(error)
+    _print(type(error).__name__, str(error), code, as_json)
+    return code
+
+
+def tell_usage(error: click.ClickException, *, as_json: bool) -> int:
+    """Print what is wrong with a command to stderr; returns the exit code."""
+    if isinstance(error, AppError | Failure):
+        details = getattr(error, "details", "")
+        kind = "AppError" if isinstance(error, AppError) else "Failed"
+        _print(kind, error.message, error.exit_code, as_json, details)
+    elif as_json:
+        _print("Usage", error.format_message(), error.exit_code, as_json)
+    else:
+        error.show()
+    return error.exit_code
+
+
+def _print(kind: str, message: str, code: int, as_json: bool, details: str = "") -> None:
+    if as_json:
+        told: dict[str, Any] = {"type": kind, "message": message, "exit_code": code}
+        if details:
+            told["details"] = details
+        print(msgspec.json.encode({"error": told}).decode(), file=sys.stderr)
+        return
+    if details:
+        print(details.rstrip(), end="\n\n", file=sys.stderr)
+    click.secho("error: ", fg="red", nl=False, err=True, color=_colour())
+    print(message, file=sys.stderr)
+
+
+def _colour() -> bool:
+    import os
+
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")

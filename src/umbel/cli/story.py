@@ -1,0 +1,192 @@
+"""One job's whole story: for programs as a plain value, for people as a page."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+
+from umbel.cli.answers import coloured, say
+from umbel.cli.words import ago, clock, duration, moment
+from umbel.errors import BadMessage
+from umbel.messages import Attempt, Body, BodyCodec, Failure, Record, State
+
+_BAR = 30
+
+
+def view(record: Record, codec: BodyCodec) -> dict[str, Any]:
+    """The record with arguments and result readable and times in ISO 8601."""
+    call = _value(record.body, codec)
+    is_call = isinstance(call, dict) and call.keys() <= {"args", "kwargs"}
+    return {
+        "id": record.id,
+        "task": record.task,
+        "queue": record.queue,
+        "state": record.state.value,
+        "attempt": record.attempt,
+        "deaths": record.deaths,
+        "priority": record.priority,
+        "args": call.get("args", []) if is_call else None,
+        "kwargs": call.get("kwargs", {}) if is_call else None,
+        "body": None if is_call else call,
+        "created": moment(record.created),
+        "not_before": moment(record.not_before),
+        "expires": moment(record.expires),
+        "started": moment(record.started),
+        "finished": moment(record.finished),
+        "worker": record.worker,
+        "progress": record.progress,
+        "result": None if record.result is None else _value(record.result, codec),
+        "failure": record.failure,
+        "reason": record.reason,
+        "unique": record.unique,
+        "trace": _trace(record),
+        "headers": record.headers,
+        "attempts": [_attempt_view(attempt) for attempt in record.attempts],
+    }
+
+
+def _attempt_view(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "worker": attempt.worker,
+        "started": moment(attempt.started),
+        "finished": moment(attempt.finished),
+        "seconds": round(attempt.finished - attempt.started, 6),
+        "ended": attempt.ended,
+        "failure": attempt.failure,
+        "reason": attempt.reason,
+        "delay": attempt.delay,
+    }
+
+
+def _value(body: Body, codec: BodyCodec) -> Any:
+    """The body's value; bytes that cannot be read are shown as they are."""
+    try:
+        return codec.decode(body)
+    except BadMessage as error:
+        return {
+            "unreadable": str(error),
+            "content_type": body.content_type,
+            "data_base64": base64.b64encode(body.data).decode(),
+        }
+
+
+def _trace(record: Record) -> str | None:
+    parts = (record.traceparent or "").split("-")
+    return parts[1] if len(parts) == 4 else None
+
+
+def progress_text(record: Record) -> str:
+    """``▮▮▮▯▯ 30 %``, or how much is done when nobody said of how much."""
+    if record.progress is None:
+        return ""
+    done, of = record.progress
+    if not of:
+        return f"{done:g} done"
+    share = min(max(done / of, 0.0), 1.0)
+    filled = round(share * _BAR)
+    return f"{'█' * filled}{'░' * (_BAR - filled)} {share:.0%} ({done:g} of {of:g})"
+
+
+def result_text(record: Record, codec: BodyCodec) -> str:
+    """The result as JSON; ``null`` when it is not kept."""
+    return "null" if record.result is None else _shown(_value(record.result, codec))
+
+
+def failure_text(record: Record) -> str:
+    """Why there is no result."""
+    head = f"job {record.id} was {record.state.value}"
+    if record.failure is None:
+        return f"{head}: {record.reason}"
+    return f"{head}\n{record.failure.traceback or record.failure.message}".rstrip()
+
+
+# --- for people ------------------------------------------------------------------------------
+
+
+def tell(record: Record, codec: BodyCodec, now: float) -> None:
+    """Print the story."""
+    print(f"{'job':10} {record.id}   {coloured(record.state.value)}")
+    for label, text in _facts(record, codec, now):
+        say(f"{label:10} {text}")
+    if record.attempts or record.state is State.RUNNING:
+        say()
+    for attempt in record.attempts:
+        _tell_attempt(attempt)
+    if record.state is State.RUNNING:
+        _tell_running(record, now)
+    _tell_end(record, codec)
+
+
+def _facts(record: Record, codec: BodyCodec, now: float) -> list[tuple[str, str]]:
+    facts = [("task", record.task), ("arguments", _call(record.body, codec))]
+    extras = [f"priority {record.priority}"] if record.priority else []
+    extras += [f"unique {record.unique!r}"] if record.unique else []
+    extras += [f"{name}={value}" for name, value in record.headers.items()]
+    facts.append(("queue", " · ".join([record.queue, *extras])))
+    facts.append(("trace", _trace(record) or ""))
+    for label, when in (
+        ("published", record.created),
+        ("not before", record.not_before),
+        ("expires", record.expires),
+        ("started", record.started),
+        ("finished", record.finished),
+    ):
+        facts.append((label, f"{clock(when)}   {ago(when, now)}" if when is not None else ""))
+    deaths = "" if not record.deaths else f"{record.deaths} of its workers died running it"
+    facts.append(("deaths", deaths))
+    return [(label, text) for label, text in facts if text]
+
+
+def _call(body: Body, codec: BodyCodec) -> str:
+    call = _value(body, codec)
+    if not isinstance(call, dict) or not call.keys() <= {"args", "kwargs"}:
+        return _shown(call)
+    args, kwargs = call.get("args") or [], call.get("kwargs") or {}
+    shown = [_shown(value) for value in args]
+    shown += [f"{name}={_shown(value)}" for name, value in kwargs.items()]
+    return f"({', '.join(shown)})"
+
+
+def _shown(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=repr).decode()
+
+
+def _tell_attempt(attempt: Attempt) -> None:
+    words = [f"attempt {attempt.number}", clock(attempt.started)]
+    words.append(f"on {attempt.worker}" if attempt.worker else "")
+    words.append(f"{attempt.ended} after {duration(max(0.0, attempt.finished - attempt.started))}")
+    if attempt.delay is not None:
+        words.append(f"next in {duration(attempt.delay)}")
+    say("  ".join(filter(None, words)))
+    if attempt.reason:
+        say(f"    {attempt.reason}")
+    if attempt.failure is not None:
+        _tell_failure(attempt.failure)
+
+
+def _tell_failure(failure: Failure) -> None:
+    text = failure.traceback or f"{failure.type.rpartition(':')[2]}: {failure.message}"
+    for line in text.rstrip().splitlines():
+        say(f"    {line}")
+
+
+def _tell_running(record: Record, now: float) -> None:
+    since = duration(max(0.0, now - record.started)) if record.started is not None else "now"
+    say(f"attempt {record.attempt}  runs on {record.worker} for {since}")
+    if record.progress is not None:
+        say(f"    {progress_text(record)}")
+    if record.reason:
+        say(f"    asked to stop: {record.reason}")
+
+
+def _tell_end(record: Record, codec: BodyCodec) -> None:
+    told = record.attempts[-1].failure if record.attempts else None
+    if record.result is not None:
+        say()
+        say(f"result     {_shown(_value(record.result, codec))}")
+    elif record.state.finished and record.reason and told is None:
+        say()
+        say(f"{'reason':10} {record.reason}")

@@ -1,0 +1,315 @@
+"""Where integration tests run: on a SQLite file and on PostgreSQL, each test in its own place.
+
+``place`` is one of the two; ``sqlite`` and ``postgres`` are for tests that are about one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+from servers import PrivatePostgres, private_postgres
+
+from umbel import Umbel, WorkerOptions
+from umbel.app.desk import Desk
+from umbel.messages import Record, fresh_id
+from umbel.operations import Operations
+from umbel.router import Backend
+from umbel.stores import JobFilter
+from umbel.worker import Worker
+
+T = TypeVar("T")
+
+POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
+PATIENCE = 3600.0
+"""Seconds between safety looks: so long that a test passes only if it is woken."""
+HANG = 60.0
+"""Seconds after which something is taken to hang."""
+
+
+class PatientSite:
+    """A site whose adapters practically never look by themselves: they must be woken."""
+
+    def __init__(self, place: Place, app: Umbel) -> None:
+        self._place = place
+        self._app = app
+        self._inner = app.site
+
+    def open(self, *, inline: bool = False) -> Backend:
+        how: Any = {"namespace": self._place.namespace, "clock": self._app.clock}
+        looks: Any = {**how, "safety_poll": PATIENCE}
+        if self._place.kind == "sqlite":
+            from umbel.brokers.sqlite import SqliteBroker
+            from umbel.drivers.sqlite import Database, Home
+            from umbel.stores.sqlite import SqliteControl, SqliteRecords, SqliteRegistry
+
+            file = Database(Home(self._place.path), inline=inline)
+            return Backend(
+                SqliteBroker(file, **looks),
+                SqliteRecords(file, **looks),
+                SqliteRegistry(file, **how),
+                SqliteControl(file, **how),
+            )
+        from umbel.brokers.postgres import PostgresBroker
+        from umbel.drivers.postgres import Database as Server
+        from umbel.drivers.postgres import Home as Address
+        from umbel.stores.postgres import PostgresControl, PostgresRecords, PostgresRegistry
+
+        server = Server(Address(self._place.url))
+        return Backend(
+            PostgresBroker(server, **looks),
+            PostgresRecords(server, **looks),
+            PostgresRegistry(server, **how),
+            PostgresControl(server, **how),
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@dataclass
+class Place:
+    """Where one test's jobs are kept: nobody else's are to be seen there."""
+
+    kind: str
+    url: str
+    namespace: str = field(default_factory=lambda: f"t{fresh_id()}")
+    path: str = ""
+    """The file, where there is one."""
+    _closing: ExitStack = field(default_factory=ExitStack)
+
+    def app(self, **settings: Any) -> Umbel:
+        """An application here, closed when the test ends."""
+        settings = {"namespace": self.namespace, "deadline": 30.0, **settings}
+        app = Umbel(self.url, **settings)
+        self._closing.callback(app.close)
+        return app
+
+    def patient_app(self) -> Umbel:
+        """An application whose handles and workers wait for a push and, in effect, never poll."""
+        app = self.app()
+        app.site = PatientSite(self, app)
+        app._desk = Desk(app.site, app.settings, app.codec, app.clock)
+        return app
+
+    def ask(self, question: Callable[[Operations], Any]) -> Any:
+        """Ask the store, through connections of its own."""
+
+        async def answer() -> Any:
+            operations = Umbel(self.url, namespace=self.namespace).operations()
+            try:
+                return await question(operations)
+            finally:
+                await operations.close()
+
+        return asyncio.run(answer())
+
+    def jobs(self) -> list[Record]:
+        """Every job here, live or finished."""
+        found: list[Record] = self.ask(lambda o: o.jobs(JobFilter(limit=1_000_000)))
+        return found
+
+    def ids(self) -> list[str]:
+        """The ids of every job here, in order."""
+        return sorted(job.id for job in self.jobs())
+
+    def connect(self) -> Any:
+        """A connection of a caller's own, in a transaction as its driver's default is."""
+        if self.kind == "sqlite":
+            import sqlite3
+
+            return sqlite3.connect(self.path, check_same_thread=False)
+        return psycopg.connect(self.url.partition("?")[0])
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        if self.kind == "sqlite":
+            return f"sqlite:///{self.path}"
+        return self.url.partition("?")[0].replace("postgresql://", "postgresql+psycopg://")
+
+    @property
+    def schema(self) -> str:
+        return self.url.rpartition("schema=")[2]
+
+    def script(self, code: str, *arguments: str, seconds: float = HANG) -> str:
+        """What a Python process of its own prints; ``app`` and ``add`` are there."""
+        command = [sys.executable, "-c", PROLOGUE + code, self.url, self.namespace, *arguments]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, check=False, cwd="/"
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+PROLOGUE = """
+import os, sys, threading
+from umbel import Umbel
+app = Umbel(sys.argv[1], namespace=sys.argv[2], deadline=30)
+@app.task(name="add")
+def add(a: int, b: int) -> int:
+    return a + b
+"""
+
+
+@contextmanager
+def _sqlite(folder: Path) -> Iterator[Place]:
+    path = str(folder / "umbel.db")
+    place = Place("sqlite", f"sqlite:///{path}", path=path)
+    try:
+        asyncio.run(Umbel(place.url).site.migrate())
+        yield place
+    finally:
+        place.close()
+
+
+@contextmanager
+def _postgres(url: str) -> Iterator[Place]:
+    place = Place("postgres", url)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """A schema of this process's own, for the whole run."""
+    try:
+        psycopg.connect(POSTGRES, connect_timeout=2).close()
+    except psycopg.OperationalError as error:
+        pytest.skip(f"not run: integration tests on PostgreSQL ({error})")
+    schema = f"umbel_it_{os.getpid()}_{fresh_id()[-6:]}"
+    url = f"{POSTGRES}?schema={schema}"
+    asyncio.run(Umbel(url).site.migrate())
+    yield url
+    with psycopg.connect(POSTGRES, autocommit=True) as connection:
+        connection.execute(f'drop schema "{schema}" cascade')
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Place]:
+    with _sqlite(tmp_path) as place:
+        yield place
+
+
+@pytest.fixture
+def postgres(postgres_url: str) -> Iterator[Place]:
+    with _postgres(postgres_url) as place:
+        yield place
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def server() -> Iterator[PrivatePostgres]:
+    """A PostgreSQL server of the test's own, with a schema, that may be stopped."""
+    with private_postgres() as server:
+        asyncio.run(Umbel(server.url).site.migrate())
+        yield server
+
+
+@contextmanager
+def working(app: Umbel, **options: Any) -> Iterator[Worker]:
+    """A worker for the application in a thread of its own, for the time of the block."""
+    found: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
+    failed: list[BaseException] = []
+    started = threading.Event()
+
+    async def work() -> None:
+        queues = options.pop("queues", tuple(app.registry.queues()))
+        worker = app.worker(WorkerOptions(queues=queues, grace=1, **options))
+        found.append((asyncio.get_running_loop(), worker))
+        running = asyncio.ensure_future(worker.run())
+        ready = asyncio.ensure_future(worker.started.wait())
+        await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
+        started.set()
+        ready.cancel()
+        await running
+
+    def serve() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=serve, name="worker under test")
+    thread.start()
+    try:
+        assert started.wait(HANG), "the worker does not start"
+        if not failed:
+            yield found[0][1]
+    finally:
+        if thread.is_alive():
+            loop, worker = found[0]
+            loop.call_soon_threadsafe(worker.stop)
+        thread.join(HANG)
+        assert not thread.is_alive(), "the worker does not stop"
+        if failed:
+            raise failed[0]
+
+
+def in_threads(work: Callable[[int], T], count: int = 16) -> list[T | BaseException]:
+    """What the function gives, or raises, for each number, all called at the same moment."""
+    barrier = threading.Barrier(count)
+    answers: list[Any] = [None] * count
+
+    def one(number: int) -> None:
+        barrier.wait(HANG)
+        try:
+            answers[number] = work(number)
+        except BaseException as error:
+            answers[number] = error
+
+    threads = [threading.Thread(target=one, args=(n,), daemon=True) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(HANG)
+    assert not any(thread.is_alive() for thread in threads), "a publishing thread hangs"
+    return answers
+
+
+def in_child(work: Callable[[], object], seconds: float = HANG) -> str:
+    """What the function gives in a forked child, as text after ``+``, or raises, after ``-``."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():  # newer Pythons warn of forks beside threads: the very point
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        try:
+            answer = f"+{work()}"
+        except BaseException as error:
+            answer = f"-{type(error).__name__}: {error}"
+        os.write(write, answer.encode()[:4000])
+        os._exit(0)
+    os.close(write)
+    heard, _, _ = select.select([read], [], [], seconds)
+    if not heard:
+        os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    said = os.read(read, 5000).decode()
+    os.close(read)
+    assert heard, "the child hangs"
+    return said

@@ -1,0 +1,402 @@
+"""Duties any worker does for all: Lifeline and Pruner, on a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import msgspec
+import pytest
+
+from umbel import Umbel
+from umbel.brokers import Demand
+from umbel.errors import UnknownJob
+from umbel.messages import (
+    JSON,
+    Attempt,
+    Body,
+    Cancelled,
+    Delivery,
+    Envelope,
+    Expired,
+    Failed,
+    Failure,
+    Outcome,
+    Settlement,
+    State,
+    Succeeded,
+    fresh_id,
+)
+from umbel.router import Backend, Lifeline, Pruner
+from umbel.stores import JobFilter, WorkerEntry
+from umbel.telemetry import Telemetry, events
+from umbel.testing.clock import FakeClock
+
+YEAR = 365 * 86_400.0
+LEASE = 10.0
+
+
+class JumpyClock(FakeClock):
+    """A machine whose wall clock is set by somebody, while its monotonic clock goes on."""
+
+    jumped = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.jumped
+
+
+class Scene:
+    """A real store in memory, a clock, and what was told."""
+
+    def __init__(self) -> None:
+        self.clock = JumpyClock()
+        self.clock.stop()
+        self.told: list[events.Event] = []
+        self.telemetry = Telemetry(self.told.append)
+        self.backend: Backend = Umbel("sqlite:///:memory:", clock=self.clock).site.open()
+
+    def lifeline(self) -> Lifeline:
+        parts = self.backend
+        return Lifeline(
+            parts.registry, parts.broker, clock=self.clock, telemetry=self.telemetry
+        )
+
+    def pruner(self, *, age: float = 100.0, keep: int = 1_000_000) -> Pruner:
+        return Pruner(
+            self.backend.records, age=age, keep=keep, clock=self.clock, telemetry=self.telemetry
+        )
+
+    async def enlist(self, name: str = "worker", lease: float = LEASE) -> str:
+        entry = WorkerEntry(
+            incarnation=f"{name}-{fresh_id()}",
+            name=name,
+            host="here",
+            pid=1,
+            queues=("default",),
+            io=10,
+            cpu=10,
+            lease=lease,
+        )
+        await self.backend.registry.enlist(entry)
+        return entry.incarnation
+
+    async def beat(self, incarnation: str) -> bool:
+        return await self.backend.registry.beat(incarnation, running=0, epoch=0, stopping=False)
+
+    async def alive(self) -> set[str]:
+        return {member.entry.incarnation for member in await self.backend.registry.members()}
+
+    async def publish(self, count: int = 1, **fields: Any) -> list[str]:
+        made = Envelope(
+            id="", subject="tests.add", body=Body(JSON, b"{}"), kind="io", created=self.clock.now()
+        )
+        envelopes = [msgspec.structs.replace(made, id=fresh_id(), **fields) for _ in range(count)]
+        await self.backend.broker.publish(envelopes)
+        return [envelope.id for envelope in envelopes]
+
+    async def claim(self, owner: str) -> list[Delivery]:
+        return await self.backend.broker.fetch(("default",), Demand(5_000, 5_000), owner, 0)
+
+    async def finish(self, count: int = 1, outcome: Outcome | None = None) -> list[str]:
+        """Publish, claim and settle so many jobs."""
+        owner = await self.enlist("finisher", lease=YEAR)
+        await self.publish(count)
+        deliveries = await self.claim(owner)
+        story = Attempt(1, "finisher", 0, 1, "any")
+        ended = outcome or Succeeded()
+        await self.backend.broker.settle(
+            [Settlement(lease=d.lease, outcome=ended, attempt=story) for d in deliveries]
+        )
+        await self.backend.registry.leave(owner)
+        return [delivery.id for delivery in deliveries]
+
+    async def known(self) -> set[str]:
+        return {one.id for one in await self.backend.records.search(JobFilter(limit=10_000))}
+
+    def heard(self, kind: type[events.Event]) -> list[Any]:
+        return [event for event in self.told if isinstance(event, kind)]
+
+
+Tale = Callable[[Scene], Awaitable[None]]
+
+
+def story(tale: Callable[[Scene], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def test() -> None:
+        async def tell() -> None:
+            scene = Scene()
+            async with asyncio.timeout(60):
+                await tale(scene)
+            await scene.backend.close()
+
+        asyncio.run(tell())
+
+    test.__name__, test.__doc__ = tale.__name__, tale.__doc__
+    return test
+
+
+# --- Lifeline: who lives ---------------------------------------------------------------------
+
+
+@story
+async def test_a_heart_that_stands_still_for_a_lease_ends(scene: Scene) -> None:
+    life, lifeline = await scene.enlist(), scene.lifeline()
+    await lifeline.look()
+    scene.clock.advance(LEASE + 0.1)
+    await lifeline.look()
+    assert await scene.alive() == set()
+    assert [lost.incarnation for lost in scene.heard(events.WorkerLost)] == [life]
+
+
+@story
+async def test_a_heart_first_seen_gets_a_whole_lease(scene: Scene) -> None:
+    life = await scene.enlist()
+    scene.clock.advance(YEAR)
+    await scene.lifeline().look()
+    assert await scene.alive() == {life}, "the watcher has only just begun to watch"
+
+
+@story
+async def test_a_heart_that_stands_still_for_less_than_a_lease_lives(scene: Scene) -> None:
+    life, lifeline = await scene.enlist(), scene.lifeline()
+    await lifeline.look()
+    scene.clock.advance(LEASE - 0.1)
+    await lifeline.look()
+    assert await scene.alive() == {life}
+
+
+@story
+async def test_a_beat_in_between_saves(scene: Scene) -> None:
+    life, lifeline = await scene.enlist(), scene.lifeline()
+    await lifeline.look()
+    for _ in range(5):
+        scene.clock.advance(LEASE - 0.1)
+        await scene.beat(life)
+        await lifeline.look()
+    assert await scene.alive() == {life}
+
+
+@story
+async def test_a_beat_unseen_until_the_watcher_looks_saves(scene: Scene) -> None:
+    life, lifeline = await scene.enlist(), scene.lifeline()
+    await lifeline.look()
+    await scene.beat(life)
+    scene.clock.advance(100 * LEASE)
+    await lifeline.look()
+    assert await scene.alive() == {life}, "it was seen to beat since the last look"
+    scene.clock.advance(LEASE + 0.1)
+    await lifeline.look()
+    assert await scene.alive() == set()
+
+
+@pytest.mark.parametrize("years", [-50, -1, 1, 50])
+def test_a_wall_clock_that_jumps_by_years_ends_nobody(years: int) -> None:
+    async def tale(scene: Scene) -> None:
+        life, lifeline = await scene.enlist(), scene.lifeline()
+        await lifeline.look()
+        scene.clock.jumped = years * YEAR
+        for _ in range(3):
+            await lifeline.look()
+        assert await scene.alive() == {life}
+
+    story(tale)()
+
+
+@story
+async def test_a_wall_clock_that_jumped_back_does_not_keep_the_dead_alive(scene: Scene) -> None:
+    await scene.enlist()
+    lifeline = scene.lifeline()
+    await lifeline.look()
+    scene.clock.jumped = -YEAR
+    scene.clock.advance(LEASE + 0.1)
+    await lifeline.look()
+    assert await scene.alive() == set()
+
+
+@story
+async def test_each_worker_is_judged_by_its_own_lease(scene: Scene) -> None:
+    await scene.enlist("hasty", lease=1)
+    patient = await scene.enlist("patient", lease=100)
+    lifeline = scene.lifeline()
+    await lifeline.look()
+    scene.clock.advance(2)
+    await lifeline.look()
+    assert await scene.alive() == {patient}
+
+
+@story
+async def test_two_watchers_end_a_life_once(scene: Scene) -> None:
+    await scene.enlist()
+    watchers = [scene.lifeline(), scene.lifeline()]
+    for watcher in watchers:
+        await watcher.look()
+    scene.clock.advance(LEASE + 0.1)
+    for watcher in watchers:
+        await watcher.look()
+    assert len(scene.heard(events.WorkerLost)) == 1
+
+
+@story
+async def test_a_new_life_of_the_same_name_is_not_blamed_for_the_old_one(scene: Scene) -> None:
+    await scene.enlist("worker")
+    lifeline = scene.lifeline()
+    await lifeline.look()
+    scene.clock.advance(LEASE - 1)
+    fresh = await scene.enlist("worker")
+    await lifeline.look()
+    scene.clock.advance(2)
+    await lifeline.look()
+    assert await scene.alive() == {fresh}
+
+
+# --- Lifeline: what happens to their jobs ----------------------------------------------------
+
+
+@story
+async def test_the_jobs_of_a_dead_worker_are_put_back_and_the_death_is_counted(
+    scene: Scene,
+) -> None:
+    life, lifeline = await scene.enlist(), scene.lifeline()
+    jobs = await scene.publish(2)
+    await scene.claim(life)
+    await lifeline.look()
+    scene.clock.advance(LEASE + 0.1)
+    assert sorted(await lifeline.look()) == sorted(jobs)
+    for job in jobs:
+        record = await scene.backend.records.find(job)
+        assert (record.state, record.deaths, record.attempt) == (State.QUEUED, 1, 1)
+    assert [told.jobs for told in scene.heard(events.JobsRecovered)] == [2]
+
+
+@story
+async def test_the_jobs_of_a_living_worker_are_left_alone(scene: Scene) -> None:
+    life, lifeline = await scene.enlist(), scene.lifeline()
+    [job] = await scene.publish()
+    await scene.claim(life)
+    for _ in range(4):
+        await scene.beat(life)
+        assert await lifeline.look() == []
+        scene.clock.advance(LEASE - 0.1)
+    assert (await scene.backend.records.find(job)).state is State.RUNNING
+    assert not scene.heard(events.JobsRecovered)
+
+
+@pytest.mark.parametrize("max_deaths", [1, 2, 3])
+def test_a_job_is_buried_with_the_death_that_is_one_too_many(max_deaths: int) -> None:
+    async def tale(scene: Scene) -> None:
+        lifeline = scene.lifeline()
+        [job] = await scene.publish(max_deaths=max_deaths)
+        for number in range(max_deaths):
+            assert (await scene.backend.records.find(job)).state is State.QUEUED
+            await scene.claim(await scene.enlist(f"victim-{number}"))
+            await lifeline.look()
+            scene.clock.advance(LEASE + 0.1)
+            await lifeline.look()
+        record = await scene.backend.records.find(job)
+        assert (record.state, record.deaths) == (State.BURIED, max_deaths)
+        assert f"{max_deaths} workers died" in record.reason
+        assert [attempt.ended for attempt in record.attempts] == ["lost"] * max_deaths
+
+    story(tale)()
+
+
+@story
+async def test_work_left_by_a_recovery_that_crashed_is_put_back_by_the_next_look(
+    scene: Scene,
+) -> None:
+    life = await scene.enlist()
+    [job] = await scene.publish()
+    await scene.claim(life)
+    await scene.backend.registry.remove(life, 0)  # ... and the process that did this died here
+    assert await scene.lifeline().look() == [job]
+
+
+# --- Pruner ----------------------------------------------------------------------------------
+
+
+@story
+async def test_old_records_are_pruned_and_told_of(scene: Scene) -> None:
+    old = await scene.finish(2)
+    scene.clock.advance(101)
+    young = await scene.finish(2)
+    await scene.pruner(age=100).look()
+    assert await scene.known() == set(young)
+    assert [told.records for told in scene.heard(events.RecordsPruned)] == [2]
+    with pytest.raises(UnknownJob):
+        await scene.backend.records.find(old[0])
+
+
+@story
+async def test_records_beyond_the_count_are_pruned(scene: Scene) -> None:
+    for _ in range(3):
+        await scene.finish()
+        scene.clock.advance(1)
+    newest = await scene.finish()
+    await scene.pruner(keep=1).look()
+    assert await scene.known() == set(newest)
+
+
+@story
+async def test_buried_jobs_outlive_everything(scene: Scene) -> None:
+    buried = await scene.finish(1, Failed(Failure("builtins:OSError", "no")))
+    for outcome in (Succeeded(), Cancelled("no"), Expired()):
+        await scene.finish(1, outcome)
+    scene.clock.advance(YEAR)
+    await scene.pruner(age=1, keep=0).look()
+    assert await scene.known() == set(buried)
+
+
+@story
+async def test_live_jobs_are_never_pruned(scene: Scene) -> None:
+    waiting = await scene.publish()
+    scene.clock.advance(YEAR)
+    await scene.pruner(age=1, keep=0).look()
+    assert await scene.known() == set(waiting)
+
+
+@story
+async def test_nothing_to_prune_is_no_news(scene: Scene) -> None:
+    await scene.pruner().look()
+    assert scene.told == []
+
+
+@story
+async def test_it_looks_about_once_a_minute(scene: Scene) -> None:
+    pruner = scene.pruner(age=1)
+    await pruner.look()
+    await scene.finish()
+    scene.clock.advance(59)
+    await pruner.look()
+    assert len(await scene.known()) == 1
+    scene.clock.advance(2)
+    await pruner.look()
+    assert await scene.known() == set()
+
+
+@story
+async def test_a_full_batch_means_there_is_more_and_it_looks_again_at_once(scene: Scene) -> None:
+    await scene.finish(2_500)
+    scene.clock.advance(101)
+    pruner = scene.pruner(age=100)
+    for _ in range(3):
+        await pruner.look()
+    assert await scene.known() == set()
+    assert [told.records for told in scene.heard(events.RecordsPruned)] == [1000, 1000, 500]
+
+
+@pytest.mark.parametrize("years", [-1, -50])
+def test_a_wall_clock_that_jumps_back_prunes_nothing_and_does_not_stop_the_pruner(
+    years: int,
+) -> None:
+    async def tale(scene: Scene) -> None:
+        done = await scene.finish()
+        pruner = scene.pruner(age=100)
+        scene.clock.jumped = years * YEAR
+        await pruner.look()
+        assert await scene.known() == set(done)
+        scene.clock.jumped = 0
+        scene.clock.advance(101)
+        await pruner.look()
+        assert await scene.known() == set()
+
+    story(tale)()
