@@ -11,6 +11,8 @@ def add(a: int, b: int) -> int:
 add.delay(1, 2).get()
 """
 
+from typing import TYPE_CHECKING, Any
+
 from umbel.app import Umbel
 from umbel.messages import State
 from umbel.tasks import (
@@ -26,7 +28,9 @@ from umbel.tasks import (
     retry,
     task,
 )
-from umbel.worker import WorkerOptions
+
+if TYPE_CHECKING:
+    from umbel.worker import WorkerOptions
 
 __version__ = "0.1.0"
 
@@ -46,3 +50,12 @@ __all__ = [
     "retry",
     "task",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads the worker's room on first use: a process that only publishes does without."""
+    if name == "WorkerOptions":
+        from umbel.worker import WorkerOptions
+
+        return WorkerOptions
+    raise AttributeError(f"module 'umbel' has no attribute {name!r}")

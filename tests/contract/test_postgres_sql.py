@@ -138,10 +138,11 @@ def fill(home: Home) -> None:
                 " now() + interval '1 day' from generate_series(1, 20000) n"
             )
         connection.execute(
-            f"insert into {home.schema}.record (id, namespace, queue, kind, task, state, priority,"
-            " content_type, body, created, attempt, deaths, max_deaths, headers, fence, attempts,"
-            " finished) select gen_random_uuid(), 'umbel', 'q', 'io', 't', 'succeeded', 0, 'x',"
-            " 'x', now(), 1, 0, 3, '{}', 1, '[]', now() from generate_series(1, 20000)"
+            f"insert into {home.schema}.record (id, namespace, queue, kind, task, type, state,"
+            " priority, content_type, body, created, attempt, deaths, max_deaths, headers, fence,"
+            " attempts, finished) select gen_random_uuid(), 'umbel', 'q', 'io', 't', 't',"
+            " 'succeeded', 0, 'x', 'x', now(), 1, 0, 3, '{}', 1, '[]', now()"
+            " from generate_series(1, 20000)"
         )
         connection.execute(f"analyze {home.schema}.job, {home.schema}.record")
 
@@ -391,18 +392,17 @@ def test_a_rolled_back_async_transaction_publishes_nothing(home: Home) -> None:
 
 def test_a_job_somebody_begins_to_wait_for_is_not_hidden_from_fetches(home: Home) -> None:
     async def scenario() -> None:
-        async with broker_at(home) as broker, broker_at(home) as publisher:
-            fetch = await waiting_fetch(broker)
+        async with broker_at(home) as broker:
+            (await waiting_fetch(broker)).cancel()
             job = envelope()
+            mark = home.queries("umbel.stores.postgres")["await_live"]
             with psycopg.connect(SERVER) as connection:
-                broker.publish_within([job], connection)
-                # Marks the job before anybody can claim it, and holds its lock for a while.
-                sql = home.queries("umbel.stores.postgres")["await_live"]
+                await broker.publish([job], within=connection)
                 connection.commit()
+                connection.execute(mark, {"namespace": "umbel", "id": job.id})
+                assert await broker.fetch(["q"], Demand(1, 1), OWNER, 0.1) == []  # it is locked
+                fetch = asyncio.create_task(broker.fetch(["q"], Demand(1, 1), OWNER, 30))
                 await asyncio.sleep(0)
-                if not fetch.done():
-                    connection.execute(sql, {"namespace": "umbel", "id": job.id})
-                    await publisher.fetch(["q"], Demand(1, 1), OWNER, 0)
                 connection.commit()
             assert [delivery.id for delivery in await quickly(fetch)] == [job.id]
 

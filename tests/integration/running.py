@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +19,7 @@ import pytest
 from umbel import Handle, State, Umbel
 from umbel.messages import Record, fresh_id
 from umbel.operations import Operations
+from umbel.router import Receiver, Router
 from umbel.telemetry import events
 from umbel.worker import Worker, WorkerOptions
 
@@ -197,12 +200,12 @@ class Running:
         self,
         app: Umbel,
         options: WorkerOptions,
-        prepare: Callable[[Worker], object] | None = None,
+        build: Callable[[Umbel, WorkerOptions], Worker] = Umbel.worker,
     ) -> None:
         self.app = app
         self.worker: Worker
         self._options = options
-        self._prepare = prepare
+        self._build = build
         self._loop: asyncio.AbstractEventLoop
         self._ready = threading.Event()
         self._error: BaseException | None = None
@@ -222,9 +225,7 @@ class Running:
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.worker = self.app.worker(self._options)
-        if self._prepare is not None:
-            self._prepare(self.worker)
+        self.worker = self._build(self.app, self._options)
         started = asyncio.create_task(self._tell_start())
         try:
             await self.worker.run()
@@ -244,12 +245,12 @@ class Running:
         if self.alive:
             self._loop.call_soon_threadsafe(self.worker.stop)
 
-    def join(self) -> None:
+    def join(self, seconds: float = DEADLINE) -> None:
         """Wait for its end; a worker that crashed raises here."""
-        self._thread.join(DEADLINE)
+        self._thread.join(seconds)
         if self._error is not None:
             raise self._error
-        assert not self.alive, f"the worker did not stop within {DEADLINE:g} s"
+        assert not self.alive, f"the worker did not stop within {seconds:g} s"
 
     def end(self) -> None:
         """Stop at once, and wait."""
@@ -262,12 +263,12 @@ class Running:
 def working(
     app: Umbel,
     *,
-    prepare: Callable[[Worker], object] | None = None,
+    build: Callable[[Umbel, WorkerOptions], Worker] = Umbel.worker,
     **options: Any,
 ) -> Iterator[Running]:
     """A worker for the time of the block: it is alive at the end, and stops when told to."""
     given = {"queues": tuple(app.registry.queues()), "name": "worker", "io": 10, "cpu": 4}
-    running = Running(app, WorkerOptions(**{**given, **options}), prepare)
+    running = Running(app, WorkerOptions(**{**given, **options}), build)
     try:
         yield running
     except BaseException:
@@ -275,6 +276,162 @@ def working(
         running.stop()
         raise
     running.end()
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+Fault = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Is given the real call, to make or not to make."""
+
+
+class Faulty:
+    """An intake some of whose methods a test has put a fault into."""
+
+    def __init__(self, inner: Router, faults: dict[str, Fault]) -> None:
+        self._inner = inner
+        self._faults = faults
+
+    def __getattr__(self, name: str) -> Any:
+        real, fault = getattr(self._inner, name), self._faults.get(name)
+        if fault is None:
+            return real
+
+        async def faulty(*args: Any, **kwargs: Any) -> Any:
+            return await fault(lambda: real(*args, **kwargs))
+
+        return faulty
+
+
+def with_faults(
+    faults: dict[str, Fault], kind: type[Worker] = Worker
+) -> Callable[[Umbel, WorkerOptions], Worker]:
+    """How to build a worker whose intake has these faults; the dict may change meanwhile."""
+
+    def build(app: Umbel, options: WorkerOptions) -> Worker:
+        receiver = Receiver(options.remember)
+
+        def open_intake() -> Any:
+            router = Router(
+                app.site.open(),
+                queues=options.queues,
+                receiver=receiver,
+                clock=app.clock,
+                telemetry=app.telemetry,
+            )
+            return Faulty(router, faults)
+
+        return kind(
+            open_intake,
+            app.registry,
+            options,
+            codec=app.codec,
+            clock=app.clock,
+            telemetry=app.telemetry,
+            open_upkeep=app._open_upkeep,
+        )
+
+    return build
+
+
+class Proxy:
+    """A TCP connection to a server that a test cuts, or lets go silent, and mends."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._open = True
+        self._silent = False
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listener.getsockname()[1])
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    def cut(self) -> None:
+        """Drop every connection and refuse new ones."""
+        self._open = False
+        self._drop()
+
+    def silence(self) -> None:
+        """Keep every connection, take new ones, and pass nothing on: half open."""
+        self._silent = True
+
+    def mend(self) -> None:
+        """Serve again. Connections that went silent stay so and are dropped."""
+        if self._silent:
+            self._drop()
+        self._open, self._silent = True, False
+
+    def close(self) -> None:
+        self._listener.close()
+        self._drop()
+
+    def _drop(self) -> None:
+        pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for end in pair:
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._open:
+                client.close()
+                continue
+            server = socket.create_connection(self._target)
+            self._pairs.append((client, server))
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                while self._silent:
+                    time.sleep(0.01)
+                target.sendall(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def execute(app: Umbel, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Run SQL by hand, as somebody with a shell would. ``$schema`` and ``?`` are filled in."""
+    url = app.settings.broker
+    if url.startswith("sqlite"):
+        path = url.removeprefix("sqlite:///").partition("?")[0]
+        with closing(sqlite3.connect(path, timeout=20)) as connection, connection:
+            return connection.execute(statement.replace("$schema.", ""), values).fetchall()
+    import psycopg
+
+    base, _, schema = url.partition("?schema=")
+    text = statement.replace("$schema", f'"{schema}"').replace("?", "%s")
+    with psycopg.connect(base) as server:
+        cursor = server.execute(text, values)  # type: ignore[arg-type]
+        return cursor.fetchall() if cursor.description else []
+
+
+def insert_job(app: Umbel, **columns: Any) -> Handle[Any]:
+    """A row in the job table, written by hand."""
+    row = {
+        "id": fresh_id(),
+        "namespace": app.settings.namespace,
+        "queue": "default",
+        "task": "work",
+        "body": b'{"args": [], "kwargs": {}}',
+        **columns,
+    }
+    if app.settings.broker.startswith("sqlite"):
+        row.setdefault("created", time.time())
+    marks = ", ".join("?" * len(row))
+    names = ", ".join(row)
+    execute(app, f"insert into $schema.job ({names}) values ({marks})", *row.values())
+    return app.handle(row["id"])
+
+
+# --- the store -------------------------------------------------------------------------------
 
 
 def ask(app: Umbel, question: Callable[[Operations], Awaitable[T]]) -> T:

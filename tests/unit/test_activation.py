@@ -269,7 +269,8 @@ def test_a_track_that_is_none_is_rejected(text: str) -> None:
     ],
 )
 def test_a_retry_policy_that_is_none_is_rejected(text: str) -> None:
-    assert "retry" in rejected(activate(headers={"retry": text}))
+    reason = rejected(activate(headers={"retry": text}))
+    assert any(field in reason for field in ("retry:", "times=", "first=", "factor=", "cap="))
 
 
 def test_a_retry_policy_nested_without_end_is_rejected() -> None:

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -17,13 +17,15 @@ from umbel.configuration import Settings
 from umbel.errors import ConfigurationError
 from umbel.messages import BodyCodec
 from umbel.messages.wire import read
-from umbel.operations import Operations
-from umbel.router import Lifeline, Pruner, Receiver, Router
 from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
 from umbel.tasks.task import CPUTask, Declaration, Decorator, IOTask, declare
 from umbel.telemetry import Telemetry
-from umbel.worker import Worker, WorkerOptions
+
+if TYPE_CHECKING:
+    # A process that only publishes never loads these.
+    from umbel.operations import Operations
+    from umbel.worker import Worker, WorkerOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -153,6 +155,9 @@ class Umbel:
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:
         """A worker for this application's tasks; ``await worker.run()`` runs it."""
+        from umbel.router import Receiver, Router
+        from umbel.worker import Worker, WorkerOptions
+
         options = options or WorkerOptions(queues=tuple(self.registry.queues()))
         receiver = Receiver(options.remember)
 
@@ -178,6 +183,8 @@ class Umbel:
 
     def operations(self) -> Operations:
         """What operators read and change, for the event loop that will use it."""
+        from umbel.operations import Operations
+
         backend = self.site.open()
         return Operations(
             backend.broker,
@@ -193,6 +200,8 @@ class Umbel:
         self._desk.close()
 
     def _open_upkeep(self) -> list[Callable[[], Awaitable[object]]]:
+        from umbel.router import Lifeline, Pruner
+
         backend = self.site.open()
         common: dict[str, Any] = {"clock": self.clock, "telemetry": self.telemetry}
         age, keep = self.settings.keep_days * 86_400, self.settings.keep_count

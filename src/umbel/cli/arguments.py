@@ -75,7 +75,9 @@ def typed(task: Task[..., Any], call: Call) -> tuple[list[Any], dict[str, Any]]:
         BadArguments: one does not fit; the text names it.
     """
     parameters = list(task.parameters.signature.parameters.values())
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    positional = [
+        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
     extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
     hints = _hints(task)

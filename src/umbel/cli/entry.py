@@ -83,7 +83,11 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Where the application is; also UMBEL_APP. The name after the colon is 'app' by default.",
 )
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_version,
     help="Print the version.",
 )
 @click.pass_context

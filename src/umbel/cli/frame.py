@@ -59,9 +59,7 @@ class Frame:
         return asyncio.run(_in_time(work, self.site, deadline))
 
 
-async def _asked(
-    app: Umbel, work: Callable[[Operations], Awaitable[T]], deadline: float
-) -> T:
+async def _asked(app: Umbel, work: Callable[[Operations], Awaitable[T]], deadline: float) -> T:
     operations = app.operations()
     try:
         return await _in_time(work(operations), app, deadline)

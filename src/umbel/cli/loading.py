@@ -105,7 +105,9 @@ def _find(module: ModuleType, name: str) -> Umbel:
         if isinstance(found, Umbel):
             return found
         what = "is missing" if found is None else f"is of type {type(found).__name__}"
-        raise AppError(f"{module.__name__}:{name} {what}, not an Umbel application.{_others(module)}")
+        raise AppError(
+            f"{module.__name__}:{name} {what}, not an Umbel application.{_others(module)}"
+        )
     found = getattr(module, "app", None)
     if isinstance(found, Umbel):
         return found

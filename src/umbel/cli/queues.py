@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from umbel.cli.answers import answer, say, table
-from umbel.cli.frame import Frame, command, group
 from umbel.cli.consent import consent
+from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count, duration
 from umbel.operations import QueueView
 

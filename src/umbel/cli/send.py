@@ -123,7 +123,7 @@ def _from_words(app: Umbel, name: str, call: Call, options: dict[str, Any]) -> H
         return app.publish_event(as_event(name, call, options, app.clock.now()))
     task = app.registry.find(full_name(app.registry, name))
     args, kwargs = typed(task, call)
-    return task.options(**options).delay(*args, **kwargs)  # type: ignore[misc]  # names checked
+    return task.options(**options).delay(*args, **kwargs)
 
 
 # --- waiting ---------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _finished(handle: Handle[Any], wait: float) -> Record | None:
         handle.get(timeout=None if wait == _EVER else wait)
     except ResultTimeout:
         raise
-    except Exception:  # noqa: BLE001, S110 - the task's own; the record below tells it
+    except Exception:  # noqa: BLE001 - the task's own; the record below tells it
         pass
     try:
         return handle.record()

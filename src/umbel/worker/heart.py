@@ -92,6 +92,7 @@ class Heart:
         self._host_thread = 0
         self._thread = threading.Thread(target=self._serve, name="umbel-heart", daemon=True)
         self._trouble = False
+        self._beaten: float | None = None
         self._enlisted = life.incarnation
         self._beats = 0
         self._control_changed = True
@@ -112,6 +113,16 @@ class Heart:
         if self._loop is not None and self._stop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join, 10)
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def beat_age(self) -> float | None:
+        """Seconds since the last beat that got through; None before the first."""
+        return None if self._beaten is None else self._clock.monotonic() - self._beaten
 
     def _serve(self) -> None:
         asyncio.run(self._main())
@@ -135,6 +146,7 @@ class Heart:
             beaten = await self._try_to_beat(intake, last)
             if beaten:
                 last, fenced = began, False
+                self._beaten = began
             elif not fenced and self._clock.monotonic() - last > self._lease * FENCE_AT:
                 fenced = True
                 self._body.lost_everything(self._life.incarnation)

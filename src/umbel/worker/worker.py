@@ -305,6 +305,26 @@ class Worker:
         """How many tasks run."""
         return self._coroutines.running + self._threads.running
 
+    @property
+    def paused(self) -> tuple[str, ...]:
+        """What it has been told is paused: ``all``, ``queue mail``, ``task tasks.add``."""
+        return self._paused
+
+    @property
+    def lease(self) -> float:
+        """Seconds without a heartbeat after which others take its jobs."""
+        return self._options.lease
+
+    @property
+    def heart_alive(self) -> bool:
+        """Whether the heart's thread runs."""
+        return self._heart.alive
+
+    @property
+    def beat_age(self) -> float | None:
+        """Seconds since the last heartbeat that got through; None before the first."""
+        return self._heart.beat_age
+
     def free(self) -> Demand:
         """What could start this very moment."""
         io = self._options.io - self._coroutines.running

@@ -51,7 +51,7 @@ def explaining(address: str) -> Iterator[None]:
 
 def explain(error: psycopg.Error, address: str) -> UmbelError:
     """Ours for theirs."""
-    text = error.diag.message_primary or str(error).strip() or type(error).__name__
+    text = error.diag.message_primary or " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, _NO_SCHEMA):
         return SchemaError(
             f"{address} has no Umbel schema, or an older one ({text}); run: umbel db migrate"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
@@ -151,10 +151,11 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # --- publishing -------------------------------------------------------------------------
 
-    @initialize()
-    def two_workers_start(self) -> None:
+    @initialize(batch=st.lists(specs, min_size=1, max_size=6))
+    def two_workers_start_and_find_work(self, batch: list[dict[str, Any]]) -> None:
         self.enlist(0)
         self.enlist(1)
+        self._publish([self._made(spec) for spec in batch], 0)
 
     @rule(batch=st.lists(specs, min_size=1, max_size=4), side=sides)
     def publish(self, batch: list[dict[str, Any]], side: int) -> None:
@@ -190,7 +191,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.alive)
     @rule(pick=which, side=sides, leaves=st.booleans())
     def a_worker_is_gone(self, pick: int, side: int, leaves: bool) -> None:
-        owner = _pick(sorted(self.model.alive, key=self.owners.index), pick)
+        owner = self._living(pick)
         registry = self.sides[side].registry
         if leaves:
             self._run(registry.leave(owner))
@@ -209,7 +210,18 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(pick=which, queues=some_queues, io=st.integers(0, 3), cpu=st.integers(0, 3), side=sides)
     def fetch(self, pick: int, queues: tuple[str, ...], io: int, cpu: int, side: int) -> None:
-        owner, demand = _pick(self.owners, pick % 4), Demand(io, cpu)
+        self._fetch(_pick(self.owners, pick % 4), queues, Demand(io, cpu), side)
+
+    @precondition(lambda self: self.model.alive)
+    @rule(pick=which, side=sides)
+    def fetch_plenty(self, pick: int, side: int) -> None:
+        self._fetch(self._living(pick), QUEUES, Demand(3, 3), side)
+
+    def _living(self, pick: int) -> str:
+        found: str = _pick(sorted(self.model.alive, key=self.owners.index), pick)
+        return found
+
+    def _fetch(self, owner: str, queues: Sequence[str], demand: Demand, side: int) -> None:
         try:
             got = self._run(self.sides[side].broker.fetch(queues, demand, owner, 0))
         except LeaseLost:
@@ -232,7 +244,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def extend(
         self, pick: int, keeps: list[bool], recent: bool, stale: list[int], side: int
     ) -> None:
-        owner = _pick(sorted(self.model.alive, key=self.owners.index), pick)
+        owner = self._living(pick)
         if isinstance(self.clock, FakeClock):
             self.clock.advance(1)
         mine = [d.lease for d in self.deliveries if d.lease.owner == owner]
@@ -248,8 +260,24 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.deliveries)
     @rule(batch=st.lists(ends, min_size=1, max_size=3), side=sides)
     def settle(self, batch: list[tuple[int, Outcome, bool, bool]], side: int) -> None:
-        chosen = {_pick(self.deliveries, end[0]).lease: end for end in batch}
-        settlements = [self._settlement(*end) for end in chosen.values()]
+        chosen = {_pick(self.deliveries, end[0]).id: end for end in batch}
+        self._settle([self._settlement(self.deliveries, *end) for end in chosen.values()], side)
+
+    @precondition(lambda self: self.held())
+    @rule(end=ends, side=sides)
+    def settle_what_is_held(self, end: tuple[int, Outcome, bool, bool], side: int) -> None:
+        self._settle([self._settlement(self.held(), *end)], side)
+
+    @precondition(lambda self: self.held())
+    @rule(pick=which, side=sides)
+    def interrupt(self, pick: int, side: int) -> None:
+        self._settle([settlement(_pick(self.held(), pick), Interrupted("stopping"))], side)
+
+    def held(self) -> list[Delivery]:
+        """Deliveries whose lease is the one that counts."""
+        return [d for d in self.deliveries if self.model.holds(d.lease)]
+
+    def _settle(self, settlements: list[Settlement], side: int) -> None:
         refused = self._run(self.sides[side].broker.settle(settlements))
         for one in settlements:
             accepted = one.lease not in refused
@@ -271,10 +299,12 @@ class BrokerMachine(RuleBasedStateMachine):
         runs = {job.id: job.fence for job in self.model.live() if job.state is State.RUNNING}
         return [d for d in self.deliveries if d.lease.fence < runs.get(d.id, 0)]
 
-    def _settlement(self, pick: int, outcome: Outcome, keep: bool, follows: bool) -> Settlement:
+    def _settlement(
+        self, known: list[Delivery], pick: int, outcome: Outcome, keep: bool, follows: bool
+    ) -> Settlement:
         follow_ups = (self._made(PLAIN),) if follows else ()
-        delivery = _pick(self.deliveries, pick)
-        return settlement(delivery, self._delayed(outcome), keep=keep, follow_ups=follow_ups)
+        ended = self._delayed(outcome)
+        return settlement(_pick(known, pick), ended, keep=keep, follow_ups=follow_ups)
 
     @rule()
     def time_passes(self) -> None:
@@ -291,34 +321,27 @@ class BrokerMachine(RuleBasedStateMachine):
         assert answer == self.model.cancel(jobs, "not wanted")
 
     @rule(what=scopes, side=sides)
-    def pause(self, what: tuple[Scope, str], side: int) -> None:
-        self._run(self.sides[side].control.pause(*what, "by the machine"))
-        self.model.pauses.add(what)
+    def pause_or_resume(self, what: tuple[Scope, str], side: int) -> None:
+        control = self.sides[side].control
+        if self.model.pauses:  # one at a time, or nothing would ever run
+            scope, name = self.model.pauses.pop()
+            self._run(control.resume(scope, name))
+        else:
+            self._run(control.pause(*what, "by the machine"))
+            self.model.pauses.add(what)
 
-    @precondition(lambda self: self.model.pauses)
-    @rule(pick=which, side=sides)
-    def resume(self, pick: int, side: int) -> None:
-        scope, name = _pick(sorted(self.model.pauses), pick)
-        self._run(self.sides[side].control.resume(scope, name))
-        self.model.pauses.discard((scope, name))
-
-    @rule(queue=queue_names, side=sides)
-    def purge(self, queue: str, side: int) -> None:
-        idle = self.model.idle(queue)
-        assert self._run(self.sides[side].broker.purge(queue)) == len(idle)
-        for job in idle:
-            job.end(State.CANCELLED)
-
-    @rule(side=sides, source=queue_names)
-    def move(self, side: int, source: str) -> None:
-        broker = self.sides[side].broker
-        target = QUEUES[QUEUES[0] == source]
-        if not broker.capabilities.move:
-            return
-        idle = self.model.idle(source)
-        assert self._run(broker.move(source, target)) == len(idle)
-        for job in idle:
-            job.queue = target
+    @rule(queue=queue_names, moves=st.booleans(), side=sides)
+    def clear_a_queue(self, queue: str, moves: bool, side: int) -> None:
+        broker, idle = self.sides[side].broker, self.model.idle(queue)
+        if moves and broker.capabilities.move:
+            target = QUEUES[QUEUES[0] == queue]
+            assert self._run(broker.move(queue, target)) == len(idle)
+            for job in idle:
+                job.queue = target
+        elif not moves:
+            assert self._run(broker.purge(queue)) == len(idle)
+            for job in idle:
+                job.end(State.CANCELLED)
 
     @precondition(lambda self: self.published)
     @rule(picks=st.lists(which, min_size=1, max_size=3), side=sides)

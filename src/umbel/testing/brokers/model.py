@@ -28,6 +28,7 @@ from umbel.messages import (
     State,
     Succeeded,
 )
+from umbel.stores.control import Scope
 
 
 @dataclass(kw_only=True)
@@ -86,7 +87,7 @@ class Model:
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
         self.alive: set[str] = set()
-        self.pauses: set[tuple[str, str]] = set()
+        self.pauses: set[tuple[Scope, str]] = set()
 
     def publish(self, envelopes: Sequence[Envelope], now: float) -> list[tuple[str, bool]]:
         """Ids and whether each was there before. Raises KeyTaken, and then nothing happened."""
@@ -132,7 +133,7 @@ class Model:
         return [job for job in self.jobs.values() if not job.state.finished]
 
     def _paused(self, job: Job) -> bool:
-        stops = {("all", ""), ("queue", job.queue), ("task", job.task)}
+        stops: set[tuple[Scope, str]] = {("all", ""), ("queue", job.queue), ("task", job.task)}
         return bool(stops & self.pauses)
 
     def candidates(self, queues: Collection[str], now: float) -> list[Job]:

@@ -1,0 +1,28 @@
+"""The application that ``umbel bench`` measures; its worker runs in a process of its own.
+
+Where it publishes to is told by UMBEL_URL and UMBEL_NAMESPACE, as for any application.
+"""
+
+from __future__ import annotations
+
+from umbel.app import Umbel
+from umbel.clock import SystemClock
+
+IO, CPU, IDLE = "bench-io", "bench-cpu", "bench-idle"
+
+app = Umbel()
+
+
+@app.task(queue=IO)
+async def nothing_async(number: int) -> int:
+    return number
+
+
+@app.task(queue=CPU)
+def nothing_sync(number: int) -> int:
+    return number
+
+
+@app.task(queue=IDLE)
+async def now() -> float:
+    return SystemClock().now()

@@ -1,0 +1,76 @@
+"""What ``umbel dev`` says first: what it found, and what to do with it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from umbel.app import Umbel
+from umbel.cli.answers import say
+from umbel.tasks import Task
+
+_KINDS = {"io": "async def, a coroutine", "cpu": "def, a thread"}
+_SAMPLES: dict[Any, tuple[str, ...]] = {
+    int: ("1", "2", "3"),
+    float: ("1.5", "2.5", "3.5"),
+    str: ("hello", "world", "again"),
+    bool: ("true", "false", "true"),
+}
+
+
+def facts(app: Umbel, address: str) -> dict[str, Any]:
+    """What was found, for programs."""
+    return {
+        "app": address,
+        "url": app.settings.public()["broker"],
+        "namespace": app.settings.namespace,
+        "tasks": [
+            {"name": task.name, "queue": task.declared.queue, "kind": task.kind}
+            for task in app.registry
+        ],
+    }
+
+
+def greet(app: Umbel, address: str, changed: str, *, watching: bool) -> None:
+    """Say it to people; briefly after a reload."""
+    if changed:
+        say(f"reloaded: {changed} changed")
+        return
+    from umbel import __version__
+
+    say(f"umbel {__version__} dev")
+    say(f"  app    {address}")
+    say(f"  url    {app.settings.public()['broker']}   namespace {app.settings.namespace}")
+    tasks = list(app.registry)
+    width = max((len(task.name) for task in tasks), default=0)
+    queue = max((len(task.declared.queue) for task in tasks), default=0)
+    for label, task in zip(["tasks", *[""] * len(tasks)], tasks, strict=False):
+        kind = _KINDS.get(task.kind, task.kind)
+        say(f"  {label:6} {task.name:{width}}   queue {task.declared.queue:{queue}}   {kind}")
+    if tasks:
+        say(f"  send   umbel -A {address} send {_example(tasks[0])}")
+    else:
+        say("  tasks  none: put @app.task above a function")
+    say("  stop   Ctrl-C" + ("; reloads when the code changes" if watching else ""))
+    say()
+
+
+def _example(task: Task[..., Any]) -> str:
+    words = [task.name]
+    required = [
+        parameter
+        for parameter in task.parameters.signature.parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    for place, parameter in enumerate(required):
+        samples = _SAMPLES.get(_annotation(parameter), ())
+        words.append(samples[place % 3] if samples else parameter.name.upper())
+    return " ".join(words)
+
+
+def _annotation(parameter: inspect.Parameter) -> Any:
+    """The class, also where annotations are text."""
+    named = {kind.__name__: kind for kind in _SAMPLES}
+    found = parameter.annotation
+    return named.get(found, found) if isinstance(found, str) else found

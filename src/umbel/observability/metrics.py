@@ -1,0 +1,158 @@
+"""Counters and gauges from telemetry, in Prometheus' text format."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from umbel.telemetry import events
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_MAX_TASKS = 1_000
+"""Names beyond these count as ``other``: messages from outside may name anything."""
+
+_OUTCOMES: dict[type[events.Event], str] = {
+    events.JobSucceeded: "succeeded",
+    events.JobRetried: "retried",
+    events.JobBuried: "buried",
+    events.JobRejected: "rejected",
+    events.JobSnoozed: "snoozed",
+    events.JobInterrupted: "interrupted",
+    events.JobCancelled: "cancelled",
+    events.JobExpired: "expired",
+    events.OutcomeRefused: "refused",
+    events.DuplicateDiscarded: "duplicate",
+}
+
+Labels = tuple[tuple[str, str], ...]
+Kind = Literal["counter", "gauge", "summary"]
+
+HELP: dict[str, tuple[Kind, str]] = {
+    "umbel_jobs_started_total": ("counter", "Runs begun, by task."),
+    "umbel_jobs_total": ("counter", "Runs ended, by task and outcome."),
+    "umbel_job_seconds": ("summary", "How long runs took that succeeded or failed, by task."),
+    "umbel_jobs_recovered_total": ("counter", "Jobs of dead workers put back or buried."),
+    "umbel_workers_lost_total": ("counter", "Other workers found dead."),
+    "umbel_leases_lost_total": ("counter", "Times this worker lost all its leases."),
+    "umbel_loop_blocked_total": ("counter", "Times the event loop was found blocked."),
+    "umbel_stalls_total": ("counter", "Times work waited, slots were free, nothing was fetched."),
+    "umbel_service_failures_total": ("counter", "Failures of a service, which was started again."),
+    "umbel_unreachable_total": ("counter", "Times a server could not be reached, by service."),
+    "umbel_unreachable": ("gauge", "1 while a service cannot reach its server."),
+    "umbel_records_pruned_total": ("counter", "Old job records forgotten."),
+    "umbel_running": ("gauge", "Tasks running now."),
+    "umbel_free_slots": ("gauge", "Tasks that could start now, by kind."),
+    "umbel_paused": ("gauge", "Pauses this worker has seen."),
+    "umbel_stopping": ("gauge", "1 while the worker is stopping."),
+    "umbel_last_beat_seconds": ("gauge", "Seconds since the last heartbeat that got through."),
+    "umbel_last_fetch_seconds": ("gauge", "Seconds since the last fetch returned."),
+    "umbel_loop_lag_seconds": ("gauge", "How late the event loop ran its last timer."),
+    "umbel_log_lines_lost_total": ("counter", "Log lines that could not be written."),
+}
+"""Every metric on one page."""
+
+Gauge = Callable[[], Iterable[tuple[str, Labels, float]]]
+
+
+class Metrics:
+    """Counts events. Called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: dict[tuple[str, Labels], float] = {}
+        self._tasks: set[str] = set()
+        self._gauges: list[Gauge] = []
+
+    def watch(self, gauge: Gauge) -> None:
+        """Ask this, too, whenever metrics are rendered."""
+        self._gauges.append(gauge)
+
+    @property
+    def unreachable(self) -> list[str]:
+        """Services that cannot reach their server right now."""
+        with self._lock:
+            return sorted(
+                dict(labels)["service"]
+                for (name, labels), value in self._values.items()
+                if name == "umbel_unreachable" and value
+            )
+
+    def hear(self, event: events.Event) -> None:
+        """Count an event: subscribe this to telemetry."""
+        with self._lock:
+            if isinstance(event, events.JobEvent):
+                self._count_job(event)
+            else:
+                self._count(event)
+
+    def render(self) -> str:
+        """Everything in Prometheus' text format."""
+        with self._lock:
+            values = dict(self._values)
+        for gauge in self._gauges:
+            values.update({(name, labels): value for name, labels, value in gauge()})
+        lines: list[str] = []
+        for name, (kind, text) in HELP.items():
+            names = (f"{name}_sum", f"{name}_count") if kind == "summary" else (name,)
+            samples = sorted((k, v) for k, v in values.items() if k[0] in names)
+            if samples:
+                lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+                lines += [f"{key[0]}{_labels(key[1])} {value:.17g}" for key, value in samples]
+        return "\n".join(lines) + "\n"
+
+    def _add(self, name: str, value: float = 1.0, **labels: str) -> None:
+        key = (name, tuple(labels.items()))
+        self._values[key] = self._values.get(key, 0.0) + value
+
+    def _count_job(self, event: events.JobEvent) -> None:
+        task = self._known(event.task)
+        if isinstance(event, events.JobStarted):
+            self._add("umbel_jobs_started_total", task=task)
+            return
+        self._add("umbel_jobs_total", task=task, outcome=_OUTCOMES.get(type(event), "other"))
+        if isinstance(event, events.JobSucceeded | events.JobRetried | events.JobBuried):
+            self._add("umbel_job_seconds_sum", event.seconds, task=task)
+            self._add("umbel_job_seconds_count", task=task)
+
+    def _count(self, event: events.Event) -> None:
+        match event:
+            case events.JobsRecovered(jobs=jobs):
+                self._add("umbel_jobs_recovered_total", jobs)
+            case events.RecordsPruned(records=records):
+                self._add("umbel_records_pruned_total", records)
+            case events.WorkerLost():
+                self._add("umbel_workers_lost_total")
+            case events.WorkerAlone():
+                self._add("umbel_leases_lost_total")
+            case events.LoopBlocked():
+                self._add("umbel_loop_blocked_total")
+            case events.Stalled():
+                self._add("umbel_stalls_total")
+            case events.ServiceFailed(service=service):
+                self._add("umbel_service_failures_total", service=service)
+            case events.Unreachable(service=service):
+                self._add("umbel_unreachable_total", service=service)
+                self._values["umbel_unreachable", (("service", service),)] = 1.0
+            case events.Reachable(service=service):
+                self._values["umbel_unreachable", (("service", service),)] = 0.0
+
+    def _known(self, task: str) -> str:
+        if task in self._tasks:
+            return task
+        if len(self._tasks) >= _MAX_TASKS:
+            return "other"
+        self._tasks.add(task)
+        return task
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+
+
+def _escaped(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return escaped.encode("utf-8", "replace").decode()

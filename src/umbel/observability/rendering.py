@@ -1,0 +1,129 @@
+"""One line of text for one set of fields: JSON for programs, colours for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+Fields = Mapping[str, Any]
+Render = Callable[[Fields], str]
+
+_BLOCKS = ("exception", "traceback", "stack")
+_JOB = ("job", "attempt", "trace")
+_COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except Exception as error:  # noqa: BLE001 - a user's __repr__ may raise anything
+        return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+_encode = msgspec.json.Encoder(enc_hook=_shown).encode
+
+
+def json_line(fields: Fields) -> str:
+    """One JSON object. A value without a JSON form is shown as Python shows it."""
+    stamped = dict(fields, time=_iso(fields["time"]))
+    try:
+        return _encode(stamped).decode()
+    except Exception:  # noqa: BLE001 - odd keys, lone surrogates, cycles: show what can be shown
+        return _encode({_clean(k): _plain(v) for k, v in stamped.items()}).decode()
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float | None):
+        return value
+    return _clean(value if isinstance(value, str) else _shown(value))
+
+
+def _clean(text: Any) -> str:
+    return str(text).encode("utf-8", "backslashreplace").decode()
+
+
+# --- for people ------------------------------------------------------------------------------
+
+
+def pretty(*, colours: bool, brief: bool = False) -> Render:
+    """Time, level, what happened, then the fields; tracebacks as a block below.
+
+    ``brief`` leaves out the trace, and the attempt when it is the first.
+    """
+
+    def paint(text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if colours and text else text
+
+    def render(fields: Fields) -> str:
+        level = str(fields.get("level", "info"))
+        clock = datetime.fromtimestamp(fields["time"]).strftime("%H:%M:%S.%f")[:-3]
+        hidden = _brief(fields) if brief else set()
+        colour = _COLOURS.get(level, "0")
+        words = [paint(clock, "2"), paint(f"{level:7}", colour), paint(_headline(fields), "1")]
+        words += [f"{paint(f'{name}=', '2')}{value}" for name, value in _pairs(fields, hidden)]
+        blocks = [paint(_indented(str(fields[b])), "2") for b in _BLOCKS if fields.get(b)]
+        return "\n".join([" ".join(words), *blocks])
+
+    return render
+
+
+def _brief(fields: Fields) -> set[str]:
+    return {"trace"} if fields.get("attempt", 1) != 1 else {"trace", "attempt"}
+
+
+def _headline(fields: Fields) -> str:
+    """What happened, and how long it took; a job's event begins with the task's short name."""
+    text = _printable(str(fields.get("event", ""))).replace("\n", "\n    ")
+    if fields.get("about") == "job":
+        text = f"{str(fields.get('task', '')).rpartition('.')[2]} {text}"
+        if _took_inline(fields):
+            text += f" in {_duration(fields['seconds'])}"
+    return f"{text:34}"
+
+
+def _took_inline(fields: Fields) -> bool:
+    """``succeeded in 4 ms`` reads well; ``will be tried again in 4 ms`` would say another thing."""
+    return fields.get("level") == "info" and "seconds" in fields
+
+
+def _pairs(fields: Fields, hidden: set[str]) -> list[tuple[str, str]]:
+    told = {"time", "level", "event", "about", *_BLOCKS, *_JOB}
+    if fields.get("about") == "job":
+        told |= {"task", "seconds"} if _took_inline(fields) else {"task"}
+    names = [name for name in fields if name not in told]
+    names += [name for name in _JOB if name in fields and name not in hidden]
+    return [
+        ("took", _duration(fields[name])) if name == "seconds" else (name, _inline(fields[name]))
+        for name in names
+    ]
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, tuple | list) and all(isinstance(item, str) for item in value):
+        return ",".join(value) or "-"
+    text = value if isinstance(value, str) else _shown(value)
+    bare = text.isprintable() and text != "" and '"' not in text
+    return text if bare else _shown(text)
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in _printable(text).rstrip().splitlines())
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
