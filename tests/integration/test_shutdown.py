@@ -357,7 +357,10 @@ def test_what_an_abandoned_thread_returns_later_is_not_recorded(memory: Umbel) -
     @memory.task(retry=0)
     def stubborn() -> str:
         runs.set()
-        hold.wait()
+        try:
+            hold.wait()
+        except BaseException:  # the stop is heard at last, and ignored
+            pass
         left.set()
         return "too late"
 
@@ -421,22 +424,18 @@ def test_a_coroutine_that_finishes_its_work_when_told_to_stop_has_succeeded(memo
 
 def test_a_cancelled_job_stays_cancelled_though_its_worker_stops_too(memory: Umbel) -> None:
     """Cancelled is the stronger word: the job must not go back to its queue."""
-    heard, runs, told, go = Heard(memory), Signal("start"), Signal("the stop"), Signal("the end")
+    runs, told = Signal("the start"), Signal("the cancellation")
 
     @memory.task(retry=0)
     def work() -> None:
-        from umbel import current
-
         try:
             runs.set()
             while True:
                 time.sleep(0.001)
-        except BaseException:
+        finally:
             told.set()
-            while not go:  # the second stop hits here
+            while True:  # cleans up for so long that the worker's own stop hits it too
                 time.sleep(0.001)
-            current.checkpoint()
-            raise
 
     running = start(memory, grace=0)
     handle = work.delay()
@@ -444,9 +443,7 @@ def test_a_cancelled_job_stays_cancelled_though_its_worker_stops_too(memory: Umb
     handle.cancel("not wanted")
     told.wait()
     running.stop()
-    heard.wait(events.WorkerStopping)
     running.join(SOON)
-    go.set()
     assert handle.state is State.CANCELLED
 
 

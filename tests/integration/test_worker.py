@@ -655,9 +655,8 @@ def test_a_coroutine_that_takes_too_long_is_stopped(app: Umbel) -> None:
         finally:
             stopped.set()
 
-    with working(app):
-        with pytest.raises(TimeoutError, match=r"0\.1 s"):
-            slow.delay().get(timeout=60)
+    with working(app), pytest.raises(TimeoutError, match=r"0\.1 s"):
+        slow.delay().get(timeout=60)
     assert stopped
 
 
@@ -672,9 +671,8 @@ def test_a_thread_that_takes_too_long_is_stopped(app: Umbel) -> None:
         finally:
             stopped.set()
 
-    with working(app):
-        with pytest.raises(TimeoutError, match=r"0\.1 s"):
-            slow.delay().get(timeout=60)
+    with working(app), pytest.raises(TimeoutError, match=r"0\.1 s"):
+        slow.delay().get(timeout=60)
     assert stopped
 
 
@@ -694,9 +692,8 @@ def test_a_call_may_bring_its_own_timeout(memory: Umbel) -> None:
     async def slow() -> None:
         await asyncio.sleep(3600)
 
-    with working(memory):
-        with pytest.raises(TimeoutError):
-            slow.options(timeout=0.05).delay().get(timeout=60)
+    with working(memory), pytest.raises(TimeoutError):
+        slow.options(timeout=0.05).delay().get(timeout=60)
 
 
 def test_a_timeout_does_not_hit_the_next_job_of_the_same_thread(memory: Umbel) -> None:
@@ -807,7 +804,7 @@ def test_except_exception_does_not_keep_a_cancelled_thread_alive(memory: Umbel) 
             try:
                 runs.set()
                 time.sleep(0.001)
-            except Exception:  # noqa: S110 - the very mistake
+            except Exception:
                 pass
 
     with working(memory):

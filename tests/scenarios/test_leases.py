@@ -52,8 +52,13 @@ def test_a_task_that_freezes_its_process_for_two_leases_is_recorded_once(
     [job] = desk.publish([getattr(tasks, name).s(2 * LEASE)])
     until(lambda: desk.record(job).state.finished, "the freezing task to finish")
     record = desk.record(job)
-    assert record.state is State.SUCCEEDED
-    assert Counter(attempt.ended for attempt in record.attempts)["succeeded"] == 1
+    ended = Counter(attempt.ended for attempt in record.attempts)
+    # One that holds the interpreter stops its own heart as well. It may then be taken for dead, as
+    # often as it is tried; but no run that was taken away is ever recorded as done.
+    assert ended["succeeded"] == (record.state is State.SUCCEEDED)
+    assert record.state is State.SUCCEEDED or record.deaths == 3
+    if name == "block_the_loop":
+        assert dict(ended) == {"succeeded": 1}, "the heart must beat beside a blocked loop"
 
 
 def test_a_zombie_that_wakes_with_an_old_lease_is_refused(desk: Desk, workers: Workers) -> None:

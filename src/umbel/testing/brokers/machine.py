@@ -42,7 +42,7 @@ from umbel.messages import (
 )
 from umbel.stores import JobFilter
 from umbel.stores.control import Scope
-from umbel.testing.acts import FAILURE, FAR, RESULT, settlement, worker
+from umbel.testing.acts import FAILURE, FAR, RESULT, kill, settlement, worker
 from umbel.testing.backend import DEADLINE, Backend, Backends
 from umbel.testing.brokers.model import Job, KeyTaken, Model
 from umbel.testing.clock import FakeClock
@@ -80,7 +80,7 @@ specs = st.fixed_dictionaries(
     {
         "queue": queue_names,
         "subject": st.sampled_from(TASKS),
-        "kind": st.sampled_from(("io", "cpu", "")),
+        "kind": st.sampled_from(("io", "io", "io", "cpu", "")),
         "priority": st.integers(-1, 1),
         "later": st.booleans(),
         "unique": st.sampled_from((None, None, "red", "blue")),
@@ -201,6 +201,15 @@ class BrokerMachine(RuleBasedStateMachine):
             assert self._run(registry.remove(owner, beats[owner]))
         self.model.alive.discard(owner)
 
+    @precondition(lambda self: self.held())
+    @rule(pick=which, side=sides)
+    def a_worker_dies_at_work(self, pick: int, side: int) -> None:
+        owner = _pick(self.held(), pick).lease.owner
+        self._run(kill(self.sides[side], owner))
+        self.model.alive.discard(owner)
+        self.recover(side)
+        self.enlist(side)
+
     @rule(side=sides)
     def recover(self, side: int) -> None:
         expected = self.model.recover(self.clock.now())
@@ -233,7 +242,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.model.claim(owner, queues, demand, got, self.clock.now())
             self.deliveries += got
 
-    @precondition(lambda self: self.model.alive)
+    @precondition(lambda self: self.held())
     @rule(
         pick=which,
         keeps=st.lists(st.booleans(), max_size=8),
@@ -244,7 +253,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def extend(
         self, pick: int, keeps: list[bool], recent: bool, stale: list[int], side: int
     ) -> None:
-        owner = self._living(pick)
+        owner = _pick(self.held(), pick).lease.owner
         if isinstance(self.clock, FakeClock):
             self.clock.advance(1)
         mine = [d.lease for d in self.deliveries if d.lease.owner == owner]
@@ -329,6 +338,8 @@ class BrokerMachine(RuleBasedStateMachine):
         else:
             self._run(control.pause(*what, "by the machine"))
             self.model.pauses.add(what)
+        if self.model.alive:
+            self._fetch(self._living(0), QUEUES, Demand(3, 3), side)
 
     @rule(queue=queue_names, moves=st.booleans(), side=sides)
     def clear_a_queue(self, queue: str, moves: bool, side: int) -> None:

@@ -1,0 +1,617 @@
+"""Publishing inside the caller's own transaction: with it or not at all, and never ended for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg.rows import dict_row
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.pool import NullPool
+
+from integration.conftest import HANG, PATIENCE, POSTGRES, Place, working
+from umbel import State, Umbel, Unique
+from umbel.errors import ConfigurationError, DuplicateJob, SchemaError, UnknownJob
+from umbel.messages import fresh_id
+
+
+def adder(app: Umbel) -> Any:
+    @app.task(name="add")
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    return add
+
+
+# --- every kind of connection -----------------------------------------------------------------
+
+
+@contextmanager
+def of_the_driver(place: Place) -> Iterator[Any]:
+    with closing(place.connect()) as connection:
+        yield connection
+
+
+@contextmanager
+def engine_of(place: Place) -> Iterator[sa.Engine]:
+    engine = sa.create_engine(place.sqlalchemy_url, poolclass=NullPool)
+    yield engine
+    engine.dispose()
+
+
+@contextmanager
+def of_sqlalchemy(place: Place) -> Iterator[Any]:
+    with engine_of(place) as engine, engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def session_of_sqlalchemy(place: Place) -> Iterator[Any]:
+    with engine_of(place) as engine, Session(engine) as session:
+        yield session
+
+
+class OurSession(Session):
+    """Applications make their own; SQLModel's is one such."""
+
+
+@contextmanager
+def own_session_of_sqlalchemy(place: Place) -> Iterator[Any]:
+    with engine_of(place) as engine, OurSession(engine) as session:
+        yield session
+
+
+@contextmanager
+def scoped_session_of_sqlalchemy(place: Place) -> Iterator[Any]:
+    with engine_of(place) as engine:
+        session = scoped_session(sessionmaker(engine))
+        yield session
+        session.remove()
+
+
+SYNC: dict[str, Callable[[Place], Any]] = {
+    "driver": of_the_driver,
+    "sqlalchemy connection": of_sqlalchemy,
+    "sqlalchemy session": session_of_sqlalchemy,
+    "own session class": own_session_of_sqlalchemy,
+    "scoped session": scoped_session_of_sqlalchemy,
+}
+
+
+@asynccontextmanager
+async def of_async_psycopg(place: Place) -> AsyncIterator[Any]:
+    connection = await psycopg.AsyncConnection.connect(place.url.partition("?")[0])
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def async_engine_of(place: Place) -> AsyncIterator[Any]:
+    pytest.importorskip("greenlet", reason="not run: SQLAlchemy's asyncio needs greenlet")
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    engine = create_async_engine(place.sqlalchemy_url, poolclass=NullPool)
+    yield engine
+    await engine.dispose()
+
+
+@asynccontextmanager
+async def of_async_sqlalchemy(place: Place) -> AsyncIterator[Any]:
+    async with async_engine_of(place) as engine, engine.connect() as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def session_of_async_sqlalchemy(place: Place) -> AsyncIterator[Any]:
+    async with async_engine_of(place) as engine:
+        from sqlalchemy.ext.asyncio import AsyncSession
+
+        async with AsyncSession(engine) as session:
+            yield session
+
+
+@asynccontextmanager
+async def own_session_of_async_sqlalchemy(place: Place) -> AsyncIterator[Any]:
+    async with async_engine_of(place) as engine:
+        from sqlalchemy.ext.asyncio import AsyncSession
+
+        class OurAsyncSession(AsyncSession):
+            """Applications make their own; SQLModel's is one such."""
+
+        async with OurAsyncSession(engine) as session:
+            yield session
+
+
+ASYNC: dict[str, Callable[[Place], Any]] = {
+    "psycopg": of_async_psycopg,
+    "sqlalchemy connection": of_async_sqlalchemy,
+    "sqlalchemy session": session_of_async_sqlalchemy,
+    "own session class": own_session_of_async_sqlalchemy,
+}
+
+
+@pytest.fixture(params=SYNC.values(), ids=SYNC)
+def opened(request: pytest.FixtureRequest, place: Place) -> Iterator[Any]:
+    """A connection of the caller's, of each kind, on each place, on which nothing has been done."""
+    with request.param(place) as connection:
+        yield connection
+
+
+@pytest.fixture(params=ASYNC.values(), ids=ASYNC)
+def aopened(request: pytest.FixtureRequest, postgres: Place) -> Any:
+    return lambda: request.param(postgres)
+
+
+def own_write(connection: Any, text: str) -> None:
+    """Something of the caller's own in the same transaction."""
+    is_driver = isinstance(connection, sqlite3.Connection | psycopg.Connection)
+    connection.execute(text if is_driver else sa.text(text))
+
+
+# --- its fate is the transaction's ------------------------------------------------------------
+
+
+def test_rollback_publishes_nothing(place: Place, opened: Any) -> None:
+    handle = adder(place.app()).options(connection=opened).delay(1, 2)
+    opened.rollback()
+    assert place.jobs() == []
+    with pytest.raises(UnknownJob, match=handle.id):
+        _ = handle.state
+    with pytest.raises(UnknownJob):
+        handle.get(timeout=1)
+
+
+def test_commit_publishes_once_and_the_id_was_known_before(place: Place, opened: Any) -> None:
+    handle = adder(place.app()).options(connection=opened).delay(1, 2)
+    assert place.jobs() == [], "seen before the commit"
+    opened.commit()
+    assert place.ids() == [handle.id]
+    assert handle.state is State.QUEUED
+
+
+def test_nothing_is_committed_for_the_caller(place: Place, opened: Any) -> None:
+    add = adder(place.app())
+    name = f"theirs_{fresh_id()[-12:]}"
+    own_write(opened, f"create table {name} (x integer)")
+    opened.commit()
+    own_write(opened, f"insert into {name} values (1)")
+    for number in range(3):
+        add.options(connection=opened).delay(number, number)
+    with closing(place.connect()) as other:
+        assert other.execute(f"select count(*) from {name}").fetchone() == (0,)
+    opened.rollback()
+    with closing(place.connect()) as other:
+        assert other.execute(f"select count(*) from {name}").fetchone() == (0,)
+    assert place.jobs() == []
+    own_write(opened, f"drop table {name}")
+    opened.commit()
+
+
+def test_the_callers_own_writes_and_the_job_are_committed_together(
+    place: Place, opened: Any
+) -> None:
+    add = adder(place.app())
+    name = f"theirs_{fresh_id()[-12:]}"
+    own_write(opened, f"create table {name} (x integer)")
+    own_write(opened, f"insert into {name} values (1)")
+    handle = add.options(connection=opened).delay(1, 1)
+    own_write(opened, f"insert into {name} values (2)")
+    opened.commit()
+    with closing(place.connect()) as other:
+        assert other.execute(f"select count(*) from {name}").fetchone() == (2,)
+    assert place.ids() == [handle.id]
+    own_write(opened, f"drop table {name}")
+    opened.commit()
+
+
+def test_a_transaction_that_ends_in_an_error_publishes_nothing(place: Place) -> None:
+    add = adder(place.app())
+
+    def act() -> None:
+        with engine_of(place) as engine, Session(engine) as session, session.begin():
+            add.options(connection=session).delay(1, 1)
+            raise LookupError("the caller's own trouble")
+
+    with pytest.raises(LookupError):
+        act()
+    assert place.jobs() == []
+
+
+def test_publish_many_joins_the_transaction(place: Place, opened: Any) -> None:
+    app = place.app()
+    add = adder(app).options(connection=opened)
+    app.publish_many([add.s(n, n) for n in range(50)])
+    opened.rollback()
+    assert place.jobs() == []
+    handles = app.publish_many([add.s(n, n) for n in range(50)])
+    opened.commit()
+    assert place.ids() == sorted(handle.id for handle in handles)
+
+
+def test_several_calls_and_a_second_transaction_on_one_connection(
+    place: Place, opened: Any
+) -> None:
+    add = adder(place.app()).options(connection=opened)
+    first = [add.delay(n, n).id for n in range(3)]
+    opened.commit()
+    add.delay(0, 0)
+    opened.rollback()
+    second = [add.delay(n, n).id for n in range(3)]
+    opened.commit()
+    assert place.ids() == sorted(first + second)
+
+
+def test_calls_on_two_connections_cannot_be_published_together(place: Place) -> None:
+    app = place.app()
+    add = adder(app)
+    with of_the_driver(place) as one, of_the_driver(place) as other:
+        calls = [add.options(connection=one).s(1, 1), add.options(connection=other).s(2, 2)]
+        with pytest.raises(ConfigurationError, match="share one connection"):
+            app.publish_many(calls)
+        with pytest.raises(ConfigurationError, match="share one connection"):
+            app.publish_many([add.s(1, 1), calls[0]])
+    assert place.jobs() == []
+
+
+def test_a_duplicate_leaves_the_callers_transaction_usable(place: Place, opened: Any) -> None:
+    app = place.app()
+    add = adder(app)
+    held = add.options(unique="k").delay(0, 0)
+    within = add.options(connection=opened)
+    before = within.delay(1, 1)
+    with pytest.raises(DuplicateJob) as refused:
+        within.options(unique="k").delay(2, 2)
+    assert refused.value.existing == held.id
+    same = within.options(unique=Unique("k", on_conflict="return")).delay(3, 3)
+    assert same.id == held.id
+    after = within.delay(4, 4)
+    opened.commit()
+    assert place.ids() == sorted([held.id, before.id, after.id])
+
+
+def test_publish_many_within_a_transaction_is_all_or_none_too(place: Place, opened: Any) -> None:
+    app = place.app()
+    add = adder(app)
+    held = add.options(unique="k").delay(0, 0)
+    within = add.options(connection=opened)
+    before = within.delay(1, 1)
+    with pytest.raises(DuplicateJob):
+        app.publish_many([within.s(2, 2), within.options(unique="k").s(3, 3), within.s(4, 4)])
+    opened.commit()  # the caller handled it, and goes on
+    assert place.ids() == sorted([held.id, before.id])
+
+
+def test_a_replacement_happens_with_the_transaction(place: Place, opened: Any) -> None:
+    add = adder(place.app())
+    held = add.options(unique="k").delay(0, 0)
+    replacing = add.options(connection=opened, unique=Unique("k", on_conflict="replace"))
+    replacing.delay(1, 1)
+    opened.rollback()
+    assert held.state is State.QUEUED
+    second = replacing.delay(2, 2)
+    opened.commit()
+    assert held.state is State.CANCELLED
+    assert second.state is State.QUEUED
+
+
+def test_the_same_id_is_published_once_within_and_without(place: Place, opened: Any) -> None:
+    add = adder(place.app()).options(id=fresh_id())
+    first = add.options(connection=opened).delay(1, 1)
+    assert add.options(connection=opened).delay(2, 2).id == first.id
+    opened.commit()
+    assert add.delay(3, 3).id == first.id
+    assert place.ids() == [first.id]
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_jobs_with_it(place: Place) -> None:
+    add = adder(place.app())
+    with session_of_sqlalchemy(place) as session:
+        if place.kind == "sqlite":  # sqlite3 begins late: see SQLAlchemy's notes on savepoints
+            session.execute(sa.text("begin"))
+        kept = add.options(connection=session).delay(1, 1)
+        nested = session.begin_nested()
+        add.options(connection=session).delay(2, 2)
+        nested.rollback()
+        session.commit()
+    assert place.ids() == [kept.id]
+
+
+# --- async code -------------------------------------------------------------------------------
+
+
+def test_async_rollback_publishes_nothing(postgres: Place, aopened: Any) -> None:
+    add = adder(postgres.app())
+
+    async def main() -> None:
+        async with aopened() as connection:
+            handle = await add.options(connection=connection).adelay(1, 2)
+            await connection.rollback()
+            with pytest.raises(UnknownJob):
+                await handle.aget(timeout=1)
+
+    asyncio.run(main())
+    assert postgres.jobs() == []
+
+
+def test_async_commit_publishes_once_and_the_id_was_known_before(
+    postgres: Place, aopened: Any
+) -> None:
+    app = postgres.app()
+    add = adder(app)
+
+    async def main() -> list[str]:
+        async with aopened() as connection:
+            within = add.options(connection=connection)
+            handle = await within.adelay(1, 2)
+            with pytest.raises(UnknownJob):
+                await handle.arecord()
+            more = await app.apublish_many([within.s(n, n) for n in range(10)])
+            await connection.commit()
+            assert (await handle.arecord()).state is State.QUEUED
+            return [handle.id, *(one.id for one in more)]
+
+    published = asyncio.run(main())
+    assert postgres.ids() == sorted(published)
+
+
+def test_async_duplicates_leave_the_transaction_usable(postgres: Place, aopened: Any) -> None:
+    app = postgres.app()
+    add = adder(app)
+    held = add.options(unique="k").delay(0, 0)
+
+    async def main() -> list[str]:
+        async with aopened() as connection:
+            within = add.options(connection=connection)
+            before = await within.adelay(1, 1)
+            with pytest.raises(DuplicateJob):
+                await within.options(unique="k").adelay(2, 2)
+            with pytest.raises(DuplicateJob):
+                await app.apublish_many([within.s(3, 3), within.options(unique="k").s(4, 4)])
+            after = await within.adelay(5, 5)
+            await connection.commit()
+            return [before.id, after.id]
+
+    published = asyncio.run(main())
+    assert postgres.ids() == sorted([held.id, *published])
+
+
+def test_async_code_may_use_a_blocking_connection(place: Place) -> None:
+    add = adder(place.app())
+
+    async def main() -> None:
+        with of_the_driver(place) as connection:
+            await add.options(connection=connection).adelay(1, 1)
+            connection.rollback()
+            await add.options(connection=connection).adelay(2, 2)
+            connection.commit()
+
+    asyncio.run(main())
+    assert len(place.jobs()) == 1
+
+
+# --- the shape of the caller's connection does not matter -------------------------------------
+
+
+def test_a_connection_with_rows_of_another_shape_works(place: Place) -> None:
+    add = adder(place.app())
+    held = add.options(unique="k").delay(0, 0)
+    with of_the_driver(place) as connection:
+        connection.row_factory = sqlite3.Row if place.kind == "sqlite" else dict_row
+        within = add.options(connection=connection)
+        within.delay(1, 1)
+        assert within.options(unique=Unique("k", on_conflict="return")).delay(2, 2).id == held.id
+        connection.commit()
+    assert len(place.jobs()) == 2
+
+
+def test_a_connection_in_autocommit_publishes_at_once(place: Place) -> None:
+    app = place.app()
+    add = adder(app)
+    held = add.options(unique="k").delay(0, 0)
+    with of_the_driver(place) as connection:
+        if place.kind == "sqlite":
+            connection.isolation_level = None
+        else:
+            connection.autocommit = True
+        within = add.options(connection=connection)
+        one = within.delay(1, 1)
+        assert one.state is State.QUEUED
+        many = app.publish_many([within.s(n, n) for n in range(3)])
+        with pytest.raises(DuplicateJob):
+            app.publish_many([within.s(5, 5), within.options(unique="k").s(6, 6)])
+    assert place.ids() == sorted([held.id, one.id, *(handle.id for handle in many)])
+
+
+def test_a_block_of_psycopgs_own_transaction_decides(postgres: Place) -> None:
+    add = adder(postgres.app())
+    with psycopg.connect(POSTGRES, autocommit=True) as connection:
+        with connection.transaction():
+            kept = add.options(connection=connection).delay(1, 1)
+            with pytest.raises(ZeroDivisionError), connection.transaction():
+                raise ZeroDivisionError(add.options(connection=connection).delay(2, 2))
+        with connection.transaction(force_rollback=True):
+            add.options(connection=connection).delay(3, 3)
+    assert postgres.ids() == [kept.id]
+
+
+def test_a_file_that_umbel_never_opened_says_what_to_do(tmp_path: Path) -> None:
+    add = adder(Umbel(f"sqlite:///{tmp_path}/umbel.db"))
+    with closing(sqlite3.connect(tmp_path / "umbel.db")) as connection:
+        with pytest.raises(SchemaError, match="open it once with the app's URL"):
+            add.options(connection=connection).delay(1, 1)
+        connection.execute("create table theirs (x)")  # still usable
+
+
+# --- whoever waits is woken -------------------------------------------------------------------
+
+
+def test_a_waiting_worker_is_woken_by_the_callers_commit(place: Place, opened: Any) -> None:
+    app = place.patient_app()
+    add = adder(app)
+    with working(app):
+        assert add.delay(0, 0).get(HANG) == 0
+        for number in range(3):  # from the first on, the worker waits and would not look
+            handle = add.options(connection=opened).delay(number, 1)
+            opened.commit()
+            assert handle.get(HANG) == number + 1
+
+
+def test_a_waiting_worker_is_woken_by_the_commit_of_async_code(
+    postgres: Place, aopened: Any
+) -> None:
+    app = postgres.patient_app()
+    add = adder(app)
+
+    async def main() -> None:
+        async with aopened() as connection:
+            for number in range(3):
+                handle = await add.options(connection=connection).adelay(number, 1)
+                await connection.commit()
+                assert await handle.aget(HANG) == number + 1
+
+    with working(app):
+        asyncio.run(main())
+
+
+WAIT = """
+import asyncio
+from umbel.stores import WorkerEntry
+from umbel.brokers import Demand
+async def main():
+    backend = app.site.open()
+    backend.broker._safety_poll = float(sys.argv[3])
+    await backend.registry.enlist(WorkerEntry(
+        incarnation="00000000-0000-7000-8000-000000000001", name="w", host="h", pid=1,
+        queues=("default",), io=1, cpu=9, lease=3600.0, tasks=()))
+    print("ready", flush=True)
+    for _ in range(3):
+        found = []
+        while not found:
+            found = await backend.broker.fetch(
+                ["default"], Demand(0, 9), "00000000-0000-7000-8000-000000000001", 3600)
+        print(found[0].id, flush=True)
+    await backend.close()
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_waits_is_woken_by_the_callers_commit(place: Place) -> None:
+    from integration.conftest import PROLOGUE
+
+    add = adder(place.app())
+    command = [sys.executable, "-c", PROLOGUE + WAIT, place.url, place.namespace, f"{PATIENCE}"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as waiting,
+        of_the_driver(place) as connection,
+    ):
+        try:
+            assert waiting.stdout is not None
+            assert waiting.stdout.readline().strip() == "ready"
+            for number in range(3):
+                handle = add.options(connection=connection).delay(number, number)
+                connection.commit()
+                assert _line(waiting) == handle.id
+            assert waiting.wait(HANG) == 0
+        finally:
+            waiting.kill()
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    import select
+
+    assert process.stdout is not None
+    heard, _, _ = select.select([process.stdout], [], [], HANG)
+    assert heard, "the process was not woken"
+    return process.stdout.readline().strip()
+
+
+# --- what cannot be published with ------------------------------------------------------------
+
+
+def wrong_for_sqlite(place: Place) -> Iterator[Any]:
+    with psycopg.connect(POSTGRES) as connection:
+        yield connection
+
+
+def wrong_for_postgres(place: Place) -> Iterator[Any]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        yield connection
+
+
+def test_a_connection_of_another_database_is_refused_with_a_remedy(
+    place: Place, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue("postgres")
+    other = wrong_for_sqlite if place.kind == "sqlite" else wrong_for_postgres
+    wanted = "sqlite3" if place.kind == "sqlite" else "psycopg"
+    add = adder(place.app())
+    for connection in other(place):
+        with pytest.raises(ConfigurationError, match=f"(?s)connection.*{wanted}"):
+            add.options(connection=connection).delay(1, 1)
+        with pytest.raises(ConfigurationError, match=f"(?s)connection.*{wanted}"):
+            asyncio.run(add.options(connection=connection).adelay(1, 1))
+    assert place.jobs() == []
+
+
+@pytest.mark.parametrize("thing", ["dsn=x", 42, object(), ["c"]], ids=lambda t: type(t).__name__)
+def test_what_is_no_connection_is_refused_with_a_remedy(place: Place, thing: Any) -> None:
+    add = adder(place.app()).options(connection=thing)
+    with pytest.raises(ConfigurationError, match="connection"):
+        add.delay(1, 1)
+    with pytest.raises(ConfigurationError, match="connection"):
+        asyncio.run(add.adelay(1, 1))
+
+
+def test_an_engine_is_refused_with_a_remedy(place: Place) -> None:
+    with engine_of(place) as engine:
+        add = adder(place.app()).options(connection=engine)
+        with pytest.raises(ConfigurationError, match=r"connection.*(connect|session)"):
+            add.delay(1, 1)
+
+
+def test_a_session_of_another_database_is_refused_with_a_remedy(
+    sqlite: Place, postgres: Place
+) -> None:
+    with session_of_sqlalchemy(sqlite) as session:
+        add = adder(postgres.app()).options(connection=session)
+        with pytest.raises(ConfigurationError, match="connection"):
+            add.delay(1, 1)
+    with session_of_sqlalchemy(postgres) as session:
+        add = adder(sqlite.app()).options(connection=session)
+        with pytest.raises(ConfigurationError, match="connection"):
+            add.delay(1, 1)
+
+
+def test_an_async_connection_in_sync_code_is_pointed_to_adelay(
+    postgres: Place, aopened: Any
+) -> None:
+    add = adder(postgres.app())
+
+    async def main() -> None:
+        async with aopened() as connection:
+            with pytest.raises(ConfigurationError, match="adelay"):
+                add.options(connection=connection).delay(1, 1)
+
+    asyncio.run(main())
+    assert postgres.jobs() == []
+
+
+def test_a_closed_connection_is_refused_and_nothing_published(place: Place) -> None:
+    from umbel.errors import UmbelError
+
+    connection = place.connect()
+    connection.close()
+    with pytest.raises(UmbelError, match="closed"):
+        adder(place.app()).options(connection=connection).delay(1, 1)
+    assert place.jobs() == []
