@@ -48,9 +48,11 @@ class MessageTooLarge(UmbelError, ValueError):
 class BadMessage(UmbelError, ValueError):
     """Bytes from outside cannot be read as a message. ``field`` names the part that is wrong."""
 
-    def __init__(self, field: str, why: str) -> None:
+    def __init__(self, field: str, why: str, *, unsupported: bool = False) -> None:
         super().__init__(f"{field}: {why}")
         self.field = field
+        self.unsupported = unsupported
+        """The type asked for has no wire form, whatever the value."""
 
 
 class UnknownTask(UmbelError, LookupError):

@@ -6,16 +6,22 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from running import postgres_schema
+
+from umbel import __version__
+from umbel.cli.entry import COMMANDS
 
 PATIENCE = 60.0
 """Seconds after which a test is taken to hang. Nothing else is ever measured."""
@@ -156,8 +162,6 @@ def shell(tmp_path: Path) -> Shell:
 
 def wait_until(true: Callable[[], bool]) -> None:
     """For what only the store knows."""
-    import time
-
     until = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < until
@@ -168,19 +172,13 @@ def wait_until(true: Callable[[], bool]) -> None:
 
 
 def test_version_and_help(shell: Shell) -> None:
-    from umbel import __version__
-
     assert shell.run("--version", app=None).stdout == f"umbel {__version__}\n"
     told = shell.run("--help", app=None).stdout
     for command in ("worker", "dev", "send", "jobs", "queues", "pause", "db", "bench"):
         assert command in told
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["bench", "completion", "config", "db", "dev", "health", "jobs", "pause", "queues"]
-    + ["resume", "send", "worker", "workers"],
-)
+@pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_explains_itself(shell: Shell, command: str) -> None:
     done = shell.run(command, "--help", app=None)
     assert done.returncode == 0
@@ -297,7 +295,7 @@ def test_a_server_that_never_answers_is_given_up_on(shell: Shell) -> None:
         shell.env["UMBEL_URL"] = f"postgresql://postgres@127.0.0.1:{port}/test"
         done = shell.run("jobs", "list")
     assert done.returncode == 3
-    assert "answer" in done.stderr
+    assert "check that the server runs" in done.stderr
 
 
 def test_a_missing_schema_says_how_to_make_it(shell: Shell) -> None:
@@ -598,8 +596,6 @@ def test_every_line_of_a_worker_is_json_and_names_the_job(shell: Shell) -> None:
 
 
 def test_a_worker_serves_its_probe(shell: Shell) -> None:
-    from urllib.request import urlopen
-
     with shell.worker("--probe", "127.0.0.1:0") as worker:
         address = json.loads(worker.wait_for("probe serves"))["address"]
         shell.say("send", "add", "1", "2", "--wait")
@@ -626,10 +622,8 @@ def test_wrong_options_of_a_worker_are_named(shell: Shell) -> None:
 
 def test_an_application_that_configures_logging_itself_has_the_last_word(shell: Shell) -> None:
     (shell.folder / "own.py").write_text(
-        "import logging, logging.config\n"
-        "logging.config.dictConfig({'version': 1, 'formatters': {'f': {'format': 'OWN %(message)s'}},"
-        "'handlers': {'h': {'class': 'logging.StreamHandler', 'formatter': 'f'}},"
-        "'root': {'handlers': ['h'], 'level': 'INFO'}})\n" + TASKS
+        "import logging\n"
+        "logging.basicConfig(format='OWN %(message)s', level='INFO', force=True)\n" + TASKS
     )
     with shell.start("worker", "--log-format", "json", app="own") as worker:
         worker.wait_for('"worker started"')
@@ -707,12 +701,7 @@ def test_an_application_that_cannot_be_imported_ends_all_processes(shell: Shell)
 
 def test_a_server_that_goes_away_never_ends_a_worker(shell: Shell) -> None:
     with shell.worker("--lease", "1") as worker:
-        database = shell.folder / "umbel.db"
-        hidden = shell.folder / "hidden"
-        hidden.mkdir()
-        import sqlite3
-
-        blocker = sqlite3.connect(database, isolation_level=None)
+        blocker = sqlite3.connect(shell.folder / "umbel.db", isolation_level=None)
         blocker.execute("begin exclusive")
         worker.wait_for("cannot be reached")
         blocker.execute("rollback")
@@ -730,8 +719,6 @@ def test_bench_measures_and_leaves_nothing_behind(shell: Shell) -> None:
     assert done.returncode == 0, done.stderr
     names = {measure["name"] for measure in json.loads(done.stdout)["measures"]}
     assert {"publish, in bulk", "drain, async def", "round trip, p99", "import umbel"} <= names
-    import sqlite3
-
     connection = sqlite3.connect(shell.folder / "bench.db")
     left = [connection.execute(f"select count(*) from {t}").fetchone() for t in ("job", "record")]
     connection.close()

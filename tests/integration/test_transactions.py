@@ -20,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from integration.conftest import HANG, PATIENCE, POSTGRES, Place, working
 from umbel import State, Umbel, Unique
+from umbel.drivers.sqlite.watch import LogWatch, touch
 from umbel.errors import ConfigurationError, DuplicateJob, SchemaError, UnknownJob
 from umbel.messages import fresh_id
 
@@ -534,6 +535,65 @@ def _line(process: subprocess.Popen[str]) -> str:
     heard, _, _ = select.select([process.stdout], [], [], HANG)
     assert heard, "the process was not woken"
     return process.stdout.readline().strip()
+
+
+def watched(tmp_path: Path, act: Callable[[LogWatch, Path], int]) -> None:
+    """Fails unless the watch calls back more often than ``act`` says it had before."""
+
+    async def main() -> None:
+        log = tmp_path / "umbel.db-wal"
+        log.touch()
+        calls: list[None] = []
+        called = asyncio.Event()
+
+        def note() -> None:
+            calls.append(None)
+            called.set()
+
+        watch = LogWatch(str(log), note)
+        watch.attach()
+        enough = act(watch, log)
+        try:
+            async with asyncio.timeout(HANG / 4):
+                while len(calls) <= enough:
+                    called.clear()
+                    await called.wait()
+        except TimeoutError:
+            pytest.fail("a commit that became visible a moment later would never be looked for")
+        finally:
+            watch.detach()
+            watch.close()
+
+    asyncio.run(main())
+
+
+def write(log: Path) -> None:
+    with log.open("ab") as file:
+        file.write(b"a frame")
+
+
+def test_a_write_heard_of_together_with_the_touch_of_another_commit_is_looked_for_again(
+    tmp_path: Path,
+) -> None:
+    """The touch says that some commit is complete, not that the one just being written is."""
+
+    def act(watch: LogWatch, log: Path) -> int:
+        touch(str(log))  # of a worker's own commit, heard of ...
+        write(log)  # ... together with a caller's, which is not visible yet
+        return 1  # the look for the first may come too early for the second
+
+    watched(tmp_path, act)
+
+
+def test_a_write_heard_of_by_a_fetch_that_ends_is_looked_for_by_the_next(tmp_path: Path) -> None:
+    def act(watch: LogWatch, log: Path) -> int:
+        write(log)
+        watch._drain()
+        watch.detach()  # the fetch returned with another job ...
+        watch.attach()  # ... and the next one finds the commit not visible yet
+        return 0
+
+    watched(tmp_path, act)
 
 
 # --- what cannot be published with ------------------------------------------------------------

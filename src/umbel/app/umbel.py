@@ -14,8 +14,8 @@ from umbel.app.desk import Desk
 from umbel.app.wiring import site
 from umbel.clock import Clock, SystemClock
 from umbel.configuration import Settings
-from umbel.errors import ConfigurationError
-from umbel.messages import BodyCodec
+from umbel.errors import BadMessage, ConfigurationError
+from umbel.messages import BodyCodec, MessageType
 from umbel.messages.wire import read
 from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
@@ -142,6 +142,8 @@ class Umbel:
             BadMessage: it is none; the text names the field.
         """
         envelope = read(event)
+        if envelope.type is not MessageType.COMMAND:
+            raise BadMessage("type", f"a job is a {MessageType.COMMAND}, not a {envelope.type}")
         known = self.registry.get(envelope.subject)
         kind = known.kind if known is not None else envelope.kind
         namespace = self.settings.namespace

@@ -75,21 +75,18 @@ class SqliteSite:
         )
 
     async def migrate(self) -> list[int]:
-        from umbel.drivers.sqlite import Database, version
+        from umbel.drivers.sqlite import Database
 
-        before = [0]
+        before, newest = await self.version()
         database = Database(self._home)
-        now = await database.run(version)  # opening a file brings its schema up to date
+        await database.open()  # which brings its schema up to date
         await database.close()
-        return list(range(before[0] + 1, now + 1))
+        return list(range(before + 1, newest + 1))
 
     async def version(self) -> tuple[int, int]:
-        from umbel.drivers.sqlite import Database, migrations, version
+        from umbel.drivers.sqlite import migrations, version_of
 
-        database = Database(self._home)
-        found = await database.run(version)
-        await database.close()
-        return found, migrations()[-1][0]
+        return version_of(self._home.path), migrations()[-1][0]
 
     async def unwrap(self, connection: Any) -> Any:
         from umbel.drivers.connections import aunwrap

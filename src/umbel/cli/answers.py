@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
+
+_NARROW = 24
+"""The least width of a folded last column, on terminals too small for the table."""
 
 STYLES = {
     "running": "cyan",
@@ -67,15 +70,16 @@ def _rich_table(head: Sequence[str], rows: list[list[str]], right: Sequence[str]
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name in head:
-        shown.add_column(
-            name,
-            justify="right" if name in right else "left",
-            no_wrap=name == "id",
-            overflow="fold",
-        )
+        # Only the last column is folded: half a name or half an id helps nobody.
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        shown.add_column(name, justify=justify, no_wrap=name != head[-1], overflow="fold")
     for row in rows:
         shown.add_row(*(Text(_one_line(cell), style=STYLES.get(cell, "")) for cell in row))
-    Console(highlight=False).print(shown)
+    console = Console(highlight=False)
+    least = sum(max(map(len, column)) + 2 for column in zip(head, *rows, strict=True))
+    last = max(len(row[-1]) for row in rows) if rows else 0
+    console.width = max(console.width, least - last + min(last, _NARROW))
+    console.print(shown, crop=False, no_wrap=True)
 
 
 def _one_line(cell: str) -> str:

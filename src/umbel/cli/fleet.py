@@ -22,6 +22,8 @@ from umbel.resilience import Backoff
 _WAITS = Backoff(first=0.1, factor=2, cap=15)
 _SETTLED = 5.0
 """Seconds of life after which a death counts as the first again."""
+_STOPPED = (0, -signal.SIGTERM, -signal.SIGINT, 130)
+"""How a child ends that was told to stop; the signal itself ends one that was still starting."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -98,6 +100,7 @@ class Fleet:
             began = time.monotonic()
             code = await self._live(name, words)
             if self._stop.is_set() or code == USAGE:
+                code = 0 if code in _STOPPED else code
                 self._codes.append(code)
                 if code:
                     self._tell("error", "a process ended", worker=name, **_cause(code))

@@ -7,14 +7,16 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import wraps
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import click
 
 from umbel.app import Umbel
 from umbel.errors import UmbelError, Unavailable
-from umbel.operations import Operations
+
+if TYPE_CHECKING:
+    from umbel.operations import Operations
 
 T = TypeVar("T")
 

@@ -117,7 +117,7 @@ def _note(record: Record, now: float) -> str:
     if record.state is State.SCHEDULED:
         return f"runs {ago(record.not_before, now)}"
     if record.state is State.RUNNING:
-        return f"{record.worker or ''} {story.progress_text(record)}".strip()
+        return " ".join(filter(None, (record.worker, story.progress_share(record))))
     if record.failure is not None:
         return f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}"[:120]
     return record.reason[:120]

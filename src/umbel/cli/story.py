@@ -13,6 +13,8 @@ from umbel.errors import BadMessage
 from umbel.messages import Attempt, Body, BodyCodec, Failure, Record, State
 
 _BAR = 30
+_ENDED = {"retry": "failed", "failed": "failed for good", "lost": "its worker died"}
+"""How an attempt ended, in words; the other outcomes are words already."""
 
 
 def view(record: Record, codec: BodyCodec) -> dict[str, Any]:
@@ -78,16 +80,24 @@ def _trace(record: Record) -> str | None:
     return parts[1] if len(parts) == 4 else None
 
 
-def progress_text(record: Record) -> str:
-    """``▮▮▮▯▯ 30 %``, or how much is done when nobody said of how much."""
+def progress_share(record: Record) -> str:
+    """``30% (3 of 10)``, or how much is done when nobody said of how much."""
     if record.progress is None:
         return ""
     done, of = record.progress
-    if not of:
-        return f"{done:g} done"
-    share = min(max(done / of, 0.0), 1.0)
-    filled = round(share * _BAR)
-    return f"{'█' * filled}{'░' * (_BAR - filled)} {share:.0%} ({done:g} of {of:g})"
+    return f"{_share(done, of):.0%} ({done:g} of {of:g})" if of else f"{done:g} done"
+
+
+def progress_text(record: Record) -> str:
+    """The same behind a bar."""
+    if record.progress is None or not record.progress[1]:
+        return progress_share(record)
+    filled = round(_share(*record.progress) * _BAR)
+    return f"{'█' * filled}{'░' * (_BAR - filled)} {progress_share(record)}"
+
+
+def _share(done: float, of: float | None) -> float:
+    return min(max(done / of, 0.0), 1.0) if of else 0.0
 
 
 def result_text(record: Record, codec: BodyCodec) -> str:
@@ -108,9 +118,9 @@ def failure_text(record: Record) -> str:
 
 def tell(record: Record, codec: BodyCodec, now: float) -> None:
     """Print the story."""
-    print(f"{'job':10} {record.id}   {coloured(record.state.value)}")
+    print(f"{'job':11} {record.id}   {coloured(record.state.value)}")
     for label, text in _facts(record, codec, now):
-        say(f"{label:10} {text}")
+        say(f"{label:11} {text}")
     if record.attempts or record.state is State.RUNNING:
         say()
     for attempt in record.attempts:
@@ -157,9 +167,10 @@ def _shown(value: Any) -> str:
 def _tell_attempt(attempt: Attempt) -> None:
     words = [f"attempt {attempt.number}", clock(attempt.started)]
     words.append(f"on {attempt.worker}" if attempt.worker else "")
-    words.append(f"{attempt.ended} after {duration(max(0.0, attempt.finished - attempt.started))}")
+    took = duration(max(0.0, attempt.finished - attempt.started))
+    words.append(f"{_ENDED.get(attempt.ended, attempt.ended)} after {took}")
     if attempt.delay is not None:
-        words.append(f"next in {duration(attempt.delay)}")
+        words.append(f"to run again in {duration(attempt.delay)}")
     say("  ".join(filter(None, words)))
     if attempt.reason:
         say(f"    {attempt.reason}")
@@ -186,7 +197,7 @@ def _tell_end(record: Record, codec: BodyCodec) -> None:
     told = record.attempts[-1].failure if record.attempts else None
     if record.result is not None:
         say()
-        say(f"result     {_shown(_value(record.result, codec))}")
+        say(f"{'result':11} {_shown(_value(record.result, codec))}")
     elif record.state.finished and record.reason and told is None:
         say()
-        say(f"{'reason':10} {record.reason}")
+        say(f"{'reason':11} {record.reason}")

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import pickle
+from contextlib import suppress
 from pathlib import PurePath
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -71,8 +73,12 @@ def decode_as(value: Any, annotation: Any, field: str) -> Any:
         return msgspec.convert(
             value, annotation, str_keys=True, dec_hook=_from_builtin, from_attributes=True
         )
-    except BadMessage:
-        raise
+    except TypeError as error:
+        # msgspec refuses unions that hold one of our own types; then each member is tried in turn.
+        for member in get_args(annotation) if isinstance(annotation, UnionType) else ():
+            with suppress(BadMessage):
+                return decode_as(value, member, field)
+        raise BadMessage(field, str(error), unsupported=True) from None
     except Exception as error:  # noqa: BLE001 - a model's own validators may raise anything
         raise BadMessage(field, str(error)) from None
 

@@ -7,7 +7,7 @@ describes it; ``read`` accepts what the schema accepts and names the field other
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -26,7 +26,8 @@ _KNOWN = frozenset(
     | {"data", "data_base64", "namespace", "queue", "kind", "priority", "notbefore", "expiry"}
     | {"attempt", "maxdeaths", "uniquekey", "onconflict", "traceparent"}
 )
-_KINDS = ("", "io", "cpu", "box")
+_KINDS = ("", "io", "cpu")
+_INTEGER = re.compile(r"-?[0-9]{1,10}")
 _CONFLICTS = ("raise", "return", "replace")
 
 
@@ -67,7 +68,7 @@ def write(envelope: Envelope) -> bytes:
         "traceparent": envelope.traceparent,
     }
     event.update((name, value) for name, value in optional.items() if value is not None)
-    event.update(envelope.headers)
+    event.update((name, text) for name, text in envelope.headers.items() if name not in _KNOWN)
     return msgspec.json.encode(event)
 
 
@@ -85,6 +86,7 @@ def read(data: bytes) -> Envelope:
         raise BadMessage("body", "a CloudEvent is a JSON object")
     if event.get("specversion") != SPECVERSION:
         raise BadMessage("specversion", f'must be "{SPECVERSION}"')
+    _text(event, "source")
     return Envelope(
         id=_id(event),
         type=_type(event),
@@ -101,7 +103,9 @@ def read(data: bytes) -> Envelope:
         max_deaths=_integer(event, "maxdeaths", 3, 1, 32767),
         unique=None if event.get("uniquekey") is None else _text(event, "uniquekey", limit=255),
         on_conflict=_choice(event, "onconflict", "raise", _CONFLICTS),
-        traceparent=None if event.get("traceparent") is None else _text(event, "traceparent"),
+        traceparent=_text(event, "traceparent")
+        if event.get("traceparent") not in (None, "")
+        else None,
         headers={
             name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
             for name, value in event.items()
@@ -129,11 +133,12 @@ def _type(event: dict[str, Any]) -> MessageType:
 def _body(event: dict[str, Any]) -> Body:
     content_type = _text(event, "datacontenttype", JSON)
     if "data_base64" in event:
+        if "data" in event:
+            raise BadMessage("data_base64", "is there beside data; send one of them")
         try:
-            data = base64.b64decode(_text(event, "data_base64", limit=2**31), validate=True)
-        except binascii.Error as error:
-            raise BadMessage("data_base64", str(error)) from None
-        return Body(content_type, data)
+            return Body(content_type, base64.b64decode(event["data_base64"], validate=True))
+        except (TypeError, ValueError):  # binascii.Error is a ValueError
+            raise BadMessage("data_base64", "must be text in base64") from None
     if "data" not in event:
         raise BadMessage("data", 'is missing; a command carries {"args": [...], "kwargs": {...}}')
     if content_type.partition(";")[0].strip() != JSON:
@@ -164,7 +169,7 @@ def _choice(event: dict[str, Any], name: str, default: str, known: tuple[str, ..
 def _integer(event: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
     value = event.get(name, default)
     if isinstance(value, str):  # binary-mode transports carry every attribute as text
-        value = int(value) if value.lstrip("-").isdecimal() and len(value) < 12 else None
+        value = int(value) if _INTEGER.fullmatch(value) else None
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise BadMessage(name, f"must be an integer from {low} to {high}")
     return value

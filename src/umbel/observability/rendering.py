@@ -31,6 +31,7 @@ _encode = msgspec.json.Encoder(enc_hook=_shown).encode
 def json_line(fields: Fields) -> str:
     """One JSON object. A value without a JSON form is shown as Python shows it."""
     stamped = dict(fields, time=_iso(fields["time"]))
+    stamped.pop("about", None)  # a hint for the pretty form only
     try:
         return _encode(stamped).decode()
     except Exception:  # noqa: BLE001 - odd keys, lone surrogates, cycles: show what can be shown

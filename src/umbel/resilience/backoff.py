@@ -36,5 +36,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay(self, tries: int, key: str = "") -> float:
         """Seconds to wait after so many failed tries, spread by ``key``."""
-        grown = self.first * self.factor ** min(max(tries - 1, 0), 64)
+        try:
+            grown = self.first * self.factor ** max(tries - 1, 0)
+        except OverflowError:
+            grown = self.cap if self.first else 0.0
         return min(grown, self.cap) * (1 - self.jitter * spread(f"{key}:{tries}"))

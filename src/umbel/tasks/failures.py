@@ -63,14 +63,14 @@ def _storable(text: str) -> str:
 def _text(error: BaseException) -> str:
     try:
         return _storable(str(error))
-    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything
+    except BaseException as broken:  # noqa: BLE001 - a user's __str__ may raise anything
         return f"<{type(error).__name__} whose text cannot be shown: {type(broken).__name__}>"
 
 
 def _arguments(error: BaseException) -> str | None:
     try:
         text = msgspec.json.encode(error.args).decode()
-    except Exception:  # noqa: BLE001 - arguments without a JSON form are simply not sent
+    except BaseException:  # noqa: BLE001 - arguments without a JSON form are simply not sent
         return None
     return text if len(text) <= _MESSAGE_LIMIT else None
 
@@ -82,5 +82,5 @@ def _traceback(error: BaseException) -> str:
         inner = inner.tb_next
     try:
         return "".join(traceback.format_exception(type(error), error, inner))
-    except Exception as broken:  # noqa: BLE001 - formatting calls user code (__str__, __repr__)
+    except BaseException as broken:  # noqa: BLE001 - formatting calls user code (__str__, __repr__)
         return f"<traceback cannot be shown: {type(broken).__name__}>"

@@ -77,14 +77,11 @@ class TaskOptions:
     def __post_init__(self) -> None:
         _check_shared(self)
         object.__setattr__(self, "track", _track(self.track))
-        if isinstance(self.retry, int) and not isinstance(self.retry, bool):
-            object.__setattr__(self, "retry", Retry(self.retry))
-        if not isinstance(self.retry, Retry):
-            raise ConfigurationError(f"retry={self.retry!r}: give a Retry or a number of retries")
+        object.__setattr__(self, "retry", _retry(self.retry))
         if self.loop not in ("asyncio", "trio"):
             raise ConfigurationError(f'loop={self.loop!r}: give "asyncio" or "trio"')
-        if not isinstance(self.max_deaths, int) or self.max_deaths < 1:
-            raise ConfigurationError(f"max_deaths={self.max_deaths!r}: give 1 or more")
+        if not isinstance(self.max_deaths, int) or not 1 <= self.max_deaths <= 32767:
+            raise ConfigurationError(f"max_deaths={self.max_deaths!r}: give 1 to 32767")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,8 +106,8 @@ class CallOptions:
         _check_shared(self)
         if self.track is not None:
             object.__setattr__(self, "track", _track(self.track))
-        if isinstance(self.retry, int) and not isinstance(self.retry, bool):
-            object.__setattr__(self, "retry", Retry(self.retry))
+        if self.retry is not None:
+            object.__setattr__(self, "retry", _retry(self.retry))
         if self.delay is not None and self.not_before is not None:
             raise ConfigurationError("delay and not_before: give one of them")
 
@@ -121,6 +118,14 @@ class CallOptions:
             known = ", ".join(f.name for f in fields(self))
             raise ConfigurationError(f"{', '.join(sorted(unknown))}: not an option; use {known}")
         return replace(self, **changes)
+
+
+def _retry(value: Any) -> Retry:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Retry(value)
+    if not isinstance(value, Retry):
+        raise ConfigurationError(f"retry={value!r}: give a Retry or a number of retries")
+    return value
 
 
 def _track(value: str) -> Track:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from umbel.errors import BadArguments, BadMessage
@@ -28,14 +29,16 @@ class Parameters:
         self.signature = inspect.signature(function)
         hints = _hints(function)
         self.returns = hints.get("return", Any)
-        parameters = self.signature.parameters.values()
+        parameters = list(self.signature.parameters.values())
         self._positional = [p for p in parameters if p.kind in _POSITIONAL]
         self._required = sum(p.default is p.empty for p in self._positional)
         self._hints = {p.name: hints.get(p.name, Any) for p in parameters}
+        rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+        extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+        self._rest = (rest, self._hints.pop(rest, Any))
+        self._extra = self._hints.pop(extra, Any)
         # The short cut below is right only when nothing but plain positional parameters exist.
-        self._simple = len(self._positional) == len(self.signature.parameters)
-        self._rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), None)
-        self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), None)
+        self._simple = len(self._positional) == len(parameters)
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse a call that the task could not run.
@@ -50,12 +53,12 @@ class Parameters:
                 self.signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise BadArguments(f"{self.task}{self.signature}: {error}") from None
-        for name, value in self._named(args, kwargs):
-            plain = _PLAIN.get(self._hints.get(name))
+        for name, hint, value in self._with_hints(args, kwargs):
+            plain = _PLAIN.get(hint) if isinstance(hint, type) else None
             if plain is not None and not isinstance(value, plain):
                 raise BadArguments(
-                    f"{self.task}{self.signature}: {name} must be"
-                    f" {self._hints[name].__name__}, not {type(value).__name__} ({value!r:.80})"
+                    f"{self.task}{self.signature}: {name} must be {hint.__name__},"
+                    f" not {type(value).__name__} ({value!r:.80})"
                 )
 
     def decode(self, data: Any) -> tuple[list[Any], dict[str, Any]]:
@@ -73,30 +76,41 @@ class Parameters:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise BadMessage("data", f"does not fit {self.task}{self.signature}: {error}") from None
-        names = [name for name, _ in self._named(tuple(args), {})]
-        typed = [self._typed(name, value) for name, value in zip(names, args, strict=True)]
-        return typed, {name: self._typed(name, value) for name, value in kwargs.items()}
+        typed = [_typed(*one) for one in self._with_hints(args, {})]
+        return typed, {one[0]: _typed(*one) for one in self._with_hints((), kwargs)}
 
-    def _typed(self, name: str, value: Any) -> Any:
-        hint = self._hints.get(name)
-        if hint is None:
-            hint = self._hints.get(self._extra or "", Any)
-        if hint is Any or type(value) is hint:
-            return value
-        return decode_as(value, hint, name)
-
-    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-        named = [
-            (self._positional[i].name if i < len(self._positional) else self._rest or "", value)
-            for i, value in enumerate(args)
+    def _with_hints(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> list[tuple[str, Any, Any]]:
+        """Each argument's name, annotation and value."""
+        found = [
+            (p.name, self._hints[p.name], value)
+            for p, value in zip(self._positional, args, strict=False)
         ]
-        named.extend(kwargs.items())
-        return named
+        found += [(*self._rest, value) for value in args[len(self._positional) :]]
+        found += [(name, self._hints.get(name, self._extra), v) for name, v in kwargs.items()]
+        return found
+
+
+def _typed(name: str, hint: Any, value: Any) -> Any:
+    if hint is Any or type(value) is hint:
+        return value
+    return decode_as(value, hint, name)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Resolved annotations; one that cannot be resolved here (TYPE_CHECKING imports) is Any."""
+    """Resolved annotations. What cannot be resolved here, or has no wire form, counts as Any."""
+    found = getattr(function, "__annotations__", {})
+    return {name: _resolved(function, name, hint) for name, hint in found.items()}
+
+
+def _resolved(function: Callable[..., Any], name: str, hint: Any) -> Any:
+    alone = SimpleNamespace(__annotations__={name: hint})
     try:
-        return typing.get_type_hints(function)
+        hint = typing.get_type_hints(alone, getattr(function, "__globals__", {}))[name]
+        decode_as(None, hint, name)
+    except BadMessage as misfit:
+        return Any if misfit.unsupported else hint
     except Exception:  # noqa: BLE001 - annotations are arbitrary expressions
-        return {}
+        return Any
+    return hint

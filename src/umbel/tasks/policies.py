@@ -8,8 +8,10 @@ from umbel.errors import ConfigurationError
 from umbel.resilience import Backoff
 
 
-def storable_name(name: str) -> bool:
+def storable_name(name: object) -> bool:
     """Whether every store can keep it: 1 to 255 characters, no NUL, all of them UTF-8."""
+    if not isinstance(name, str):
+        return False
     try:
         return 0 < len(name) <= 255 and b"\x00" not in name.encode()
     except UnicodeEncodeError:
@@ -39,6 +41,10 @@ class Retry:
     ) -> None:
         if not isinstance(times, int) or isinstance(times, bool) or not 0 <= times <= 1_000_000:
             raise ConfigurationError(f"times={times!r}: give how often to retry, 0 or more")
+        for name, classes in (("on", on), ("never", never)):
+            given = classes if isinstance(classes, tuple) else (classes,)
+            if not all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
+                raise ConfigurationError(f"{name}={classes!r}: give exception classes")
         self.times = times
         self.backoff = Backoff(first=first, factor=factor, cap=cap, jitter=jitter)
         self.on = on
@@ -59,7 +65,8 @@ class Retry:
     def numbers(self) -> dict[str, Any]:
         """The part that travels with a message: everything but the error classes."""
         b = self.backoff
-        return {"times": self.times, "first": b.first, "factor": b.factor, "cap": b.cap}
+        waits = {"first": b.first, "factor": b.factor, "cap": b.cap, "jitter": b.jitter}
+        return {"times": self.times, **waits}
 
     def with_numbers(self, numbers: dict[str, Any]) -> Retry:
         """This policy's errors with numbers sent along by the caller."""
@@ -78,7 +85,7 @@ class Unique:
     def __init__(
         self, key: str, *, on_conflict: Literal["raise", "return", "replace"] = "raise"
     ) -> None:
-        if not isinstance(key, str) or not storable_name(key):
+        if not storable_name(key):
             raise ConfigurationError(f"unique={key!r}: give a key of 1 to 255 characters")
         if on_conflict not in ("raise", "return", "replace"):
             raise ConfigurationError(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from umbel.errors import ConfigurationError
 
 
-class Snooze(Exception):
-    """Raised by a task that cannot do its work yet. Costs no attempt."""
+class Snooze(BaseException):
+    """Raised by a task that cannot do its work yet. Costs no attempt.
+
+    Not an Exception: ``except Exception`` and ``with optional():`` let it pass.
+    """
 
     def __init__(self, delay: float) -> None:
         if not 0 <= delay < float("inf"):

@@ -16,7 +16,7 @@ from umbel.errors import ConfigurationError
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions, Loop, TaskOptions, Track
 from umbel.tasks.parameters import Parameters
-from umbel.tasks.policies import Retry, Unique
+from umbel.tasks.policies import Retry, Unique, storable_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -197,10 +197,12 @@ def declare(
     """A task from a function. Raises ConfigurationError for what cannot be one."""
     if not callable(function) or isinstance(function, type):
         raise ConfigurationError(f"{function!r}: a task is a function, def or async def")
+    if not hasattr(function, "__qualname__") and not name:
+        raise ConfigurationError(f"{function!r} has no name of its own; give name=...")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(f"{function.__qualname__}: a generator cannot be a task")
     name = name or f"{_module_name(function)}.{function.__qualname__}"
-    if not 0 < len(name) <= 255:
+    if not storable_name(name):
         raise ConfigurationError(f"name={name!r}: give a task name of 1 to 255 characters")
     if inspect.iscoroutinefunction(function):
         return IOTask(function, name, options)

@@ -34,8 +34,8 @@ from umbel.testing.backend import Backend
 FAR = 86_400.0
 """Seconds no test takes: what is this far in the future stays there."""
 SOON = 0.2
-PATIENCE = 20.0
-"""Seconds a waiting call is given; only one that is never woken uses them up."""
+PATIENCE = 3600.0
+"""Seconds a waiting call is given: far beyond a test's deadline, so it has to be woken."""
 QUEUES = ("default",)
 PLENTY = Demand(io=100, cpu=100)
 FAILURE = Failure("builtins:ValueError", "no such colour", "Traceback: …", '["no such colour"]')

@@ -23,7 +23,7 @@ from umbel.clock import Clock
 from umbel.stores import Control, Records, Registry
 from umbel.testing.clock import FakeClock
 
-DEADLINE = 60.0
+DEADLINE = 45.0
 """Seconds after which a test is taken to hang. Nothing else is ever measured."""
 
 

@@ -90,7 +90,7 @@ def _retry(text: str | None, declared: Retry) -> Retry:
         return declared
     try:
         return declared.with_numbers(msgspec.json.decode(text))
-    except (msgspec.MsgspecError, TypeError) as error:
+    except (msgspec.MsgspecError, TypeError, RecursionError) as error:
         raise BadMessage("retry", f"not a retry policy: {error}") from None
 
 

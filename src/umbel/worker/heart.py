@@ -226,12 +226,12 @@ class Heart:
         """Work waiting, slots free, nothing fetched: that must not last."""
         kinds, fetches = self._body.free_kinds(), self._body.fetches()
         now = self._clock.monotonic()
-        quiet = fetches == self._fetches and kinds and not self._body.stopping()
+        fetched = fetches != self._fetches
         self._fetches = fetches
-        if not quiet or not await intake.waiting(kinds):
+        if fetched:
+            self._rebuilt = False
+        if fetched or not kinds or self._body.stopping() or not await intake.waiting(kinds):
             self._waiting_since = None
-            if fetches != self._fetches:
-                self._rebuilt = False
             return
         if self._waiting_since is None:
             self._waiting_since = now

@@ -76,6 +76,8 @@ class Outlook:
             free[kind] -= taken[""] + taken[kind]
             if free[kind] <= 0:
                 self._lanes.add((queue, kind))
+        if taken:
+            self.wake()  # another fetch may have found the lane in our hands
 
     async def wait(self, timeout: float) -> None:
         """Until a hint comes, or the time is over."""

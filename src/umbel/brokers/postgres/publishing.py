@@ -52,7 +52,8 @@ def resolving(
     Not ``strict``: a conflict that would raise keeps the holder instead.
     """
     published = [Published(envelope.id) for envelope in envelopes]
-    for _ in range(_ROUNDS):
+    # A key that several of them replace changes hands once a round.
+    for _ in range(_ROUNDS + len(left)):
         if not left:
             return published
         why = yield from _explained(sql, [envelopes[place] for place in left], strict)
@@ -73,13 +74,17 @@ def _explained(
     holders = yield from _holders(sql, [e for e in envelopes if e.unique is not None])
     found: list[Published | None] = []
     for envelope in envelopes:
-        holder = holders.get((envelope.namespace, envelope.unique))
+        # Taken out: who comes after one that replaces has that one for a holder, not this.
+        holder = holders.pop((envelope.namespace, envelope.unique), None)
         if envelope.id.lower() in known:
-            found.append(Published(envelope.id, existing=True))
+            answer: Published | None = Published(envelope.id, existing=True)
         elif holder is None:
-            found.append(None)
+            answer = None
         else:
-            found.append((yield from _conflict(sql, envelope, *holder, strict)))
+            answer = yield from _conflict(sql, envelope, *holder, strict)
+        if holder is not None and answer is not None:
+            holders[envelope.namespace, envelope.unique] = holder
+        found.append(answer)
     return found
 
 

@@ -245,7 +245,7 @@ with orphan as (
   from $schema.job j
   where namespace = %(namespace)s and state = 'running'
     and not exists (select 1 from $schema.worker w where w.incarnation = j.owner)
-  for update of j skip locked
+  for update of j
 ),
 back as (
   update $schema.job j

@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
 from umbel.brokers.sqlite.rows import attempt_json, delivery, job_row, lost_attempt
 from umbel.clock import Clock
 from umbel.drivers.queries import load
-from umbel.drivers.sqlite import Database, cancel_idle, writing
+from umbel.drivers.sqlite import Database, all_or_nothing, cancel_idle, writing
 from umbel.errors import DuplicateJob, LeaseLost
 from umbel.messages import (
     Again,
@@ -63,7 +64,7 @@ class SqliteBroker:
         """Publish as part of the caller's own transaction, in the caller's own thread."""
         cursor = connection.cursor()
         cursor.row_factory = None  # the caller's rows may be of any shape
-        with self._database.explaining():
+        with self._database.explaining(), all_or_nothing(connection, cursor):
             return [self._insert(cursor, envelope) for envelope in envelopes]
 
     async def fetch(
@@ -106,13 +107,17 @@ class SqliteBroker:
         return await self._database.run(read)
 
     async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
+        # A job of unknown kind starts only where both kinds have room.
+        lanes = ["", *kinds] if {"io", "cpu"} <= set(kinds) else kinds
+
         def read(connection: sqlite3.Connection) -> bool:
-            paused = self._paused(connection.cursor())
+            cursor = connection.cursor()
+            paused = self._paused(cursor)
             return "all" not in paused and any(
-                self._ready(connection.cursor(), queue, kind)
+                self._ready(cursor, queue, kind, "waiting_lane")
                 for queue in queues
                 if queue not in paused["queue"]
-                for kind in ("", *kinds)
+                for kind in lanes
             )
 
         return await self._database.run(read)
@@ -123,7 +128,7 @@ class SqliteBroker:
                 where = {"namespace": self._namespace, "queue": queue}
                 ids = [row[0] for row in cursor.execute(SQL["idle_ids"], where)]
                 for job in ids:
-                    cancel_idle(cursor, job, "purged", self._clock.now())
+                    cancel_idle(cursor, self._namespace, job, "purged", self._clock.now())
                 return len(ids)
 
         return await self._database.run(write)
@@ -159,7 +164,8 @@ class SqliteBroker:
             return Published(holder, existing=True)
         if envelope.on_conflict == "raise" or state == State.RUNNING:
             raise DuplicateJob(envelope.unique or "", holder)
-        cancel_idle(cursor, holder, f"replaced by {envelope.id}", self._clock.now())
+        reason = f"replaced by {envelope.id}"
+        cancel_idle(cursor, envelope.namespace, holder, reason, self._clock.now())
         cursor.execute(SQL["insert_job"], row)
         return Published(envelope.id)
 
@@ -210,9 +216,12 @@ class SqliteBroker:
                 claimed += sorted(rows, key=lambda row: (-row[5], row[0]))
         return claimed
 
-    def _ready(self, cursor: sqlite3.Cursor, queue: str, kind: str) -> bool:
+    def _ready(
+        self, cursor: sqlite3.Cursor, queue: str, kind: str, query: str = "ready_lane"
+    ) -> bool:
         where = {"namespace": self._namespace, "queue": queue, "kind": kind}
-        return cursor.execute(SQL["ready_lane"], where).fetchone() is not None
+        row = {**where, "now": self._clock.now()}
+        return cursor.execute(SQL[query], row).fetchone() is not None
 
     def _paused(self, cursor: sqlite3.Cursor) -> dict[str, set[str]]:
         paused: dict[str, set[str]] = {"queue": set()}
@@ -253,7 +262,8 @@ class SqliteBroker:
         }
         end = disposition(settlement.outcome)
         if isinstance(end, Again):
-            row |= {"delay": end.delay, "cost": int(end.costs_attempt), "section": end.section}
+            sections = self._sections(cursor, row, end.section)
+            row |= {"delay": end.delay, "cost": int(end.costs_attempt), "sections": sections}
             accepted = cursor.execute(SQL["again"], row).rowcount == 1
         elif end.state is State.SUCCEEDED and not settlement.keep:
             accepted = cursor.execute(SQL["delete_leased"], row).rowcount == 1
@@ -261,8 +271,19 @@ class SqliteBroker:
             accepted = self._finish(cursor, row, end)
         if accepted:
             for envelope in settlement.follow_ups:
-                self._insert(cursor, envelope)
+                # A key that is taken means that the work is under way; the outcome stands.
+                self._insert(cursor, replace(envelope, on_conflict="return"))
         return accepted
+
+    def _sections(
+        self, cursor: sqlite3.Cursor, row: dict[str, Any], section: str | None
+    ) -> str | None:
+        """The job's section counters with one more for this section; None leaves them alone."""
+        found = cursor.execute(SQL["sections"], row).fetchone() if section is not None else None
+        if found is None or section is None:
+            return None
+        counts: dict[str, int] = msgspec.json.decode(found[0])
+        return msgspec.json.encode({**counts, section: counts.get(section, 0) + 1}).decode()
 
     def _finish(self, cursor: sqlite3.Cursor, row: dict[str, Any], finish: Finish) -> bool:
         row |= {

@@ -22,6 +22,14 @@ select id, state from job where namespace = :namespace and unique_key = :unique_
 select 1 from job
 where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued' limit 1
 
+-- name: waiting_lane
+-- Whether a lane has something that a fetch would give: not paused, queued or due by now.
+select 1 from job
+where namespace = :namespace and queue = :queue and kind = :kind
+  and (state = 'queued' or (state = 'scheduled' and not_before <= :now))
+  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+limit 1
+
 -- name: next_due
 -- When the next scheduled job of the namespace becomes due.
 select min(not_before) from job where namespace = :namespace and state = 'scheduled'
@@ -59,7 +67,8 @@ select id, fence, claimed from job where owner = :owner and state = 'running'
 
 -- name: give_back
 -- A claimed job its owner never received returns to its queue; no attempt, no death.
-update job set state = 'queued', owner = null, worker = null
+update job
+set state = 'queued', owner = null, worker = null, progress_done = null, progress_of = null
 where id = :id and owner = :owner and fence = :fence
 
 -- name: finish
@@ -78,15 +87,17 @@ from job where id = :id and owner = :owner and fence = :fence
 -- The job under this very lease leaves the hot table.
 delete from job where id = :id and owner = :owner and fence = :fence
 
+-- name: sections
+-- How often each retry section of a leased job has failed.
+select sections from job where id = :id and owner = :owner and fence = :fence
+
 -- name: again
 -- The job under this very lease goes back to its queue, at once or later.
 update job
 set state = case when :delay > 0 then 'scheduled' else 'queued' end,
     not_before = case when :delay > 0 then :now + :delay else not_before end,
     attempt = attempt + :cost,
-    sections = case when :section is null then sections
-                    else json_set(sections, '$.' || json_quote(:section),
-                         coalesce(json_extract(sections, '$.' || json_quote(:section)), 0) + 1) end,
+    sections = coalesce(:sections, sections),
     attempts = json_insert(attempts, '$[#]', json(:attempt_story)),
     owner = null, worker = null, progress_done = null, progress_of = null
 where id = :id and owner = :owner and fence = :fence
@@ -101,6 +112,7 @@ where namespace = :namespace and state = 'running'
 -- A job whose worker died goes back to its queue with the death counted.
 update job
 set state = 'queued', owner = null, worker = null, deaths = deaths + 1,
+    progress_done = null, progress_of = null,
     attempts = json_insert(attempts, '$[#]', json(:attempt_story))
 where id = :id and owner = :owner and fence = :fence
 

@@ -187,6 +187,21 @@ def writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
         raise
 
 
+@contextmanager
+def all_or_nothing(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[None]:
+    """A savepoint in the caller's transaction, which is begun as the caller's next write would."""
+    if not connection.in_transaction and connection.isolation_level is not None:
+        cursor.execute("begin")
+    cursor.execute("savepoint umbel_publish")
+    try:
+        yield
+    except BaseException:
+        cursor.execute("rollback to umbel_publish")
+        raise
+    finally:
+        cursor.execute("release umbel_publish")
+
+
 def explain(error: sqlite3.Error, path: str) -> UmbelError:
     """Ours for theirs, with the remedy."""
     text = str(error)
@@ -226,6 +241,19 @@ def version(connection: sqlite3.Connection) -> int:
     """The number of the newest migration the file has seen."""
     found: int = connection.execute("pragma user_version").fetchone()[0]
     return found
+
+
+def version_of(path: str) -> int:
+    """The schema's version in a file, without touching it; 0 when there is none."""
+    if path == ":memory:" or not Path(path).exists():
+        return 0
+    connection = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
+    try:
+        return version(connection)
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    finally:
+        connection.close()
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:

@@ -11,14 +11,14 @@ insert into record (id, namespace, queue, kind, task, state, priority, content_t
 select id, namespace, queue, kind, task, 'cancelled', priority, content_type, body, created,
        not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, null,
        fence, claimed, attempts, :now, :reason
-from job where id = :id and state <> 'running'
+from job where namespace = :namespace and id = :id and state <> 'running'
 """
 _DELETE = "delete from job where id = :id and state <> 'running'"
 
 
-def cancel_idle(cursor: sqlite3.Cursor, job: str, reason: str, now: float) -> bool:
+def cancel_idle(cursor: sqlite3.Cursor, namespace: str, job: str, reason: str, now: float) -> bool:
     """A job that does not run becomes a cancelled record. False when it runs or is not live."""
-    row = {"id": job, "reason": reason, "now": now}
+    row = {"namespace": namespace, "id": job, "reason": reason, "now": now}
     cancelled = cursor.execute(_CANCEL, row).rowcount == 1
     if cancelled:
         cursor.execute(_DELETE, row)

@@ -46,14 +46,15 @@ order by finished desc limit %(limit)s
 
 -- name: await_live
 -- Marks a live job as awaited, so that its end is told; no row when it is not live. Whoever
--- settles it meanwhile is waited for. The lock hides a queued job from fetches for a moment:
--- they are told to look again.
+-- settles it meanwhile is waited for. The lock hides a waiting job from fetches for a moment: they
+-- are told to look again.
 with touched as (
   update $schema.job set awaited = true where namespace = %(namespace)s and id = %(id)s
   returning queue, state
 )
-select case state when 'queued' then
-         pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue) end
+select case state
+         when 'queued' then pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)
+         when 'scheduled' then pg_notify('$channel', 's:' || %(namespace)s) end
 from touched
 
 -- name: is_live

@@ -95,7 +95,7 @@ class SqliteControl:
 
     def _cancel(self, cursor: sqlite3.Cursor, job: str, reason: str) -> State | None:
         row = {"namespace": self._namespace, "id": job, "reason": reason}
-        if cancel_idle(cursor, job, reason, self._clock.now()):
+        if cancel_idle(cursor, self._namespace, job, reason, self._clock.now()):
             return State.CANCELLED
         if cursor.execute(SQL["ask_to_stop"], row).rowcount == 1:
             return State.RUNNING

@@ -47,7 +47,8 @@ union all select 0 from job where namespace = :namespace and id = :id
 
 -- name: progress
 -- Notes progress under the lease that is held now; an older one changes nothing.
-update job set progress_done = :done, progress_of = :of where id = :id and fence = :fence
+update job set progress_done = :done, progress_of = :of
+where id = :id and fence = :fence and state = 'running'
 
 -- name: replay
 -- A finished job that gave no result is queued anew with its payload, id and story.
@@ -69,12 +70,12 @@ delete from record where id in (
   order by finished limit :limit)
 
 -- name: prune_beyond
--- Forgets the oldest finished jobs beyond a count; buried ones stay.
+-- Forgets the oldest finished jobs beyond a count; buried ones stay and do not count.
 delete from record where id in (
-  select id from record where namespace = :namespace and state <> 'buried'
-  and finished < (select finished from record where namespace = :namespace
-                  order by finished desc limit 1 offset :keep)
-  order by finished limit :limit)
+  select id from (select id, finished from record
+                  where namespace = :namespace and state <> 'buried'
+                  order by finished desc, id desc limit -1 offset :keep)
+  order by finished, id limit :limit)
 
 -- name: enlist
 -- A life begins; repeating it changes nothing.

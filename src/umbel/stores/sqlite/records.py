@@ -74,6 +74,7 @@ class SqliteRecords:
             row = {"namespace": self._namespace, "before": before, "keep": keep, "limit": limit}
             with writing(connection) as cursor:
                 old = cursor.execute(SQL["prune_old"], row).rowcount
+                row["limit"] = limit - old
                 return old + cursor.execute(SQL["prune_beyond"], row).rowcount
 
         return await self._database.run(write)

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -60,7 +60,7 @@ sides = st.integers(0, 1)
 queue_names = st.sampled_from(QUEUES)
 some_queues = st.sampled_from((QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]))
 scopes: st.SearchStrategy[tuple[Scope, str]] = st.sampled_from(
-    (("all", ""), ("queue", "slow"), ("queue", "fast"), ("task", "tests.add"))
+    (("task", "tests.add"), ("task", "tests.mail"), ("queue", "fast"), ("all", ""))
 )
 outcomes: st.SearchStrategy[Outcome] = st.sampled_from(
     (
@@ -245,7 +245,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held())
     @rule(
         pick=which,
-        keeps=st.lists(st.booleans(), max_size=8),
+        keeps=st.just([True] * 99) | st.lists(st.booleans(), max_size=8),
         recent=st.booleans(),
         stale=st.lists(which, max_size=2),
         side=sides,
@@ -428,6 +428,7 @@ class MachineSuite:
                 deadline=None,
                 database=None,
                 print_blob=True,
+                phases=(Phase.generate, Phase.shrink),
                 suppress_health_check=list(HealthCheck),
             ),
         )

@@ -4,7 +4,7 @@ create table job (
   id text not null unique check (length(id) = 36),
   namespace text not null,
   queue text not null check (length(queue) between 1 and 255),
-  kind text not null default '' check (kind in ('', 'io', 'cpu', 'box')),
+  kind text not null default '' check (kind in ('', 'io', 'cpu')),
   task text not null check (length(task) between 1 and 255),
   state text not null default 'queued' check (state in ('scheduled', 'queued', 'running')),
   priority integer not null default 0,

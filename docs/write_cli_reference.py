@@ -1,0 +1,66 @@
+"""Writes ``reference/cli.md`` from the real commands: ``python docs/write_cli_reference.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from umbel.cli.entry import cli
+
+PAGE = Path(__file__).parent / "reference" / "cli.md"
+WIDTH = 88
+
+HEAD = """\
+# Command line
+
+This page is the `--help` of every command. `python docs/write_cli_reference.py` writes it.
+
+`-A` stands before the command. It names the module that holds your application: `-A shop`, or
+`-A shop:app` when the application has another name than `app`. `UMBEL_APP` does the same. Commands
+that only look after a server (`umbel jobs`, `umbel queues`, `umbel workers`, `umbel pause`,
+`umbel resume`, `umbel db`, `umbel health`, `umbel config`, `umbel send`) also do with `UMBEL_URL`
+alone.
+
+Every command that answers knows `--json`. The answer goes to standard output, errors go to standard
+error. With `--json` an error is JSON, too.
+
+| exit code | meaning |
+|---|---|
+| 0 | Fine. |
+| 1 | It failed, or what you asked for was not found. |
+| 2 | The command was not understood: a wrong option, a wrong argument, no such application. |
+| 3 | The server cannot be reached. |
+| 75 | A worker ended itself: work waited, slots were free, and a new connection did not help. |
+| 130 | You ended the command with Ctrl-C. |
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    root = click.Context(cli, info_name="umbel", terminal_width=WIDTH, **cli.context_settings)
+    return "\n".join([HEAD, *(_section(*found) for found in _commands(cli, root, 2))])
+
+
+def _commands(
+    command: click.Command, context: click.Context, level: int
+) -> Iterator[tuple[click.Command, click.Context, int]]:
+    yield command, context, level
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            deeper = level if context.parent is None else 3
+            yield from _commands(
+                inner, click.Context(inner, info_name=name, parent=context), deeper
+            )
+
+
+def _section(command: click.Command, context: click.Context, level: int) -> str:
+    title = f"{'#' * level} {context.command_path}"
+    return f"{title}\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,152 @@
+"""``umbel dev``: no flags, reloads, loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from test_cli import Running, Shell
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    made = Shell(tmp_path)
+    del made.env["UMBEL_URL"]
+    return made
+
+
+def change(path: Path, old: str, new: str) -> None:
+    """Save a file as an editor does: at once, and with another time."""
+    text = path.read_text()
+    assert old in text
+    draft = path.with_suffix(".tmp")
+    draft.write_text(text.replace(old, new))
+    later = path.stat().st_mtime_ns + 1_000_000_000
+    os.utime(draft, ns=(later, later))
+    draft.rename(path)
+
+
+def stop(dev: Running) -> None:
+    dev.signal(signal.SIGINT)
+    assert dev.end() == 0
+    assert not [line for line in dev.lines if "Traceback" in line]
+
+
+def test_it_needs_no_flags_and_says_what_it_found(shell: Shell) -> None:
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("worker started")
+        greeting = "\n".join(dev.lines)
+        for part in ("tasks.add", "queue mail", "async def", "sqlite:///umbel.db"):
+            assert part in greeting
+        assert "umbel -A tasks send tasks.add 1 2" in greeting
+        assert shell.say("send", "tasks.add", "1", "2", "--wait") == "3"
+        dev.wait_for("add started")
+        dev.wait_for("add succeeded in")
+        stop(dev)
+    assert (shell.folder / "umbel.db").exists()
+
+
+def test_a_failing_job_shows_its_traceback(shell: Shell) -> None:
+    with shell.start("dev", "--no-reload", app=None) as dev:
+        dev.wait_for("worker started")
+        shell.say("send", "fail", "no luck")
+        dev.wait_for("failed, will be tried again")
+        dev.wait_for("failed for good and was buried")
+        dev.wait_for("    ValueError: no luck")
+        dev.signal(signal.SIGINT)
+        assert dev.end() == 0
+
+
+def test_it_runs_the_new_code_after_a_change(shell: Shell) -> None:
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("worker started")
+        change(shell.folder / "tasks.py", "return a + b", "return a * b")
+        dev.wait_for("reloaded: tasks.py changed")
+        dev.wait_for("worker started", times=2)
+        assert shell.say("send", "add", "6", "7", "--wait") == "42"
+        stop(dev)
+
+
+def test_a_module_imported_by_the_application_is_watched_too(shell: Shell) -> None:
+    package = shell.folder / "shop"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "prices.py").write_text("PRICE = 1\n")
+    tasks = shell.folder / "tasks.py"
+    tasks.write_text("from shop.prices import PRICE\n" + tasks.read_text())
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("worker started")
+        change(package / "prices.py", "1", "2")
+        dev.wait_for(f"reloaded: {Path('shop/prices.py')} changed")
+        dev.wait_for("worker started", times=2)
+        stop(dev)
+
+
+def test_code_that_cannot_be_imported_is_shown_and_waited_out(shell: Shell) -> None:
+    tasks = shell.folder / "tasks.py"
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("worker started")
+        change(tasks, "return a + b", "return a +")
+        dev.wait_for("SyntaxError")
+        dev.wait_for("waiting for the code to change")
+        change(tasks, "return a +", "return a - b")
+        dev.wait_for("worker started", times=2)
+        assert shell.say("send", "add", "9", "2", "--wait") == "7"
+        dev.signal(signal.SIGINT)
+        assert dev.end() == 0
+
+
+def test_a_reload_loses_no_running_job(shell: Shell) -> None:
+    marker = shell.folder / "go"
+    with shell.start("dev", "--grace", "0", app=None) as dev:
+        dev.wait_for("worker started")
+        job = shell.say("send", "wait", str(marker))
+        dev.wait_for("WAITING")
+        change(shell.folder / "tasks.py", 'return "waited"', 'return "waited anew"')
+        dev.wait_for("interrupted, back in its queue")
+        dev.wait_for("WAITING", times=2)
+        marker.touch()
+        dev.wait_for("wait succeeded")
+        stop(dev)
+    story = shell.ask("jobs", "show", job)
+    assert (story["result"], story["attempt"]) == ("waited anew", 1)
+
+
+def test_stopping_puts_a_running_job_back(shell: Shell) -> None:
+    with shell.start("dev", "--no-reload", "--grace", "600", app=None) as dev:
+        dev.wait_for("worker started")
+        job = shell.say("send", "wait", str(shell.folder / "never"))
+        dev.wait_for("WAITING")
+        dev.signal(signal.SIGINT)
+        dev.wait_for("no more fetching")
+        dev.signal(signal.SIGINT)
+        assert dev.end() == 0
+    assert shell.ask("jobs", "show", job)["state"] == "queued"
+
+
+def test_without_an_application_it_says_how_to_begin(shell: Shell) -> None:
+    (shell.folder / "tasks.py").unlink()
+    done = shell.run("dev", app=None)
+    assert done.returncode == 2
+    assert "@app.task" in done.stderr
+
+
+def test_a_module_that_makes_no_application_is_not_even_imported(shell: Shell) -> None:
+    (shell.folder / "tasks.py").rename(shell.folder / "main.py")
+    (shell.folder / "app.py").write_text("raise SystemExit('not meant')\n")
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("main.add")
+        dev.wait_for("worker started")
+        stop(dev)
+
+
+def test_json_lines_for_programs(shell: Shell) -> None:
+    with shell.start("dev", "--json", app=None) as dev:
+        found = json.loads(dev.wait_for('"dev"'))
+        assert found["tasks"][0]["name"] == "tasks.add"
+        dev.wait_for("worker started")
+        stop(dev)
+        assert all(json.loads(line) for line in dev.lines)
