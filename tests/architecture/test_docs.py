@@ -5,6 +5,7 @@ A comment before a fenced block says what is done with it:
 ``<!-- run -->``             runs, in the order of the page, in one process of the page's own
 ``<!-- run: worker -->``     the same, with a worker for the page's ``app``
 ``<!-- run: postgres -->``   the same on PostgreSQL, in a process beside; words combine
+``<!-- run: greenlet -->``   the same, if that module is installed
 ``<!-- file: NAME -->``      is a file beside what runs; ``test_*.py`` is handed to pytest
 ``<!-- output -->``          is exactly what the block that ran before it printed
 
@@ -171,6 +172,12 @@ def runs() -> list[Any]:
     return found
 
 
+def runs_here(block: Block, place: str) -> bool:
+    modules = block.words - {"worker", "postgres"}
+    there = all(importlib.util.find_spec(module) is not None for module in modules)
+    return there and ("postgres" in block.words) == (place == "postgres")
+
+
 @pytest.fixture
 def url(place: str, tmp_path: Path) -> Iterator[str]:
     if place == "sqlite":
@@ -192,19 +199,22 @@ def url(place: str, tmp_path: Path) -> Iterator[str]:
 def test_marked_snippets_run_and_print_what_the_page_says(
     page: Path, place: str, url: str, tmp_path: Path
 ) -> None:
-    wanted, outputs = [], {}
+    wanted: list[Block] = []
+    outputs: dict[int, str] = {}
+    last: Block | None = None
     for block in blocks(page):
         if block.mark == "file":
             (tmp_path / next(iter(block.words))).write_text(block.text, encoding="utf-8")
-        elif block.mark == "run" and ("postgres" in block.words) == (place == "postgres"):
-            wanted.append(block)
-        elif block.mark == "output" and wanted:
-            outputs.setdefault(len(wanted) - 1, block.text)
+        elif block.mark == "run":
+            last = block if runs_here(block, place) else None
+            wanted += [last] if last else []
+        elif block.mark == "output" and last:
+            outputs[len(wanted) - 1] = block.text
     environment = {**os.environ, "UMBEL_URL": url, "DATABASE_URL": url.partition("?")[0]}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", RUNNER],
         input=json.dumps([{**vars(b), "words": list(b.words)} for b in wanted]),
-        env={**environment, "PYTHONPATH": str(tmp_path)},
+        env={**environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -254,7 +264,7 @@ def commands(page: Path) -> Iterator[str]:
 
 def check_command(line: str) -> None:
     words = shlex.split(line)[1:]
-    context = click.Context(cli, info_name="umbel")
+    context = click.Context(cli, info_name="umbel", **cli.context_settings)
     command: click.Command = cli
     while words:
         word = words.pop(0)
@@ -399,7 +409,8 @@ def test_the_options_page_tells_the_defaults() -> None:
                     for line in section(text, title).splitlines()
                     if line.startswith(f"| `{field.name}`")
                 )
-                assert f" {field.default:g} " in row.replace(",", ""), row
+                told = f"{field.default:g}" if field.default < 1000 else f"{field.default:,}"
+                assert f" {told} " in row, row
 
 
 def variables() -> set[str]:
@@ -433,7 +444,8 @@ def test_the_sql_page_names_every_table_and_column() -> None:
     tables = [
         row[0]
         for row in connection.execute(
-            "select name from sqlite_schema where type in ('table', 'view') and name not like 'sqlite%'"
+            "select name from sqlite_schema"
+            " where type in ('table', 'view') and name not like 'sqlite%'"
         )
     ]
     only_postgres = {"job": {"type", "awaited"}, "record": {"type"}}

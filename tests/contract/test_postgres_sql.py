@@ -409,6 +409,29 @@ def test_a_job_somebody_begins_to_wait_for_is_not_hidden_from_fetches(home: Home
     asyncio.run(scenario())
 
 
+def test_jobs_that_change_while_a_look_waits_for_their_locks_are_claimed(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            await broker.publish([envelope(kind=kind) for kind in ("", "io", "cpu") * 2])
+            with psycopg.connect(SERVER) as connection:
+                connection.execute(f"update {home.schema}.job set awaited = true")
+                fetch = asyncio.create_task(broker.fetch(["q"], Demand(9, 9), OWNER, 0))
+                await until(lambda: blocked(home))
+                connection.commit()
+            assert len(await quickly(fetch)) == 6
+
+    asyncio.run(scenario())
+
+
+def blocked(home: Home) -> bool:
+    with plain() as connection:
+        row = connection.execute(
+            "select 1 from pg_stat_activity where wait_event_type = 'Lock' and query like %s",
+            (f"%{home.schema}%",),
+        ).fetchone()
+        return row is not None
+
+
 def test_the_end_of_an_awaited_job_is_told(home: Home) -> None:
     async def scenario() -> None:
         async with broker_at(home) as broker:

@@ -24,7 +24,7 @@ from umbel.telemetry import events
 from umbel.worker import Worker, WorkerOptions
 
 POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
-DEADLINE = 60.0
+DEADLINE = float(os.environ.get("UMBEL_TEST_DEADLINE", "60"))
 """Seconds after which a test is taken to hang. Nothing else is ever measured."""
 
 E = TypeVar("E", bound=events.Event)
@@ -333,6 +333,17 @@ def with_faults(
     return build
 
 
+class Mortal(Worker):
+    """A worker whose end is a signal, not the end of the test's process."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.died = Signal("its end")
+
+    def die(self, why: str) -> None:
+        self.died.set()
+
+
 class Proxy:
     """A TCP connection to a server that a test cuts, or lets go silent, and mends."""
 
@@ -445,6 +456,17 @@ def ask(app: Umbel, question: Callable[[Operations], Awaitable[T]]) -> T:
             await operations.close()
 
     return asyncio.run(answer())
+
+
+def beats_pass(app: Umbel, count: int) -> None:
+    """Wait until the one worker there is has beaten so often."""
+
+    def beats() -> int:
+        [member] = ask(app, lambda operations: operations._registry.members())
+        return member.beat
+
+    first = beats()
+    until(lambda: beats() >= first + count, f"{count} heartbeats")
 
 
 def finished(handle: Handle[Any]) -> Record:

@@ -8,7 +8,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from running import Gauge, Heard, Places, Running, Signal, ask, ended, until, with_faults, working
+from running import (
+    DEADLINE,
+    Gauge,
+    Heard,
+    Mortal,
+    Places,
+    Running,
+    Signal,
+    ask,
+    beats_pass,
+    ended,
+    until,
+    with_faults,
+    working,
+)
 
 from umbel import Handle, Retry, State, Umbel
 from umbel.telemetry import events
@@ -110,7 +124,7 @@ def test_what_was_confirmed_as_paused_does_not_start_under_a_stream_of_publishin
         is_paused.clear()
         resume(app, scope, name)
         for handle in published:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert gauge.entered == len(published)
 
 
@@ -128,7 +142,7 @@ def test_a_pause_survives_the_workers(app: Umbel, scope: Scope, name: str) -> No
             assert handle.state is State.QUEUED
     with working(app):
         resume(app, scope, name)
-        assert handle.get(timeout=60) == 1
+        assert handle.get(timeout=DEADLINE) == 1
 
 
 @pytest.mark.parametrize(("scope", "name"), SCOPES, ids=[scope for scope, _ in SCOPES])
@@ -141,7 +155,7 @@ def test_a_resumed_worker_goes_on_at_once(app: Umbel, scope: Scope, name: str) -
     with working(app, lease=FAR):
         handle = work.delay()
         resume(app, scope, name)
-        assert handle.get(timeout=60) == 1
+        assert handle.get(timeout=DEADLINE) == 1
 
 
 def test_other_queues_go_on_while_one_is_paused(app: Umbel) -> None:
@@ -155,7 +169,7 @@ def test_other_queues_go_on_while_one_is_paused(app: Umbel) -> None:
     with working(app, lease=PROMPT):
         confirmed(app, pause(app, "queue", "paused"))
         waiting = held.delay()
-        assert free.delay().get(timeout=60) == 1
+        assert free.delay().get(timeout=DEADLINE) == 1
         assert waiting.state is State.QUEUED
 
 
@@ -170,7 +184,7 @@ def test_other_tasks_of_the_queue_go_on_while_one_is_paused(app: Umbel) -> None:
     with working(app, lease=PROMPT, io=2):
         confirmed(app, pause(app, "task", "held"))
         waiting = app.publish_many([held.options(priority=9).s() for _ in range(50)])
-        assert free.delay().get(timeout=60) == 1
+        assert free.delay().get(timeout=DEADLINE) == 1
         assert {handle.state for handle in waiting} == {State.QUEUED}
 
 
@@ -189,7 +203,7 @@ def test_what_runs_already_runs_on(app: Umbel) -> None:
         confirmed(app, pause(app, "all"))
         assert handle.state is State.RUNNING
         go.set()
-        assert handle.get(timeout=60) == "done"
+        assert handle.get(timeout=DEADLINE) == "done"
 
 
 def test_a_retry_that_falls_due_waits_for_the_resume(app: Umbel) -> None:
@@ -211,7 +225,7 @@ def test_a_retry_that_falls_due_waits_for_the_resume(app: Umbel) -> None:
         looked(running)
         assert handle.state in (State.QUEUED, State.SCHEDULED)
         resume(app, "all")
-        assert handle.get(timeout=60) == 2
+        assert handle.get(timeout=DEADLINE) == 2
     assert ended(handle.record()) == ["retry", "succeeded"]
 
 
@@ -226,7 +240,7 @@ def test_a_delayed_job_that_falls_due_waits_for_the_resume(app: Umbel) -> None:
         looked(running)
         assert handle.state in (State.QUEUED, State.SCHEDULED)
         resume(app, "all")
-        assert handle.get(timeout=60) == 1
+        assert handle.get(timeout=DEADLINE) == 1
 
 
 def test_a_paused_job_can_be_cancelled(memory: Umbel) -> None:
@@ -296,7 +310,7 @@ def test_two_pauses_are_lifted_one_by_one(app: Umbel) -> None:
         looked(running)
         assert handle.state is State.QUEUED
         resume(app, "task", "work")
-        assert handle.get(timeout=60) == 1
+        assert handle.get(timeout=DEADLINE) == 1
 
 
 def test_pausing_twice_and_resuming_what_is_not_paused_are_fine(app: Umbel) -> None:
@@ -335,16 +349,17 @@ def test_a_pause_made_during_the_first_heartbeat_is_heard(app: Umbel) -> None:
         assert heard.wait(events.PauseSeen).paused == ("all",)
 
 
-@pytest.mark.parametrize("scope", ["all", "queue"])
-def test_a_paused_queue_with_work_in_it_is_no_stall(memory: Umbel, scope: Scope) -> None:
-    heard = Heard(memory)
+@pytest.mark.parametrize(("scope", "name"), SCOPES, ids=[scope for scope, _ in SCOPES])
+def test_work_that_waits_because_it_is_paused_is_no_stall(
+    app: Umbel, scope: Scope, name: str
+) -> None:
+    heard = Heard(app)
 
-    @memory.task
+    @app.task(name="work", queue="paused")
     async def work() -> None: ...
 
-    pause(memory, scope, "default" if scope == "queue" else "")
-    with working(memory, lease=0.9, stall=0.1) as running:
-        work.delay()
-        looked(running)
-        looked(running)
+    pause(app, scope, name)
+    work.delay()
+    with working(app, lease=0.9, stall=0.1, build=with_faults({}, Mortal)):
+        beats_pass(app, 10)
     assert not heard.all(events.Stalled)

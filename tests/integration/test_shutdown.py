@@ -6,11 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running import (
+    DEADLINE,
     Gauge,
     Heard,
     Places,
@@ -126,7 +128,7 @@ def test_a_worker_may_stop_while_another_goes_on(app: Umbel) -> None:
         leaving.stop()
         leaving.join(SOON)
         assert workers(app) == ["stays"]
-        assert work.delay().get(timeout=60) == 1
+        assert work.delay().get(timeout=DEADLINE) == 1
 
 
 # --- something runs --------------------------------------------------------------------------
@@ -192,7 +194,7 @@ def test_an_interrupted_job_is_run_by_the_next_worker_as_the_same_attempt(app: U
     running.join(SOON)
     second.set()
     with working(app):
-        assert handle.get(timeout=60) == [1, 0]
+        assert handle.get(timeout=DEADLINE) == [1, 0]
     assert ended(handle.record()) == ["interrupted", "succeeded"]
 
 
@@ -222,7 +224,7 @@ def test_a_task_that_must_not_be_interrupted_finishes_within_the_grace_period(
     assert handle.state is State.RUNNING
     go.set()
     running.join(SOON)
-    assert handle.get(timeout=60) == "whole"
+    assert handle.get(timeout=DEADLINE) == "whole"
     assert workers(app) == []
 
 
@@ -357,10 +359,8 @@ def test_what_an_abandoned_thread_returns_later_is_not_recorded(memory: Umbel) -
     @memory.task(retry=0)
     def stubborn() -> str:
         runs.set()
-        try:
+        with suppress(BaseException):  # the stop is heard at last, and ignored
             hold.wait()
-        except BaseException:  # the stop is heard at last, and ignored
-            pass
         left.set()
         return "too late"
 
@@ -373,7 +373,7 @@ def test_what_an_abandoned_thread_returns_later_is_not_recorded(memory: Umbel) -
     left.wait()
     assert handle.state in (State.SCHEDULED, State.QUEUED)
     with working(memory):
-        assert handle.get(timeout=60) == "too late"
+        assert handle.get(timeout=DEADLINE) == "too late"
     assert ended(handle.record()) == ["interrupted", "succeeded"]
 
 
@@ -384,10 +384,8 @@ def test_a_coroutine_that_swallows_every_stop_does_not_keep_the_worker(memory: U
     async def stubborn() -> None:
         runs.set()
         while not release:
-            try:
+            with suppress(asyncio.CancelledError):
                 await asyncio.sleep(0.05)
-            except asyncio.CancelledError:
-                pass
 
     running = start(memory, grace=0)
     handle = stubborn.delay()
@@ -419,7 +417,7 @@ def test_a_coroutine_that_finishes_its_work_when_told_to_stop_has_succeeded(memo
     runs.wait()
     running.stop()
     running.join(SOON)
-    assert handle.get(timeout=60) == "what I had"
+    assert handle.get(timeout=DEADLINE) == "what I had"
 
 
 def test_a_cancelled_job_stays_cancelled_though_its_worker_stops_too(memory: Umbel) -> None:
@@ -514,7 +512,7 @@ def test_outcomes_not_settled_yet_are_settled_before_it_leaves(app: Umbel) -> No
     assert handle.state is State.RUNNING
     del faults["settle"]
     running.join(SOON)
-    assert handle.get(timeout=60) == "kept"
+    assert handle.get(timeout=DEADLINE) == "kept"
     assert workers(app) == []
 
 
@@ -536,7 +534,7 @@ def test_a_worker_stops_though_the_store_never_comes_back(memory: Umbel) -> None
     running.join(SOON)
     assert handle.state is State.RUNNING, "another worker will find it"
     with working(memory, lease=1.0):
-        assert handle.get(timeout=60) == 1
+        assert handle.get(timeout=DEADLINE) == 1
 
 
 def test_a_worker_stops_though_its_fetch_hangs(memory: Umbel) -> None:
@@ -629,5 +627,5 @@ def test_many_workers_started_and_stopped_in_turn_lose_nothing(app: Umbel) -> No
         running.join(SOON)
         assert workers(app) == []
     with working(app):
-        assert [handle.get(timeout=60) for handle in handles] == list(range(150))
+        assert [handle.get(timeout=DEADLINE) for handle in handles] == list(range(150))
     assert gauge.entered == 150, "a stop in good order repeats nothing"

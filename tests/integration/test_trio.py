@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sniffio
 import trio
-from running import Gauge, Heard, Places, Running, Signal, ended, finished, until, working
+from running import DEADLINE, Gauge, Heard, Places, Running, Signal, ended, finished, until, working
 
 from umbel import Retry, Snooze, State, Umbel, WorkerOptions, current, retry
 from umbel.errors import JobCancelled
@@ -42,7 +42,7 @@ def test_a_trio_task_runs_under_trio(app: Umbel) -> None:
         return [sniffio.current_async_library(), n]
 
     with working(app):
-        assert work.delay(5).get(timeout=60) == ["trio", 5]
+        assert work.delay(5).get(timeout=DEADLINE) == ["trio", 5]
 
 
 def test_trio_and_asyncio_tasks_run_at_the_same_time(app: Umbel) -> None:
@@ -62,7 +62,7 @@ def test_trio_and_asyncio_tasks_run_at_the_same_time(app: Umbel) -> None:
 
     with working(app):
         handles = [on_trio.delay(), on_asyncio.delay()]
-        assert [handle.get(timeout=60) for handle in handles] == ["trio", "asyncio"]
+        assert [handle.get(timeout=DEADLINE) for handle in handles] == ["trio", "asyncio"]
 
 
 def test_many_trio_tasks_share_the_io_budget(app: Umbel) -> None:
@@ -77,7 +77,7 @@ def test_many_trio_tasks_share_the_io_budget(app: Umbel) -> None:
 
     with working(app, io=3):
         for handle in app.publish_many([work.s() for _ in range(12)]):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert (gauge.most, gauge.entered) == (3, 12)
 
 
@@ -94,7 +94,7 @@ def test_a_trio_task_sees_its_job_and_tells_its_progress(app: Umbel) -> None:
         handle = work.delay()
         until(lambda: handle.record().progress == (1.0, 2.0), "the progress")
         go.set()
-        assert handle.get(timeout=60) == handle.id
+        assert handle.get(timeout=DEADLINE) == handle.id
 
 
 def test_a_trio_task_publishes_and_awaits_results(app: Umbel) -> None:
@@ -113,8 +113,8 @@ def test_a_trio_task_publishes_and_awaits_results(app: Umbel) -> None:
         return [await handle for handle in handles]
 
     with working(app):
-        assert outer.delay(4).get(timeout=60) == 8
-        assert many.delay(3).get(timeout=60) == [0, 2, 4]
+        assert outer.delay(4).get(timeout=DEADLINE) == 8
+        assert many.delay(3).get(timeout=DEADLINE) == [0, 2, 4]
 
 
 def test_a_trio_tasks_dedupe_policy_may_be_a_coroutine(app: Umbel) -> None:
@@ -128,7 +128,7 @@ def test_a_trio_tasks_dedupe_policy_may_be_a_coroutine(app: Umbel) -> None:
 
     with working(app):
         assert finished(work.delay(1)).state is State.CANCELLED
-        assert work.delay(2).get(timeout=60) == 2
+        assert work.delay(2).get(timeout=DEADLINE) == 2
 
 
 # --- failing ---------------------------------------------------------------------------------
@@ -149,9 +149,7 @@ def test_a_trio_tasks_dedupe_policy_may_be_a_coroutine(app: Umbel) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_a_trio_task_raises_only_that_task_fails(
-    app: Umbel, error: BaseException
-) -> None:
+def test_whatever_a_trio_task_raises_only_that_task_fails(app: Umbel, error: BaseException) -> None:
     runs, go = Signal("the start"), Signal("the end")
 
     @app.task(loop="trio", retry=0)
@@ -171,8 +169,8 @@ def test_whatever_a_trio_task_raises_only_that_task_fails(
         assert record.state is State.BURIED
         assert type(error).__name__ in str(record.failure)
         go.set()
-        assert beside.get(timeout=60) == "unharmed"
-        assert good.delay().get(timeout=60) == "unharmed"
+        assert beside.get(timeout=DEADLINE) == "unharmed"
+        assert good.delay().get(timeout=DEADLINE) == "unharmed"
 
 
 def test_an_error_in_a_nursery_is_recorded_with_its_parts(app: Umbel) -> None:
@@ -208,7 +206,7 @@ def test_a_trio_task_is_retried_snoozed_and_has_sections(app: Umbel) -> None:
 
     with working(app):
         handle = work.delay()
-        assert handle.get(timeout=60) == 4
+        assert handle.get(timeout=DEADLINE) == 4
     assert runs == [1, 1, 1, 2]
     assert ended(handle.record()) == ["snoozed", "retry", "retry", "succeeded"]
 
@@ -233,7 +231,7 @@ def test_a_trio_task_is_cancelled(app: Umbel) -> None:
         runs.wait()
         handle.cancel("enough")
         with pytest.raises(JobCancelled, match="enough"):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert stopped
 
 
@@ -263,9 +261,8 @@ def test_a_trio_task_times_out(app: Umbel) -> None:
     async def slow() -> None:
         await trio.sleep_forever()
 
-    with working(app):
-        with pytest.raises(TimeoutError, match=r"0\.1 s"):
-            slow.delay().get(timeout=60)
+    with working(app), pytest.raises(TimeoutError, match=r"0\.1 s"):
+        slow.delay().get(timeout=DEADLINE)
 
 
 def test_a_trio_tasks_own_timeout_is_its_own_failure(app: Umbel) -> None:
@@ -330,7 +327,7 @@ def test_a_worker_with_trio_tasks_stops_and_starts_again(app: Umbel) -> None:
 
     for _ in range(3):
         with working(app):
-            assert work.delay().get(timeout=60) == 1
+            assert work.delay().get(timeout=DEADLINE) == 1
     assert len(heard.all(events.WorkerStopped)) == 3
 
 
@@ -342,4 +339,4 @@ def test_two_workers_with_trio_tasks_in_one_process(app: Umbel) -> None:
 
     with working(app, name="one", io=2), working(app, name="two", io=2):
         handles = app.publish_many([work.s(n) for n in range(20)])
-        assert [handle.get(timeout=60) for handle in handles] == list(range(20))
+        assert [handle.get(timeout=DEADLINE) for handle in handles] == list(range(20))

@@ -12,7 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Gauge, Heard, Places, Signal, ask, ended, finished, in_state, until, working
+from running import (
+    DEADLINE,
+    Gauge,
+    Heard,
+    Places,
+    Signal,
+    ask,
+    ended,
+    finished,
+    in_state,
+    until,
+    working,
+)
 
 from umbel import Retry, Snooze, State, Umbel, Unique, current, optional, poisonous, retry
 from umbel.brokers import Demand
@@ -64,7 +76,7 @@ def test_coroutines_and_threads_run_side_by_side(app: Umbel) -> None:
 
     with working(app):
         handles = [coroutine.delay(1), thread.delay(1)]
-        assert [handle.get(timeout=60) for handle in handles] == [2, 3]
+        assert [handle.get(timeout=DEADLINE) for handle in handles] == [2, 3]
 
 
 def test_a_job_published_before_the_worker_started_is_run(app: Umbel) -> None:
@@ -75,7 +87,7 @@ def test_a_job_published_before_the_worker_started_is_run(app: Umbel) -> None:
     handle = add.delay(1, 2)
     assert handle.state is State.QUEUED
     with working(app):
-        assert handle.get(timeout=60) == 3
+        assert handle.get(timeout=DEADLINE) == 3
 
 
 def test_a_hundred_jobs_run_once_each(app: Umbel) -> None:
@@ -94,7 +106,7 @@ def test_a_hundred_jobs_run_once_each(app: Umbel) -> None:
     calls = [(note if n % 2 else note_in_thread).s(n) for n in range(100)]
     with working(app):
         handles = app.publish_many(calls)
-        assert [handle.get(timeout=60) for handle in handles] == list(range(100))
+        assert [handle.get(timeout=DEADLINE) for handle in handles] == list(range(100))
     assert sorted(ran) == list(range(100))
 
 
@@ -106,7 +118,7 @@ def test_a_task_sees_its_own_job_and_lease(app: Umbel) -> None:
 
     with working(app) as running:
         handle = look.delay()
-        seen = handle.get(timeout=60)
+        seen = handle.get(timeout=DEADLINE)
         record = handle.record()
         assert seen == [handle.id, look.name, "mail", 5, 1, handle.id, 1]
         assert (record.worker, record.kind) == ("worker", "io")
@@ -128,8 +140,8 @@ def test_a_task_may_publish_another(app: Umbel) -> None:
 
     with working(app):
         for task in (outer, outer_in_thread):
-            job = task.delay(4).get(timeout=60)
-            assert app.handle(job).get(timeout=60) == 8
+            job = task.delay(4).get(timeout=DEADLINE)
+            assert app.handle(job).get(timeout=DEADLINE) == 8
 
 
 def test_a_trace_goes_on_from_a_task_to_what_it_publishes(memory: Umbel) -> None:
@@ -142,7 +154,7 @@ def test_a_trace_goes_on_from_a_task_to_what_it_publishes(memory: Umbel) -> None
 
     with working(memory):
         handle = outer.delay()
-        inside = memory.handle(handle.get(timeout=60)).record()
+        inside = memory.handle(handle.get(timeout=DEADLINE)).record()
     assert inside.traceparent is not None
     assert inside.traceparent.split("-")[1] == str(handle.record().traceparent).split("-")[1]
 
@@ -164,7 +176,7 @@ def test_context_variables_do_not_leak_from_one_job_to_the_next(memory: Umbel) -
 
     with working(memory, cpu=1):
         for task in (paint, paint_in_thread):
-            assert [task.delay("red").get(timeout=60) for _ in range(5)] == ["none"] * 5
+            assert [task.delay("red").get(timeout=DEADLINE) for _ in range(5)] == ["none"] * 5
 
 
 def test_current_is_nobodys_business_outside_a_task(memory: Umbel) -> None:
@@ -189,7 +201,7 @@ def test_never_more_coroutines_than_their_budget(app: Umbel) -> None:
 
     with working(app, io=3):
         for handle in app.publish_many([work.s() for _ in range(20)]):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert (gauge.most, gauge.entered) == (3, 20)
 
 
@@ -205,7 +217,7 @@ def test_never_more_threads_than_their_budget(app: Umbel) -> None:
 
     with working(app, cpu=3):
         for handle in app.publish_many([work.s() for _ in range(20)]):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert (gauge.most, gauge.entered) == (3, 20)
 
 
@@ -238,9 +250,9 @@ def test_a_full_budget_does_not_starve_the_other_in_the_same_queue(app: Umbel, f
         blocking = app.publish_many([slow.s() for _ in range(6)])
         until(lambda: gauge.now == 2, "the budget to be full")
         others = app.publish_many([quick.s() for _ in range(6)])
-        assert [handle.get(timeout=60) for handle in others] == ["quick"] * 6
+        assert [handle.get(timeout=DEADLINE) for handle in others] == ["quick"] * 6
         go.set()
-        assert [handle.get(timeout=60) for handle in blocking] == [full] * 6
+        assert [handle.get(timeout=DEADLINE) for handle in blocking] == [full] * 6
 
 
 def test_a_worker_holds_only_what_it_can_start(app: Umbel) -> None:
@@ -259,7 +271,7 @@ def test_a_worker_holds_only_what_it_can_start(app: Umbel) -> None:
         assert (queue.running, queue.queued) == (2, 8)
         go.set()
         for handle in handles:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
 
 
 def test_a_slot_that_falls_free_is_used_at_once(app: Umbel) -> None:
@@ -269,7 +281,7 @@ def test_a_slot_that_falls_free_is_used_at_once(app: Umbel) -> None:
 
     with working(app, cpu=1, lease=3600):  # a fetch waits 20 minutes: only a wake-up helps
         for handle in app.publish_many([step.s(n) for n in range(10)]):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
 
 
 def test_a_worker_without_threads_leaves_def_tasks_to_others(app: Umbel) -> None:
@@ -283,10 +295,10 @@ def test_a_worker_without_threads_leaves_def_tasks_to_others(app: Umbel) -> None
 
     with working(app, cpu=0):
         waiting = thread.delay()
-        assert coroutine.delay().get(timeout=60) == 1
+        assert coroutine.delay().get(timeout=DEADLINE) == 1
         assert waiting.state is State.QUEUED
     with working(app, io=0):
-        assert waiting.get(timeout=60) == 2
+        assert waiting.get(timeout=DEADLINE) == 2
 
 
 def test_a_worker_serves_its_own_queues_only(app: Umbel) -> None:
@@ -298,7 +310,7 @@ def test_a_worker_serves_its_own_queues_only(app: Umbel) -> None:
 
     with working(app, queues=("mail",)):
         left = other.delay()
-        mail.delay().get(timeout=60)
+        mail.delay().get(timeout=DEADLINE)
         assert left.state is State.QUEUED
 
 
@@ -309,7 +321,7 @@ def test_a_queue_may_have_any_name(app: Umbel, name: str) -> None:
         return current.job.queue
 
     with working(app):
-        assert work.delay().get(timeout=60) == name
+        assert work.delay().get(timeout=DEADLINE) == name
 
 
 def test_two_idle_workers_take_one_job_each(app: Umbel) -> None:
@@ -322,7 +334,7 @@ def test_two_idle_workers_take_one_job_each(app: Umbel) -> None:
     with working(app, name="one", cpu=1), working(app, name="two", cpu=1):
         handles = [meet.delay(), meet.delay()]
         for handle in handles:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
         assert {handle.record().worker for handle in handles} == {"one", "two"}
 
 
@@ -337,7 +349,7 @@ def test_two_workers_of_one_name_both_work_and_are_told_so(app: Umbel) -> None:
         assert heard.wait(events.NameShared).worker == "twin"
         assert one.worker.incarnation != two.worker.incarnation
         for handle in [meet.delay(), meet.delay()]:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
         assert len(ask(app, lambda operations: operations.workers())) == 2
 
 
@@ -355,7 +367,7 @@ def test_higher_priorities_run_first_and_equals_in_order(app: Umbel) -> None:
     handles = [note.options(priority=p).delay(name) for name, p in calls]
     with working(app, cpu=1):
         for handle in handles:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert order == ["highest", "high", "first", "second", "low"]
 
 
@@ -369,7 +381,7 @@ def test_a_delayed_job_stays_in_the_store_and_starts_when_it_is_due(app: Umbel) 
         far = work.options(delay=3600).delay()
         due = handle.record().not_before
         assert due is not None
-        assert handle.get(timeout=60) >= due - 0.05, "it ran before its time"
+        assert handle.get(timeout=DEADLINE) >= due - 0.05, "it ran before its time"
         assert far.state is State.SCHEDULED
         [queue] = ask(app, lambda operations: operations.queues())
         assert (queue.scheduled, queue.running) == (1, 0)
@@ -382,7 +394,7 @@ def test_a_moment_may_be_given_instead_of_a_delay(app: Umbel) -> None:
     soon = datetime.now(UTC) + timedelta(seconds=0.3)
     with working(app):
         handle = work.options(not_before=soon).delay()
-        handle.get(timeout=60)
+        handle.get(timeout=DEADLINE)
         started = handle.record().started
         assert started is not None
         assert started >= soon.timestamp() - 0.05
@@ -398,7 +410,7 @@ def test_delayed_jobs_run_in_the_order_they_fall_due(memory: Umbel) -> None:
     with working(memory, cpu=1):
         handles = [note.options(delay=0.2 * n).delay(n) for n in (3, 1, 2)]
         for handle in handles:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert order == [1, 2, 3]
 
 
@@ -413,7 +425,7 @@ def test_an_expired_job_is_not_started(app: Umbel) -> None:
     until(lambda: time.time() > (handle.record().expires or 0), "the expiry to pass")
     with working(app):
         with pytest.raises(JobExpired):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
         heard.wait(events.JobExpired, job=handle.id)
     assert not ran
 
@@ -424,7 +436,7 @@ def test_an_expiry_in_the_future_changes_nothing(memory: Umbel) -> None:
         return 1
 
     with working(memory):
-        assert work.delay().get(timeout=60) == 1
+        assert work.delay().get(timeout=DEADLINE) == 1
 
 
 # --- failing and trying again ----------------------------------------------------------------
@@ -441,7 +453,7 @@ def test_a_failed_attempt_is_repeated_and_each_is_recorded(app: Umbel) -> None:
 
     with working(app):
         handle = third_time_lucky.delay()
-        assert handle.get(timeout=60) == 3
+        assert handle.get(timeout=DEADLINE) == 3
     record = handle.record()
     assert ended(record) == ["retry", "retry", "succeeded"]
     assert [attempt.number for attempt in record.attempts] == [1, 2, 3]
@@ -470,7 +482,7 @@ def test_a_job_that_fails_for_good_is_buried_with_payload_and_traceback(
     with working(app):
         handle = task.delay(7)
         with pytest.raises(ValueError, match="no such colour: 7") as raised:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
         heard.wait(events.JobBuried, job=handle.id)
     record = handle.record()
     assert record.state is State.BURIED
@@ -535,7 +547,7 @@ def test_a_snooze_costs_no_attempt(app: Umbel) -> None:
 
     with working(app):
         handle = not_yet.delay()
-        assert handle.get(timeout=60) == 4
+        assert handle.get(timeout=DEADLINE) == 4
     assert runs == [1, 1, 1, 1]
     assert ended(handle.record()) == ["snoozed", "snoozed", "snoozed", "succeeded"]
 
@@ -550,7 +562,7 @@ def test_a_snooze_of_nothing_runs_again_at_once(memory: Umbel) -> None:
             raise Snooze(0)
 
     with working(memory):
-        not_yet.delay().get(timeout=60)
+        not_yet.delay().get(timeout=DEADLINE)
     assert len(runs) == 3
 
 
@@ -609,7 +621,7 @@ def test_a_failure_in_an_optional_section_is_skipped(memory: Umbel) -> None:
         return "done"
 
     with working(memory):
-        assert work.delay().get(timeout=60) == "done"
+        assert work.delay().get(timeout=DEADLINE) == "done"
 
 
 def test_a_buried_job_can_be_run_again(app: Umbel) -> None:
@@ -626,7 +638,7 @@ def test_a_buried_job_can_be_run_again(app: Umbel) -> None:
         assert finished(handle).state is State.BURIED
         mended.set()
         assert ask(app, lambda operations: operations.retry([handle.id])) == [handle.id]
-        assert handle.get(timeout=60) == 5
+        assert handle.get(timeout=DEADLINE) == 5
     assert ended(handle.record()) == ["failed", "succeeded"]
 
 
@@ -639,7 +651,7 @@ def test_a_cancelled_job_can_be_run_again(app: Umbel) -> None:
     handle.cancel()
     ask(app, lambda operations: operations.retry([handle.id]))
     with working(app):
-        assert handle.get(timeout=60) == 5
+        assert handle.get(timeout=DEADLINE) == 5
 
 
 # --- timeouts --------------------------------------------------------------------------------
@@ -656,7 +668,7 @@ def test_a_coroutine_that_takes_too_long_is_stopped(app: Umbel) -> None:
             stopped.set()
 
     with working(app), pytest.raises(TimeoutError, match=r"0\.1 s"):
-        slow.delay().get(timeout=60)
+        slow.delay().get(timeout=DEADLINE)
     assert stopped
 
 
@@ -672,7 +684,7 @@ def test_a_thread_that_takes_too_long_is_stopped(app: Umbel) -> None:
             stopped.set()
 
     with working(app), pytest.raises(TimeoutError, match=r"0\.1 s"):
-        slow.delay().get(timeout=60)
+        slow.delay().get(timeout=DEADLINE)
     assert stopped
 
 
@@ -684,7 +696,7 @@ def test_a_timeout_counts_as_an_attempt(memory: Umbel) -> None:
         return current.job.attempt
 
     with working(memory):
-        assert slow.delay().get(timeout=60) == 3
+        assert slow.delay().get(timeout=DEADLINE) == 3
 
 
 def test_a_call_may_bring_its_own_timeout(memory: Umbel) -> None:
@@ -693,7 +705,7 @@ def test_a_call_may_bring_its_own_timeout(memory: Umbel) -> None:
         await asyncio.sleep(3600)
 
     with working(memory), pytest.raises(TimeoutError):
-        slow.options(timeout=0.05).delay().get(timeout=60)
+        slow.options(timeout=0.05).delay().get(timeout=DEADLINE)
 
 
 def test_a_timeout_does_not_hit_the_next_job_of_the_same_thread(memory: Umbel) -> None:
@@ -727,9 +739,9 @@ def test_a_job_cancelled_before_it_starts_never_runs(app: Umbel, delay: float) -
     handle = work.options(delay=delay).delay()
     assert handle.cancel("changed my mind")
     with working(app):
-        probe.delay().get(timeout=60)
+        probe.delay().get(timeout=DEADLINE)
         with pytest.raises(JobCancelled, match="changed my mind"):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert not ran
 
 
@@ -749,7 +761,7 @@ def test_a_running_coroutine_is_cancelled(app: Umbel) -> None:
         runs.wait()
         assert handle.cancel("enough")
         with pytest.raises(JobCancelled, match="enough"):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert stopped
     assert ended(handle.record()) == ["cancelled"]
 
@@ -769,7 +781,7 @@ def test_a_thread_in_a_tight_loop_is_cancelled(app: Umbel) -> None:
         runs.wait()
         assert handle.cancel("enough")
         with pytest.raises(JobCancelled, match="enough"):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
 
 
 def test_a_thread_is_cancelled_at_its_checkpoint(app: Umbel) -> None:
@@ -791,7 +803,7 @@ def test_a_thread_is_cancelled_at_its_checkpoint(app: Umbel) -> None:
         runs.wait()
         assert handle.cancel()
         with pytest.raises(JobCancelled):
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert told
 
 
@@ -863,7 +875,7 @@ def test_cancelling_one_of_many_stops_only_that_one(memory: Umbel) -> None:
         assert finished(handles[2]).state is State.CANCELLED
         go.set()
         for n in (0, 1, 3, 4):
-            assert handles[n].get(timeout=60) == "done"
+            assert handles[n].get(timeout=DEADLINE) == "done"
 
 
 def test_an_unknown_job_cannot_be_cancelled(memory: Umbel) -> None:
@@ -895,7 +907,7 @@ def test_progress_is_visible_while_a_job_runs(app: Umbel, kind: str) -> None:
         assert handle.record().progress == (3.0, 10.0)
         assert handle.state is State.RUNNING
         go.set()
-        handle.get(timeout=60)
+        handle.get(timeout=DEADLINE)
 
 
 @pytest.mark.parametrize("wrong", ["half", None, [1]])
@@ -935,7 +947,7 @@ def test_a_task_that_tracks_its_state_keeps_no_result(app: Umbel) -> None:
 
     with working(app):
         handle = work.delay()
-        assert handle.get(timeout=60) is None
+        assert handle.get(timeout=DEADLINE) is None
     record = handle.record()
     assert (record.state, record.result) == (State.SUCCEEDED, None)
 
@@ -962,7 +974,7 @@ def test_a_call_may_ask_for_other_tracking(memory: Umbel) -> None:
         return 5
 
     with working(memory):
-        assert work.options(track="result").delay().get(timeout=60) == 5
+        assert work.options(track="result").delay().get(timeout=DEADLINE) == 5
 
 
 def test_an_unknown_id_is_an_error_never_pending(memory: Umbel) -> None:
@@ -1050,10 +1062,10 @@ def test_a_delivery_that_comes_twice_runs_once(memory: Umbel) -> None:
             return n
 
     with working(memory):
-        assert work.delay(1).get(timeout=60) == 1
-        assert work.delay(2).get(timeout=60) == 2
+        assert work.delay(1).get(timeout=DEADLINE) == 1
+        assert work.delay(2).get(timeout=DEADLINE) == 2
         heard.wait(events.DuplicateDiscarded)
-        assert work.delay(3).get(timeout=60) == 3
+        assert work.delay(3).get(timeout=DEADLINE) == 3
     assert ran.entered == 3
 
 
@@ -1074,8 +1086,8 @@ def test_a_unique_key_is_free_again_when_its_job_is_done(app: Umbel) -> None:
         with pytest.raises(DuplicateJob):
             work.delay()
         go.set()
-        first.get(timeout=60)
-        assert work.delay().get(timeout=60) == 1
+        first.get(timeout=DEADLINE)
+        assert work.delay().get(timeout=DEADLINE) == 1
 
 
 @pytest.mark.parametrize("how", ["buried", "cancelled"])
@@ -1148,7 +1160,7 @@ def test_the_job_of_a_worker_that_died_is_run_by_another(app: Umbel) -> None:
     asyncio.run(die_with_a_job(app, lease=0.5))
     assert handle.state is State.RUNNING
     with working(app, lease=1.5):
-        assert handle.get(timeout=60) == [1, 1, 2]
+        assert handle.get(timeout=DEADLINE) == [1, 1, 2]
     assert heard.wait(events.WorkerLost).worker == "dead"
     assert ended(handle.record()) == ["lost", "succeeded"]
 

@@ -13,16 +13,20 @@ from typing import Any
 
 import anyio
 import msgspec
+import psycopg
 import pytest
 from running import (
+    DEADLINE,
     POSTGRES,
     Gauge,
     Heard,
+    Mortal,
     Places,
     Proxy,
     Running,
     Signal,
     ask,
+    beats_pass,
     ended,
     execute,
     finished,
@@ -37,7 +41,6 @@ from umbel.errors import Unavailable
 from umbel.messages import Record, fresh_id
 from umbel.stores import JobFilter
 from umbel.telemetry import events
-from umbel.worker import Worker
 
 Call = Callable[[], Awaitable[Any]]
 
@@ -76,7 +79,7 @@ def with_probes(app: Umbel) -> Umbel:
 def still_works(app: Umbel) -> None:
     """The worker runs other jobs of both kinds, and settles them."""
     probes = [app.registry.find(name).delay() for name in ("probe", "probe_in_thread")]
-    assert [probe.get(timeout=60) for probe in probes] == ["alive", "alive"]
+    assert [probe.get(timeout=DEADLINE) for probe in probes] == ["alive", "alive"]
 
 
 def both_kinds(app: Umbel, body: Callable[[], Any], **options: Any) -> list[Any]:
@@ -170,7 +173,7 @@ def test_whatever_a_task_raises_it_is_buried_and_the_worker_goes_on(
             assert (record.state, ended(record)) == (State.BURIED, ["failed"])
             assert record.failure is not None
             with pytest.raises(Exception):  # noqa: B017, PT011 - rebuilt, or told of
-                handle.get(timeout=60)
+                handle.get(timeout=DEADLINE)
         still_works(app)
     assert not heard.all(events.ServiceFailed)
 
@@ -186,7 +189,7 @@ def test_whatever_a_task_raises_it_is_tried_again(
 
     with working(memory):
         for task in both_kinds(memory, body, retry=Retry(1, first=0)):
-            assert task.delay().get(timeout=60) == "second time"
+            assert task.delay().get(timeout=DEADLINE) == "second time"
 
 
 def test_a_task_that_cancels_itself_has_failed(memory: Umbel) -> None:
@@ -253,7 +256,7 @@ def test_a_result_just_under_the_limit_is_kept(app: Umbel) -> None:
         return "x" * 1_000_000
 
     with working(app):
-        assert len(large.delay().get(timeout=60)) == 1_000_000
+        assert len(large.delay().get(timeout=DEADLINE)) == 1_000_000
 
 
 # --- tasks that misbehave --------------------------------------------------------------------
@@ -268,7 +271,7 @@ def test_a_task_may_flood_its_output(memory: Umbel, capfd: pytest.CaptureFixture
 
     with working(memory):
         for task in both_kinds(memory, flood):
-            assert task.delay().get(timeout=60) == "said"
+            assert task.delay().get(timeout=DEADLINE) == "said"
         still_works(memory)
     capfd.readouterr()
 
@@ -311,8 +314,8 @@ def test_a_task_may_leak_threads_and_tasks(memory: Umbel) -> None:
             threading.Thread(target=linger, daemon=True).start()
 
     with working(memory):
-        leaky.delay().get(timeout=60)
-        leaky_thread.delay().get(timeout=60)
+        leaky.delay().get(timeout=DEADLINE)
+        leaky_thread.delay().get(timeout=DEADLINE)
         until(lambda: leaked.now == 11, "the leaks")
         still_works(memory)
     end.set()
@@ -328,7 +331,7 @@ def test_a_leaked_task_that_fails_harms_nobody(memory: Umbel) -> None:
         asyncio.create_task(fail())  # noqa: RUF006 - the very mistake
 
     with working(memory):
-        leaky.delay().get(timeout=60)
+        leaky.delay().get(timeout=DEADLINE)
         still_works(memory)
 
 
@@ -395,7 +398,7 @@ def test_a_coroutine_that_blocks_the_loop_for_longer_than_a_lease_is_recorded_on
         handle = block.delay()
         told = heard.wait(events.LoopBlocked)
         assert "time.sleep(3.5)" in told.stack, "it shows who blocks"
-        assert handle.get(timeout=60) == "rude"
+        assert handle.get(timeout=DEADLINE) == "rude"
         still_works(app)
     assert (gauge.entered, ended(handle.record())) == (1, ["succeeded"])
     assert not heard.all(events.WorkerAlone)
@@ -514,9 +517,8 @@ def test_odd_columns_written_by_hand_are_refused_or_lead_to_an_end(
     with working(app, lease=1.5):
         try:
             handle = insert_job(app, kind="io", **columns)
-        except Exception as refused:
-            assert "check" in str(refused).lower() or "invalid" in str(refused).lower()
-            return
+        except (sqlite3.Error, psycopg.Error):
+            return  # refused by the table
         still_works(app)
         until(lambda: not _lives(app, handle), "the job to end")
         found = ask(app, lambda operations: operations.jobs(JobFilter(limit=100)))
@@ -559,9 +561,7 @@ def test_a_steep_retry_policy_written_by_hand_harms_only_its_own_job(app: Umbel)
 
     steep = {"retry": '{"times": 90, "first": 1, "factor": 1e300, "cap": 0}'}
     with working(app):
-        handle = insert_job(
-            app, kind="io", attempt=89, headers=msgspec.json.encode(steep).decode()
-        )
+        handle = insert_job(app, kind="io", attempt=89, headers=msgspec.json.encode(steep).decode())
         still_works(app)
         assert finished(handle).state is State.BURIED
         still_works(app)
@@ -587,8 +587,6 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("columns", REFUSED.values(), ids=REFUSED.keys())
 def test_what_makes_no_sense_is_refused_by_the_table(app: Umbel, columns: dict[str, Any]) -> None:
-    import psycopg
-
     asyncio.run(app.site.migrate())
     with pytest.raises((sqlite3.Error, psycopg.Error)):
         insert_job(app, **columns)
@@ -599,11 +597,10 @@ def test_a_priority_too_large_for_us_is_refused_or_simply_first(app: Umbel) -> N
     with working(app):
         try:
             handle = insert_job(app, priority=2**40, kind="io")
-        except Exception as refused:
-            assert "range" in str(refused)
-            return
+        except (sqlite3.Error, psycopg.Error):
+            return  # refused by the table
         still_works(app)
-        assert handle.get(timeout=60) == 0
+        assert handle.get(timeout=DEADLINE) == 0
     assert ran.entered == 1
 
 
@@ -613,7 +610,7 @@ def test_one_bad_row_in_a_batch_does_not_hold_up_the_good_ones(app: Umbel) -> No
     bad = [insert_job(app, kind="io", **columns) for columns, _ in GARBAGE.values()]
     good = [insert_job(app, kind="io", body=b'{"args": [%d]}' % n) for n in range(20)]
     with working(app, io=50):
-        assert [handle.get(timeout=60) for handle in good] == list(range(20))
+        assert [handle.get(timeout=DEADLINE) for handle in good] == list(range(20))
         for handle in bad:
             buried(handle)
     assert ran.entered == 20
@@ -637,14 +634,15 @@ def test_a_job_whose_task_has_changed_its_kind_is_still_run_within_the_budget(
             await go.seen()
 
     asyncio.run(app.site.migrate())
-    task, budget = ("now_thread", {"io": 9, "cpu": 1}) if kind == "io" else ("now_coroutine", {"io": 1, "cpu": 9})
+    task = "now_thread" if kind == "io" else "now_coroutine"
+    budget = {"io": 9, "cpu": 1} if kind == "io" else {"io": 1, "cpu": 9}
     handles = [insert_job(app, kind=kind, task=task) for _ in range(4)]
     with working(app, **budget):
         until(lambda: gauge.now >= 1, "one to run")
         running = sum(handle.state is State.RUNNING for handle in handles)
         go.set()
         for handle in handles:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert gauge.most == 1
     assert running == 1, "it held what it could not start"
 
@@ -666,9 +664,9 @@ def test_a_job_whose_task_changed_its_kind_is_not_lost_in_a_worker_without_that_
     alone = {"io": 5, "cpu": 0} if kind == "io" else {"io": 0, "cpu": 5}
     both = with_probes(app).registry.find("probe" if kind == "io" else "probe_in_thread")
     with working(app, name="narrow", lease=1.5, **alone):
-        both.delay().get(timeout=60)
+        both.delay().get(timeout=DEADLINE)
         with working(app, name="wide", lease=1.5):
-            assert handle.get(timeout=30) == "done"
+            assert handle.get(timeout=DEADLINE) == "done"
 
 
 # --- published with SQL ----------------------------------------------------------------------
@@ -704,7 +702,7 @@ def test_sql_publishes_real_tasks_of_both_kinds(app: Umbel) -> None:
 
     with working(app):
         handles = [publish_sql(app, task, "[1, 2]") for task in ("add", "add_async")]
-        assert [handle.get(timeout=60) for handle in handles] == [3, 3]
+        assert [handle.get(timeout=DEADLINE) for handle in handles] == [3, 3]
 
 
 def test_sql_publishes_to_a_queue_with_a_priority(app: Umbel) -> None:
@@ -718,7 +716,7 @@ def test_sql_publishes_to_a_queue_with_a_priority(app: Umbel) -> None:
     handles = [publish_sql(app, "note", f"[{n}]", queue="mail", priority=n) for n in (1, 3, 2)]
     with working(app, cpu=1):
         for handle in handles:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert order == [3, 2, 1]
 
 
@@ -744,8 +742,6 @@ def test_sql_that_publishes_a_call_that_does_not_fit_is_buried(app: Umbel, args:
 def test_sql_that_publishes_no_list_of_arguments_is_refused_or_buried(
     app: Umbel, args: str
 ) -> None:
-    import psycopg
-
     work_of(app)
     with working(app):
         try:
@@ -755,12 +751,14 @@ def test_sql_that_publishes_no_list_of_arguments_is_refused_or_buried(
         assert buried(handle).reason
 
 
-@pytest.mark.parametrize(("budget", "task"), [({"cpu": 0}, "probe"), ({"io": 0}, "probe_in_thread")])
+@pytest.mark.parametrize(
+    ("budget", "task"), [({"cpu": 0}, "probe"), ({"io": 0}, "probe_in_thread")]
+)
 def test_a_worker_of_one_kind_runs_what_sql_published_for_that_kind(
     app: Umbel, budget: dict[str, int], task: str
 ) -> None:
     with working(app, **budget):
-        assert publish_sql(app, task, "[]").get(timeout=30) == "alive"
+        assert publish_sql(app, task, "[]").get(timeout=DEADLINE) == "alive"
 
 
 @pytest.mark.parametrize("full", ["io", "cpu"])
@@ -784,7 +782,7 @@ def test_what_sql_published_does_not_starve_behind_the_other_kinds_full_budget(
         until(lambda: gauge.now == 1, "the budget to be full")
         try:
             handle = publish_sql(app, "probe_in_thread" if full == "io" else "probe", "[]")
-            assert handle.get(timeout=20) == "alive"
+            assert handle.get(timeout=DEADLINE) == "alive"
         finally:
             go.set()
 
@@ -829,7 +827,7 @@ def test_a_worker_cut_off_for_longer_than_a_lease_stops_what_runs_and_begins_ane
         stopped.wait()
         assert running.worker.incarnation != first
         outage.on = False
-        assert handle.get(timeout=60) == "second run"
+        assert handle.get(timeout=DEADLINE) == "second run"
         still_works(memory)
         [view] = ask(memory, lambda operations: operations.workers())
         assert view.incarnation == running.worker.incarnation
@@ -855,7 +853,7 @@ def test_a_worker_cut_off_for_a_moment_goes_on_as_if_nothing_had_been(memory: Um
         outage.on = False
         heard.wait(events.Reachable, service="heartbeat")
         go.set()
-        assert handle.get(timeout=60) == "undisturbed"
+        assert handle.get(timeout=DEADLINE) == "undisturbed"
         assert running.worker.incarnation == first
     assert gauge.entered == 1
     assert not heard.all(events.WorkerAlone)
@@ -877,7 +875,7 @@ def test_a_worker_declared_dead_by_others_stops_what_runs_and_begins_anew(memory
         until(lambda: runs.now == 1, "the first run")
         ask(memory, lambda operations: operations._registry.leave(first))
         heard.wait(events.WorkerAlone)
-        assert handle.get(timeout=60) == "second run"
+        assert handle.get(timeout=DEADLINE) == "second run"
         assert running.worker.incarnation != first
         still_works(memory)
     assert ended(handle.record())[-1] == "succeeded"
@@ -930,7 +928,7 @@ def test_a_run_of_an_earlier_life_that_will_not_end_does_not_touch_the_next_run_
         still_works(memory)
         assert handle.state is State.RUNNING
         new_may_end.set()
-        assert handle.get(timeout=30) == "new"
+        assert handle.get(timeout=DEADLINE) == "new"
         still_works(memory)
         assert running.worker.running == 0
 
@@ -972,7 +970,7 @@ def test_a_worker_whose_server_is_out_of_reach_begins_anew_and_works_on(
         heard.wait(events.WorkerAlone)
         until(lambda: runs.now == 0, "the run to be stopped")
         proxy.mend()
-        assert handle.get(timeout=60) == "second run"
+        assert handle.get(timeout=DEADLINE) == "second run"
         still_works(here)
     here.close()
     there.close()
@@ -997,7 +995,7 @@ def test_outcomes_are_kept_while_the_store_is_away(memory: Umbel) -> None:
         handles = memory.publish_many([work.s(n) for n in range(20)])
         heard.wait(events.Unreachable, service="settler")
         del faults["settle"]
-        assert [handle.get(timeout=60) for handle in handles] == list(range(20))
+        assert [handle.get(timeout=DEADLINE) for handle in handles] == list(range(20))
     assert gauge.entered == 20
     heard.wait(events.Reachable, service="settler")
 
@@ -1021,7 +1019,7 @@ def test_a_settlement_that_happened_though_its_answer_was_lost_is_not_an_error(
 
     with working(memory, build=with_faults({"settle": lose_the_answer})):
         handle = work.delay()
-        assert handle.get(timeout=60) == "once"
+        assert handle.get(timeout=DEADLINE) == "once"
         still_works(memory)
     assert (gauge.entered, ended(handle.record())) == (1, ["succeeded"])
 
@@ -1043,7 +1041,7 @@ def test_a_fetch_whose_answer_was_lost_loses_no_job(memory: Umbel) -> None:
 
     with working(memory, lease=1.5, build=with_faults({"fetch": lose_the_answer})):
         handle = work.delay()
-        assert handle.get(timeout=60) == "once"
+        assert handle.get(timeout=DEADLINE) == "once"
     record = handle.record()
     assert (gauge.entered, record.deaths, record.attempt) == (1, 0, 1)
 
@@ -1068,24 +1066,13 @@ def test_an_error_nobody_foresaw_in_the_store_ends_no_loop(memory: Umbel, method
         if method == "settle":  # an outcome the store objects to is recorded as a failure
             finished(handle)
         else:
-            assert handle.get(timeout=60) == "done"
+            assert handle.get(timeout=DEADLINE) == "done"
         still_works(memory)
     assert failed or method == "progress"
     assert not heard.all(events.WorkerAlone)
 
 
 # --- the watchdog ----------------------------------------------------------------------------
-
-
-class Mortal(Worker):
-    """A worker whose end is a signal, not the end of the test's process."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.died = Signal("its end")
-
-    def die(self, why: str) -> None:
-        self.died.set()
 
 
 def test_a_fetch_that_hangs_while_work_waits_is_given_up(memory: Umbel) -> None:
@@ -1102,7 +1089,7 @@ def test_a_fetch_that_hangs_while_work_waits_is_given_up(memory: Umbel) -> None:
         hung.wait()
         handle = memory.registry.find("probe").delay()
         assert heard.wait(events.Stalled).action == "rebuilds its connection"
-        assert handle.get(timeout=60) == "alive"
+        assert handle.get(timeout=DEADLINE) == "alive"
         still_works(memory)
         assert not running.worker.died  # type: ignore[attr-defined]
 
@@ -1138,7 +1125,7 @@ def test_a_stall_long_after_another_was_mended_is_mended_too(memory: Umbel) -> N
         until(lambda: not hang_now.is_set(), "the first fetch to hang")
         first = memory.registry.find("probe").delay()
         heard.wait(events.Stalled)
-        first.get(timeout=60)
+        first.get(timeout=DEADLINE)
         fetches = running.worker.fetches()
         until(lambda: running.worker.fetches() > fetches + 6, "fetching to go on for a while")
         hang_now.set()
@@ -1150,8 +1137,21 @@ def test_a_stall_long_after_another_was_mended_is_mended_too(memory: Umbel) -> N
 
 def test_an_idle_worker_is_not_stalled(memory: Umbel) -> None:
     heard = Heard(memory)
-    with working(memory, lease=1.0, stall=0.1) as running:
-        until(lambda: running.worker.fetches() > 6, "some fetches")
+    with working(memory, lease=0.9, stall=0.1, build=with_faults({}, Mortal)):
+        beats_pass(memory, 10)
+    assert not heard.all(events.Stalled)
+
+
+@pytest.mark.parametrize("budget", [{"cpu": 0}, {"io": 0}])
+def test_a_worker_with_nothing_to_fetch_but_what_it_cannot_run_is_not_stalled(
+    app: Umbel, budget: dict[str, int]
+) -> None:
+    heard = Heard(app)
+    asyncio.run(app.site.migrate())
+    insert_job(app, kind="", task="probe_in_thread" if "cpu" in budget else "probe")
+    insert_job(app, kind="cpu" if "cpu" in budget else "io", task="probe")
+    with working(app, lease=0.9, stall=0.1, build=with_faults({}, Mortal), **budget):
+        beats_pass(app, 10)
     assert not heard.all(events.Stalled)
 
 
@@ -1163,17 +1163,14 @@ def test_a_full_worker_is_not_stalled(memory: Umbel) -> None:
         with gauge:
             await go.seen()
 
-    def beats() -> int:
-        return ask(memory, lambda operations: operations._registry.members())[0].beat
-
-    with working(memory, io=1, cpu=0, lease=1.0, stall=0.1):
+    mortal = with_faults({}, Mortal)
+    with working(memory, io=1, cpu=0, lease=0.9, stall=0.1, build=mortal):
         handles = [work.delay() for _ in range(3)]
         until(lambda: gauge.now == 1, "the budget to be full")
-        first = beats()
-        until(lambda: beats() > first + 6, "some beats")
+        beats_pass(memory, 10)
         go.set()
         for handle in handles:
-            handle.get(timeout=60)
+            handle.get(timeout=DEADLINE)
     assert not heard.all(events.Stalled)
 
 

@@ -1,6 +1,6 @@
 """Mistakes that a type checker finds where they are made. Each line says with which code.
 
-Checked, never run: ``# E: code`` is what mypy must say of the line, and it must say nothing else.
+Checked, never run: ``# E: codes`` is what mypy must say of the line, and it must say nothing else.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ def options() -> None:
     Umbel("sqlite:///x.db", deadline="2 s")  # E: arg-type
 
 
-@app.task(queue=5)  # E: call-overload
+@app.task(queue=5)  # E: call-overload untyped-decorator
 def wrong_queue() -> None: ...
 
 
-@app.task(que="mail")  # E: call-overload
+@app.task(que="mail")  # E: call-overload untyped-decorator
 def wrong_option() -> None: ...
 
 

@@ -83,7 +83,8 @@ def test_a_good_message_becomes_a_call_with_the_tasks_own_options() -> None:
 
 def test_the_task_sees_the_delivery_it_runs_for() -> None:
     job = activate(queue="mail", priority=5, created=12.0, traceparent="00-a-b-01").run.job
-    assert (job.id, job.task, job.queue, job.attempt, job.deaths) == (JOB, "tests.add", "mail", 3, 1)
+    assert (job.id, job.task, job.queue) == (JOB, "tests.add", "mail")
+    assert (job.attempt, job.deaths) == (3, 1)
     assert (job.priority, job.created, job.traceparent) == (5, 12.0, "00-a-b-01")
 
 

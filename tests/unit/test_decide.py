@@ -236,7 +236,9 @@ def test_a_call_brings_its_own_numbers_and_keeps_the_tasks_errors() -> None:
     outcome = run(activated(policy, headers=headers), failing(OSError()))
     assert isinstance(outcome, RetryOutcome)
     assert 5.6 <= outcome.delay <= 7
-    assert isinstance(run(activated(policy, headers=headers, attempt=2), failing(OSError())), Failed)
+    assert isinstance(
+        run(activated(policy, headers=headers, attempt=2), failing(OSError())), Failed
+    )
     assert isinstance(run(activated(policy, headers=headers), failing(KeyError())), Failed)
 
 
@@ -333,7 +335,9 @@ def test_an_optional_section_ignores_only_what_it_names() -> None:
 
 
 @pytest.mark.parametrize("error", [e for e in ERRORS if not isinstance(e, Exception)], ids=name)
-@pytest.mark.parametrize("section", [retry(2, name="mail"), poisonous()], ids=["retry", "poisonous"])
+@pytest.mark.parametrize(
+    "section", [retry(2, name="mail"), poisonous()], ids=["retry", "poisonous"]
+)
 def test_being_told_to_exit_is_no_failure_of_a_section(section: Any, error: BaseException) -> None:
     outcome = run(activated(Retry(3)), failing_in(section, error))
     assert isinstance(outcome, RetryOutcome)
@@ -382,7 +386,9 @@ def test_a_snooze_is_never_a_failure(attempt: int) -> None:
     assert run(activated(Retry(0), attempt=attempt), failing(Snooze(30))) == Snoozed(30)
 
 
-@pytest.mark.parametrize("section", [retry(1, name="mail"), poisonous()], ids=["retry", "poisonous"])
+@pytest.mark.parametrize(
+    "section", [retry(1, name="mail"), poisonous()], ids=["retry", "poisonous"]
+)
 def test_a_snooze_inside_a_section_is_a_snooze(section: Any) -> None:
     assert run(activated(Retry(0)), failing_in(section, Snooze(1))) == Snoozed(1)
 
@@ -416,7 +422,9 @@ def test_an_interrupted_run_goes_back_without_a_cost(why: Why, attempt: int) -> 
 
 
 @pytest.mark.parametrize("why", list(Why))
-@pytest.mark.parametrize("section", [retry(1, name="mail"), poisonous()], ids=["retry", "poisonous"])
+@pytest.mark.parametrize(
+    "section", [retry(1, name="mail"), poisonous()], ids=["retry", "poisonous"]
+)
 def test_a_stop_inside_a_section_means_what_it_means_outside(section: Any, why: Why) -> None:
     activation = activated(Retry(3), timeout=2)
     outside = run(activation, failing(Stop(why)))

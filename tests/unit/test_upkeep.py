@@ -58,9 +58,7 @@ class Scene:
 
     def lifeline(self) -> Lifeline:
         parts = self.backend
-        return Lifeline(
-            parts.registry, parts.broker, clock=self.clock, telemetry=self.telemetry
-        )
+        return Lifeline(parts.registry, parts.broker, clock=self.clock, telemetry=self.telemetry)
 
     def pruner(self, *, age: float = 100.0, keep: int = 1_000_000) -> Pruner:
         return Pruner(

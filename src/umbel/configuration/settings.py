@@ -83,6 +83,7 @@ class Settings:
         shown = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("broker", "store"):
             shown[name] = re.sub(r"(://[^:/@]*:)[^@/]+@", r"\1***@", shown[name])
+            shown[name] = re.sub(r"(password=)[^&]*", r"\1***", shown[name])
         shown["pickle_key"] = "***" if self.pickle_key else ""
         return shown
 

@@ -80,10 +80,8 @@ class Router:
         await self._backend.records.progress(notes)
 
     async def enlist(self, worker: WorkerEntry) -> None:
-        """Begin a life; warns when another life has the same name."""
+        """Begin a life."""
         await self._backend.registry.enlist(worker)
-        if await self._backend.registry.sharing(worker.name, worker.incarnation):
-            self._telemetry.emit(events.NameShared(worker=worker.name))
 
     async def leave(self, incarnation: str) -> None:
         """End a life in good order."""

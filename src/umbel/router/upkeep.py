@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from umbel.brokers import Broker
 from umbel.clock import Clock
-from umbel.stores import Records, Registry
+from umbel.stores import Member, Records, Registry
 from umbel.telemetry import Telemetry, events
 
 _SWEEP_EVERY = 3
@@ -27,6 +30,7 @@ class Lifeline:
         self._clock = clock
         self._telemetry = telemetry
         self._seen: dict[str, tuple[int, float]] = {}
+        self._shared: set[str] = set()
         self._looks = 0
 
     async def look(self) -> list[str]:
@@ -41,6 +45,7 @@ class Lifeline:
             if beat == member.beat and now - since > entry.lease:
                 await self._end(entry.incarnation, member.beat, entry.name)
                 ended = True
+        self._tell_shared_names(members)
         self._seen = seen
         self._looks += 1
         # Now and then also without a death: another watcher may have died between its two steps,
@@ -51,6 +56,17 @@ class Lifeline:
         if recovered:
             self._telemetry.emit(events.JobsRecovered(jobs=len(recovered)))
         return recovered
+
+    def _tell_shared_names(self, members: Sequence[Member]) -> None:
+        """Two lives under one name that both still beat. One alone may be about to lapse."""
+        beating = Counter(
+            member.entry.name
+            for member in members
+            if self._seen.get(member.entry.incarnation, (member.beat, 0))[0] != member.beat
+        )
+        for name in {name for name, lives in beating.items() if lives > 1} - self._shared:
+            self._shared.add(name)
+            self._telemetry.emit(events.NameShared(worker=name))
 
     async def _end(self, incarnation: str, beat: int, name: str) -> None:
         if await self._registry.remove(incarnation, beat):

@@ -7,7 +7,6 @@ machines' clocks are ever compared, and a jump of the wall clock kills nobody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -58,9 +57,6 @@ class Registry(Protocol):
 
     async def leave(self, incarnation: str) -> None:
         """End one's own life, when everything held is settled. Safe to repeat."""
-
-    async def sharing(self, name: str, incarnation: str) -> Sequence[str]:
-        """Other living incarnations under the same name."""
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""

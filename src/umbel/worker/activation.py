@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from umbel.errors import BadMessage, UmbelError, UnknownTask
-from umbel.messages import BodyCodec, Delivery, Expired, Outcome, Rejected
+from umbel.messages import BodyCodec, Delivery, Expired, MessageType, Outcome, Rejected
 from umbel.tasks import Job, Registry, Retry, Run, Task, Track
 
 
@@ -40,6 +40,8 @@ class Activator:
 
     def activate(self, delivery: Delivery, now: float) -> Activation | Outcome:
         """Something to run, or the outcome of a message that never can."""
+        if delivery.envelope.type is not MessageType.COMMAND:
+            return Rejected(f"type: only {MessageType.COMMAND} can run, this is another message")
         expires = delivery.envelope.expires
         if expires is not None and expires <= now:
             return Expired()

@@ -43,7 +43,9 @@ class Consumer:
         self._fetching = False
         self._stopping = False
         self.fetches = 0
-        """Grows with every fetch that returned."""
+        """How many fetches have returned, with something or nothing."""
+        self.fetched = 0
+        """How many deliveries were fetched."""
         self.epoch = 0
         """The control epoch that every fetch from now on respects."""
         self._new_epoch = 0
@@ -112,6 +114,7 @@ class Consumer:
             self.epoch = self._new_epoch
 
     def _begin(self, deliveries: list[Delivery]) -> None:
+        self.fetched += len(deliveries)
         for delivery in deliveries:
             self._life.hold(delivery.lease)
             if self._stopping:

@@ -22,6 +22,8 @@ from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake
 from umbel.worker.life import Life
 
+_CONFIRM_STEP = 0.02
+
 FENCE_AT = 0.75
 """The share of a lease after which a holder without a beat stops itself."""
 
@@ -50,8 +52,8 @@ class Body(Protocol):
     def free_kinds(self) -> list[str]:
         """Kinds of task that could start now."""
 
-    def fetches(self) -> int:
-        """A number that grows with every fetch that returned."""
+    def fetched(self) -> int:
+        """How many deliveries were fetched so far."""
 
     def rebuild(self) -> None:
         """Throw the connection away and fetch anew."""
@@ -96,9 +98,11 @@ class Heart:
         self._enlisted = life.incarnation
         self._beats = 0
         self._control_changed = True
+        self._epoch = 0
+        self._told_epoch = 0
         self._echo = 0.0
         self._waiting_since: float | None = None
-        self._fetches = -1
+        self._fetched = -1
         self._rebuilt = False
 
     def start(self) -> None:
@@ -179,10 +183,11 @@ class Heart:
         if incarnation != self._enlisted:
             await intake.enlist(self._body.entry())
             self._enlisted = incarnation
+        self._told_epoch = self._body.confirmed_epoch()
         alive = await intake.beat(
             incarnation,
             running=len(held),
-            epoch=self._body.confirmed_epoch(),
+            epoch=self._told_epoch,
             stopping=self._body.stopping(),
         )
         if not alive:
@@ -195,9 +200,11 @@ class Heart:
         if held:
             self._body.cancel(await intake.cancellations([lease.job for lease in held]))
         if self._control_changed or thorough:
-            self._body.control(await intake.control())
-            self._control_changed = False
-        await self._watch_for_stall(intake)
+            state = await intake.control()
+            self._epoch, self._control_changed = state.epoch, False
+            self._body.control(state)
+        if thorough:
+            await self._watch_for_stall(intake)
 
     async def _extend(self, intake: Intake, incarnation: str, held: list[Lease]) -> None:
         lost = await intake.extend(incarnation, held, self._lease)
@@ -213,6 +220,9 @@ class Heart:
         if not beaten:
             await _first_of(self._stop.wait(), asyncio.sleep(self._lease / 10))
             return
+        if self._told_epoch < self._epoch:  # somebody waits for our word that a pause holds
+            await _first_of(self._stop.wait(), asyncio.sleep(_CONFIRM_STEP))
+            return
         try:
             await _first_of(self._stop.wait(), self._wait_for_control(intake))
         except Unavailable:
@@ -224,13 +234,13 @@ class Heart:
 
     async def _watch_for_stall(self, intake: Intake) -> None:
         """Work waiting, slots free, nothing fetched: that must not last."""
-        kinds, fetches = self._body.free_kinds(), self._body.fetches()
+        kinds, fetched = self._body.free_kinds(), self._body.fetched()
         now = self._clock.monotonic()
-        fetched = fetches != self._fetches
-        self._fetches = fetches
-        if fetched:
+        moving = fetched != self._fetched
+        self._fetched = fetched
+        if moving:
             self._rebuilt = False
-        if fetched or not kinds or self._body.stopping() or not await intake.waiting(kinds):
+        if moving or not kinds or self._body.stopping() or not await intake.waiting(kinds):
             self._waiting_since = None
             return
         if self._waiting_since is None:

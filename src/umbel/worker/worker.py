@@ -276,7 +276,11 @@ class Worker:
         free = self.free()
         return [kind for kind, room in (("io", free.io), ("cpu", free.cpu)) if room]
 
+    def fetched(self) -> int:
+        return self._consumer.fetched
+
     def fetches(self) -> int:
+        """How many fetches have returned, with something or nothing."""
         return self._consumer.fetches
 
     def rebuild(self) -> None:

@@ -53,7 +53,8 @@ class PostgresBroker:
         self._clock = clock
         self._safety_poll = safety_poll
         self._sql = database.home.sql | database.home.queries("umbel.brokers.postgres")
-        self._sql["claim_locked"] = self._sql["claim"].replace(b" skip locked", b"")
+        for name in ("claim", "promote"):
+            self._sql[f"{name}_surely"] = self._sql[name].replace(b" skip locked", b"")
         self._outlooks: dict[tuple[str, ...], Outlook] = {}
         self._nudges = 0
 
@@ -92,13 +93,12 @@ class PostgresBroker:
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
         nudges, outlook = self._nudges, self._outlook(tuple(queues))
-        claim = "claim"
-        if wait <= 0:  # no hint will come in time, nor a second look at what is locked just now
+        sure = wait <= 0
+        if sure:  # no hint will come in time
             outlook.doubt()
-            claim = "claim_locked"
         while nudges == self._nudges:
             outlook.listen(self._clock.monotonic(), self._safety_poll)
-            deliveries = await self._look(outlook, demand, owner, claim)
+            deliveries = await self._look(outlook, demand, owner, sure)
             now = self._clock.monotonic()
             if deliveries or now >= until:
                 return deliveries
@@ -188,14 +188,18 @@ class PostgresBroker:
         return outlook
 
     async def _look(
-        self, outlook: Outlook, demand: Demand, owner: str, claim: str
+        self, outlook: Outlook, demand: Demand, owner: str, sure: bool
     ) -> list[Delivery]:
-        """Claim from every lane that may have work, as far as there is room."""
+        """Claim from every lane that may have work, as far as there is room.
+
+        ``sure``: waits for jobs that others have locked just now. Else a hint follows for those.
+        """
+        promote, claim = ("promote_surely", "claim_surely") if sure else ("promote", "claim")
         claimed: list[tuple[str, Row]] = []
         free = {"io": demand.io, "cpu": demand.cpu}
         try:
             if outlook.due <= self._clock.monotonic():
-                await self._promote(outlook)
+                await self._promote(outlook, promote)
             for queue in outlook.queues:
                 if outlook.enter(queue, free):
                     values = {"queue": queue, "owner": owner, **free}
@@ -225,8 +229,8 @@ class PostgresBroker:
         # Behind a pooler the connection has no settings of ours, and the planner would sort.
         return atomically(after(self._sql["settings"], {"local": True}, steps))
 
-    async def _promote(self, outlook: Outlook) -> None:
-        queues, seconds, _ = (await self._rows("promote"))[0]
+    async def _promote(self, outlook: Outlook, query: str) -> None:
+        queues, seconds, _ = (await self._rows(query))[0]
         now = self._clock.monotonic()
         outlook.due = float("inf") if seconds is None else now + seconds
         for queue in set(queues or ()) & set(outlook.queues):

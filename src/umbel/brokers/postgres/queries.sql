@@ -127,7 +127,10 @@ cpu as materialized (
   order by priority desc, seq limit %(cpu)s - (select count(*) from either)
   for update skip locked
 ),
-picked as (select id from either union all select id from io union all select id from cpu),
+-- Materialized: a flattened union loses rows that changed while their lock was waited for.
+picked as materialized (
+  select id from either union all select id from io union all select id from cpu
+),
 claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
@@ -150,7 +153,7 @@ with held as (
 mine as materialized (
   select id, fence, claimed from $schema.job where owner = %(owner)s and state = 'running'
 ),
-unknown as (
+unknown as materialized (
   select id, fence from mine m
   where claimed < statement_timestamp() - make_interval(secs => %(older_than)s)
     and not exists (select 1 from held h where h.id = m.id and h.fence = m.fence)
@@ -307,7 +310,7 @@ union all
 
 -- name: move
 -- Some of what does not run changes its queue.
-with idle as (
+with idle as materialized (
   (select id from $schema.job
    where namespace = %(namespace)s and queue = %(source)s and state = 'queued' limit 2000)
   union all

@@ -205,8 +205,7 @@ class SqliteBroker:
     ) -> list[Any]:
         claimed: list[Any] = []
         for kind in KINDS:
-            # A sender that does not know the task may mean either kind: both must have room.
-            limit = free[kind] if kind else min(free.values())
+            limit = free[kind] if kind else self._unknown_first(cursor, where, free)
             if limit > 0:
                 values = {**where, "kind": kind, "limit": limit}
                 rows = cursor.execute(SQL["claim"], values).fetchall()
@@ -215,6 +214,27 @@ class SqliteBroker:
                 # RETURNING promises no order.
                 claimed += sorted(rows, key=lambda row: (-row[5], row[0]))
         return claimed
+
+    def _unknown_first(
+        self, cursor: sqlite3.Cursor, where: dict[str, Any], free: dict[str, int]
+    ) -> int:
+        """How many jobs of unknown kind are to be taken.
+
+        A sender that does not know the task may mean either kind: both must have room, and it must
+        be the job's turn in both.
+        """
+        front = []
+        for kind, limit in (("", min(free.values())), *free.items()):
+            row = {**where, "kind": kind, "limit": limit}
+            front += cursor.execute(SQL["lane_front"], row).fetchall() if limit > 0 else []
+            if not front:
+                return 0
+        left, taken = dict(free), 0
+        for kind, _, _ in sorted(front, key=lambda row: (-row[1], row[2])):
+            for needed in (kind,) if kind else tuple(free):
+                left[needed] -= 1
+            taken += kind == "" and min(left.values()) >= 0
+        return taken
 
     def _ready(
         self, cursor: sqlite3.Cursor, queue: str, kind: str, query: str = "ready_lane"

@@ -1,8 +1,8 @@
 -- name: insert_job
 -- Adds a job once: an id that lives or has finished, or a unique key in use, adds nothing.
-insert into job (id, namespace, queue, kind, task, state, priority, content_type, body, created,
+insert into job (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
                  not_before, expires, attempt, max_deaths, unique_key, traceparent, headers)
-select :id, :namespace, :queue, :kind, :task,
+select :id, :namespace, :queue, :kind, :task, :type,
        case when :not_before > :now then 'scheduled' else 'queued' end,
        :priority, :content_type, :body, :created, :not_before, :expires, :attempt, :max_deaths,
        :unique_key, :traceparent, :headers
@@ -49,6 +49,13 @@ select name from worker where incarnation = :owner
 -- What is paused at this very moment.
 select scope, name from pause where namespace = :namespace
 
+-- name: lane_front
+-- The first jobs of a lane, without taking them.
+select kind, priority, seq from job
+where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued'
+  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+order by priority desc, seq limit :limit
+
 -- name: claim
 -- Takes the first jobs of a lane, highest priority first, then oldest; raises their fence.
 update job
@@ -59,7 +66,8 @@ where seq in (
     and task not in (select name from pause where namespace = :namespace and scope = 'task')
   order by priority desc, seq limit :limit)
 returning seq, id, queue, kind, task, priority, content_type, body, created, not_before, expires,
-          attempt, max_deaths, unique_key, traceparent, headers, deaths, sections, fence
+          attempt, max_deaths, unique_key, traceparent, headers, deaths, sections, fence,
+          type
 
 -- name: held
 -- What an owner holds according to us.
@@ -73,11 +81,11 @@ where id = :id and owner = :owner and fence = :fence
 
 -- name: finish
 -- A job under this very lease becomes a record; anything else is left alone.
-insert into record (id, namespace, queue, kind, task, state, priority, content_type, body, created,
+insert into record (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
                     not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent,
                     headers, worker, fence, claimed, attempts, progress_done, progress_of, finished,
                     result_type, result, failure, reason)
-select id, namespace, queue, kind, task, :state, priority, content_type, body, created, not_before,
+select id, namespace, queue, kind, task, type, :state, priority, content_type, body, created, not_before,
        expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
        claimed, json_insert(attempts, '$[#]', json(:attempt_story)), progress_done, progress_of,
        :finished, :result_type, :result, :failure, :reason

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from umbel.messages import Attempt, Body, Delivery, Envelope, Lease
+from umbel.messages import Attempt, Body, Delivery, Envelope, Lease, MessageType
 
 _json = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
@@ -20,6 +20,7 @@ def job_row(envelope: Envelope, now: float) -> dict[str, Any]:
         "queue": envelope.queue,
         "kind": envelope.kind,
         "task": envelope.subject,
+        "type": envelope.type.value,
         "priority": envelope.priority,
         "content_type": envelope.body.content_type,
         "body": envelope.body.data,
@@ -40,12 +41,13 @@ def delivery(row: tuple[Any, ...], namespace: str, owner: str, now: float) -> De
     (_, job, queue, kind, task, priority, content_type, body, created, not_before, expires) = row[
         :11
     ]
-    (attempt, max_deaths, unique, traceparent, headers, deaths, sections, fence) = row[11:]
+    (attempt, max_deaths, unique, traceparent, headers, deaths, sections, fence, type_) = row[11:]
     return Delivery(
         envelope=Envelope(
             id=job,
             subject=task,
             body=Body(content_type, body),
+            type=MessageType(type_),
             namespace=namespace,
             queue=queue,
             kind=kind,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sqlite3
 
 _CANCEL = """
-insert into record (id, namespace, queue, kind, task, state, priority, content_type, body, created,
-                    not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent,
-                    headers, worker, fence, claimed, attempts, finished, reason)
-select id, namespace, queue, kind, task, 'cancelled', priority, content_type, body, created,
+insert into record (id, namespace, queue, kind, task, type, state, priority, content_type, body,
+                    created, not_before, expires, attempt, deaths, max_deaths, unique_key,
+                    traceparent, headers, worker, fence, claimed, attempts, finished, reason)
+select id, namespace, queue, kind, task, type, 'cancelled', priority, content_type, body, created,
        not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, null,
        fence, claimed, attempts, :now, :reason
 from job where namespace = :namespace and id = :id and state <> 'running'

@@ -148,11 +148,6 @@ delete from $schema.worker where incarnation = %(incarnation)s and beat = %(beat
 -- Ends one's own life.
 delete from $schema.worker where incarnation = %(incarnation)s
 
--- name: sharing
--- Other lives under the same name.
-select incarnation from $schema.worker
-where namespace = %(namespace)s and name = %(name)s and incarnation <> %(incarnation)s
-
 -- name: epoch
 -- The number of the last change of control state.
 select epoch from $schema.control where namespace = %(namespace)s

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -42,10 +41,6 @@ class PostgresRegistry:
 
     async def leave(self, incarnation: str) -> None:
         await self._rows("leave", incarnation=incarnation)
-
-    async def sharing(self, name: str, incarnation: str) -> Sequence[str]:
-        rows = await self._rows("sharing", name=name, incarnation=incarnation)
-        return [found for (found,) in rows]
 
     async def close(self) -> None:
         await self._database.close()

@@ -52,9 +52,9 @@ where id = :id and fence = :fence and state = 'running'
 
 -- name: replay
 -- A finished job that gave no result is queued anew with its payload, id and story.
-insert into job (id, namespace, queue, kind, task, state, priority, content_type, body, created,
+insert into job (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
                  expires, attempt, max_deaths, traceparent, headers, fence, attempts)
-select id, namespace, queue, kind, task, 'queued', priority, content_type, body, created,
+select id, namespace, queue, kind, task, type, 'queued', priority, content_type, body, created,
        null, 1, max_deaths, traceparent, headers, fence, attempts
 from record where namespace = :namespace and id = :id and state <> 'succeeded'
 
@@ -100,11 +100,6 @@ delete from worker where incarnation = :incarnation and beat = :beat
 -- name: leave
 -- Ends one's own life.
 delete from worker where incarnation = :incarnation
-
--- name: sharing
--- Other lives under the same name.
-select incarnation from worker
-where namespace = :namespace and name = :name and incarnation <> :incarnation
 
 -- name: epoch
 -- The number of the last change of control state.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -52,13 +51,6 @@ class SqliteRegistry:
 
     async def leave(self, incarnation: str) -> None:
         await self._execute("leave", incarnation=incarnation)
-
-    async def sharing(self, name: str, incarnation: str) -> Sequence[str]:
-        def read(connection: sqlite3.Connection) -> list[str]:
-            row = {"namespace": self._namespace, "name": name, "incarnation": incarnation}
-            return [found for (found,) in connection.execute(SQL["sharing"], row)]
-
-        return await self._database.run(read)
 
     async def close(self) -> None:
         await self._database.close()

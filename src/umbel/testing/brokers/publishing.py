@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 
 from umbel.brokers import Published
-from umbel.messages import MESSAGEPACK, Body, State, Succeeded, fresh_id
+from umbel.messages import MESSAGEPACK, Body, MessageType, State, Succeeded, fresh_id
 from umbel.testing.acts import (
     RESULT,
     enlist,
@@ -65,6 +65,11 @@ class Publishing:
         )
         got = await take_one(b, await enlist(b))
         assert msgspec.to_builtins(got.envelope) == msgspec.to_builtins(sent)
+
+    @story()
+    async def test_a_message_keeps_its_type(self, b: Backend) -> None:
+        await publish(b, type=MessageType.EVENT)
+        assert (await take_one(b, await enlist(b))).envelope.type is MessageType.EVENT
 
     @story()
     async def test_a_new_job_is_on_its_first_attempt_and_has_no_deaths(self, b: Backend) -> None:

@@ -6,7 +6,8 @@ create table $schema.job (
   queue text collate "C" not null check (length(queue) between 1 and 255),
   kind text collate "C" not null default '' check (kind in ('', 'io', 'cpu')),
   task text collate "C" not null check (length(task) between 1 and 255),
-  type text collate "C" not null default 'umbel.command',
+  type text collate "C" not null default 'umbel.command'
+    check (type in ('umbel.command', 'umbel.event', 'umbel.document')),
   state text collate "C" not null default 'queued'
     constraint job_state check (state in ('scheduled', 'queued', 'running')),
   priority smallint not null default 0,

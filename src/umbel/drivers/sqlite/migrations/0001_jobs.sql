@@ -6,6 +6,8 @@ create table job (
   queue text not null check (length(queue) between 1 and 255),
   kind text not null default '' check (kind in ('', 'io', 'cpu')),
   task text not null check (length(task) between 1 and 255),
+  type text not null default 'umbel.command'
+    check (type in ('umbel.command', 'umbel.event', 'umbel.document')),
   state text not null default 'queued' check (state in ('scheduled', 'queued', 'running')),
   priority integer not null default 0,
   content_type text not null default 'application/json',
@@ -44,6 +46,7 @@ create table record (
   queue text not null,
   kind text not null,
   task text not null,
+  type text not null,
   state text not null check (state in ('succeeded', 'buried', 'cancelled', 'expired')),
   priority integer not null,
   content_type text not null,
