@@ -93,7 +93,7 @@ class Place:
 
     def app(self, **settings: Any) -> Umbel:
         """An application here, closed when the test ends."""
-        settings = {"namespace": self.namespace, "deadline": 30.0, **settings}
+        settings = {"namespace": self.namespace, "deadline": 15.0, **settings}
         app = Umbel(self.url, **settings)
         self._closing.callback(app.close)
         return app
@@ -163,7 +163,7 @@ class Place:
 PROLOGUE = """
 import os, sys, threading
 from umbel import Umbel
-app = Umbel(sys.argv[1], namespace=sys.argv[2], deadline=30)
+app = Umbel(sys.argv[1], namespace=sys.argv[2], deadline=15)
 @app.task(name="add")
 def add(a: int, b: int) -> int:
     return a + b
@@ -199,10 +199,12 @@ def postgres_url() -> Iterator[str]:
         pytest.skip(f"not run: integration tests on PostgreSQL ({error})")
     schema = f"umbel_it_{os.getpid()}_{fresh_id()[-6:]}"
     url = f"{POSTGRES}?schema={schema}"
-    asyncio.run(Umbel(url).site.migrate())
-    yield url
-    with psycopg.connect(POSTGRES, autocommit=True) as connection:
-        connection.execute(f'drop schema "{schema}" cascade')
+    try:
+        asyncio.run(Umbel(url).site.migrate())
+        yield url
+    finally:
+        with psycopg.connect(POSTGRES, autocommit=True) as connection:
+            connection.execute(f'drop schema if exists "{schema}" cascade')
 
 
 @pytest.fixture

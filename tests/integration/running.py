@@ -52,7 +52,7 @@ def postgres_schema() -> Iterator[str]:
         pytest.skip(f"not run on PostgreSQL: {POSTGRES} does not answer ({refused})")
     import psycopg
 
-    name = f"umbel_it_{os.getpid()}_{fresh_id()[-6:]}"
+    name = f"umbel_worker_{os.getpid()}_{fresh_id()[-6:]}"
     url = f"{POSTGRES}?schema={name}"
     asyncio.run(Umbel(url).site.migrate())
     yield url
@@ -104,7 +104,10 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 
 class Signal:
-    """Something that happens once, in a task or in the test, and is waited for in the other."""
+    """Something that happens once, in a task or in the test, and is waited for in the other.
+
+    More patient than anything else here: a task that waits for the test must not give up first.
+    """
 
     def __init__(self, name: str = "signal") -> None:
         self._name = name
@@ -118,17 +121,17 @@ class Signal:
 
     def wait(self) -> None:
         """Block until it is set; holds no lock, so a stop raised in the thread is heard soon."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + 4 * DEADLINE
         while not self._event.wait(0.02):
             if time.monotonic() > deadline:
-                raise AssertionError(f"waited {DEADLINE:g} s for {self._name}")
+                raise AssertionError(f"waited in vain for {self._name}")
 
     async def seen(self) -> None:
         """The same for a coroutine."""
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + 4 * DEADLINE
         while not self._event.is_set():
             if time.monotonic() > deadline:
-                raise AssertionError(f"waited {DEADLINE:g} s for {self._name}")
+                raise AssertionError(f"waited in vain for {self._name}")
             await asyncio.sleep(0.005)
 
 
