@@ -19,9 +19,8 @@ _OURS = str(Path(__file__).parent.parent)
 
 def describe(error: BaseException) -> Failure:
     """An exception as data. Never raises, whatever the exception's own methods do."""
-    kind = type(error)
     return Failure(
-        type=f"{kind.__module__}:{kind.__qualname__}",
+        type=_class_name(type(error)),
         message=_text(error)[:_MESSAGE_LIMIT],
         traceback=_storable(_traceback(error))[-_TRACEBACK_LIMIT:],
         args=_arguments(error),
@@ -53,6 +52,13 @@ def _of_own_class(failure: Failure) -> Exception | None:
         return error if _text(error)[:_MESSAGE_LIMIT] == failure.message else None
     except Exception:  # noqa: BLE001 - a constructor may want anything; JobFailed tells the story
         return None
+
+
+def _class_name(kind: type[BaseException]) -> str:
+    try:
+        return _storable(f"{kind.__module__}:{kind.__qualname__}")
+    except Exception:  # noqa: BLE001 - a metaclass may hide or break either
+        return f"builtins:{type.__name__}"
 
 
 def _storable(text: str) -> str:

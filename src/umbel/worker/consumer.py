@@ -28,7 +28,7 @@ class Consumer:
         lease: float,
         free: Callable[[], Demand],
         start: Callable[[Delivery], None],
-        give_back: Callable[[Delivery], None],
+        give_back: Callable[[Delivery, str], None],
         clock: Clock,
     ) -> None:
         self._intake = intake
@@ -118,6 +118,6 @@ class Consumer:
         for delivery in deliveries:
             self._life.hold(delivery.lease)
             if self._stopping:
-                self._give_back(delivery)
+                self._give_back(delivery, "the worker is stopping")
             else:
                 self._start(delivery)

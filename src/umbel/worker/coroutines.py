@@ -1,4 +1,10 @@
-"""Runs ``async def`` tasks as coroutines in the worker's own event loop."""
+"""Runs ``async def`` tasks as coroutines in the worker's own event loop.
+
+Each runs in an asyncio task of its own, with its own context. They are not in a task group: a
+group waits for ever for a coroutine that swallows every cancellation, and a worker must be able
+to leave such a one behind. A stop cancels the task once, as asyncio code expects, so that its
+``finally`` may await.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +13,13 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import anyio
-from anyio.abc import TaskGroup
-
 from umbel.clock import Clock
-from umbel.messages import BodyCodec
+from umbel.messages import BodyCodec, Lease
 from umbel.tasks import Track, running
 from umbel.worker import decide
 from umbel.worker.activation import Activation
 from umbel.worker.reports import Report
-from umbel.worker.stops import Stop, Why
+from umbel.worker.stops import Stop, Why, ask_to_stop
 
 Call = Callable[[Activation], Awaitable[Any]]
 
@@ -31,8 +34,22 @@ async def call_here(activation: Activation) -> Any:
     return await activation.task.function(*activation.args, **activation.kwargs)
 
 
+class _Running:
+    """One coroutine under way."""
+
+    __slots__ = ("activation", "error", "started", "task", "timer", "value")
+
+    def __init__(self, activation: Activation, started: float) -> None:
+        self.activation = activation
+        self.started = started
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.task: asyncio.Task[None]
+
+
 class CoroutineRunner:
-    """Up to ``budget`` coroutines at once, each in a task of its own, in one task group."""
+    """Up to ``budget`` coroutines at once."""
 
     kind = "io"
 
@@ -40,73 +57,65 @@ class CoroutineRunner:
         self, budget: int, codec: BodyCodec, clock: Clock, done: Callable[[Report], None]
     ) -> None:
         self.budget = budget
+        self.call_trio: Call | None = None
         self._codec = codec
         self._clock = clock
         self._done = done
-        self._scopes: dict[str, tuple[Activation, anyio.CancelScope]] = {}
-        self._group: TaskGroup | None = None
-        self.call_trio: Call | None = None
-
-    def start(self, group: TaskGroup) -> None:
-        """Run tasks in this group from now on."""
-        self._group = group
+        self._running: dict[Lease, _Running] = {}
 
     @property
     def running(self) -> int:
         """How many run."""
-        return len(self._scopes)
+        return len(self._running)
 
     def activations(self) -> list[Activation]:
         """What runs."""
-        return [activation for activation, _ in self._scopes.values()]
+        return [one.activation for one in self._running.values()]
 
     def submit(self, activation: Activation) -> None:
         """Start it."""
-        assert self._group is not None
-        scope = anyio.CancelScope()
+        lease, loop = activation.delivery.lease, asyncio.get_running_loop()
+        one = self._running[lease] = _Running(activation, self._clock.now())
+        one.task = loop.create_task(self._run(one), name=activation.task.name)
+        one.task.add_done_callback(lambda _: self._ended(one))
         if activation.timeout is not None:
-            scope.deadline = anyio.current_time() + activation.timeout
-        self._scopes[activation.delivery.id] = (activation, scope)
-        self._group.start_soon(self._run, activation, scope, name=activation.task.name)
+            one.timer = loop.call_later(activation.timeout, self.stop, lease, Stop(Why.TIMEOUT))
 
-    def stop(self, job: str, stop: Stop) -> None:
-        """Cancel a running coroutine, for a reason."""
-        found = self._scopes.get(job)
-        if found is not None:
-            activation, scope = found
-            activation.run.stop_reason = stop
-            activation.run.stop.set()
-            scope.cancel()
+    def stop(self, lease: Lease, stop: Stop) -> None:
+        """Cancel a running coroutine, for a reason; a weaker reason than an earlier one is moot."""
+        one = self._running.get(lease)
+        if one is not None and ask_to_stop(one.activation.run, stop):
+            one.task.cancel()
 
-    async def _run(self, activation: Activation, scope: anyio.CancelScope) -> None:
+    def abandon(self, lease: Lease) -> None:
+        """Give up on a coroutine that does not stop; what it still reports is ignored."""
+        one = self._running.pop(lease, None)
+        if one is not None:
+            # Else the end of the loop would wait for it, and complain of it.
+            asyncio._unregister_task(one.task)
+            one.task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    async def _run(self, one: _Running) -> None:
+        activation = one.activation
         running.set(activation.run)
         call = self.call_trio if activation.task.declared.loop == "trio" else call_here
-        started = self._clock.now()
-        error: BaseException | None = None
-        value: Any = None
-        with scope:
-            try:
-                assert call is not None
-                value = await call(activation)
-            except asyncio.CancelledError as cancelled:
-                error = cancelled
-                if scope.cancel_called:
-                    raise
-            # A task may raise anything, SystemExit included; none of it may reach the loop.
-            except BaseException as raised:  # noqa: BLE001
-                error = raised
-        if scope.cancelled_caught:
-            error = activation.run.stop_reason or Stop(Why.TIMEOUT)
-        self._report(activation, started, value, error)
+        try:
+            assert call is not None
+            one.value = await call(activation)
+        # A task may raise anything, SystemExit included; none of it may reach the loop.
+        except BaseException as raised:  # noqa: BLE001
+            one.error = raised
 
-    def _report(
-        self, activation: Activation, started: float, value: Any, error: BaseException | None
-    ) -> None:
-        # Frees the slot first: the report makes the worker fetch again.
-        del self._scopes[activation.delivery.id]
-        if error is None:
-            outcome = decide.returned(activation, value, self._codec)
-        else:
-            outcome = decide.raised(activation, error)
+    def _ended(self, one: _Running) -> None:
+        if one.timer is not None:
+            one.timer.cancel()
+        activation = one.activation
+        if self._running.pop(activation.delivery.lease, None) is None:
+            return
+        error = one.error
+        # A task that is cancelled before its first step ends without having run at all.
+        if one.task.cancelled() or isinstance(error, asyncio.CancelledError):
+            error = activation.run.stop_reason or error or asyncio.CancelledError()
+        outcome = decide.conclude(activation, one.value, error, self._codec)
         keep = activation.track is not Track.FAILURES
-        self._done(Report(activation.delivery, outcome, started, self._clock.now(), keep))
+        self._done(Report(activation.delivery, outcome, one.started, self._clock.now(), keep))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from umbel.errors import UmbelError
+from umbel.errors import JobFailed, UmbelError
 from umbel.messages import (
     BodyCodec,
     Cancelled,
     Failed,
+    Failure,
     Interrupted,
     Outcome,
     Retry,
@@ -20,6 +21,17 @@ from umbel.tasks.failures import describe
 from umbel.tasks.snooze import Snooze
 from umbel.worker.activation import Activation
 from umbel.worker.stops import Stop, Why
+
+
+def conclude(
+    activation: Activation, value: Any, error: BaseException | None, codec: BodyCodec
+) -> Outcome:
+    """How a run ended. Whatever the task's own classes do meanwhile, there is an outcome."""
+    try:
+        return returned(activation, value, codec) if error is None else raised(activation, error)
+    except BaseException as broken:  # noqa: BLE001 - user code: policies, __instancecheck__, …
+        text = f"how it ended could not be decided: {type(broken).__name__}"
+        return Failed(Failure(f"umbel.errors:{JobFailed.__name__}", text))
 
 
 def returned(activation: Activation, value: Any, codec: BodyCodec) -> Outcome:

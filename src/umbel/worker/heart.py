@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol
 
 from umbel.clock import Clock
@@ -37,10 +38,10 @@ class Body(Protocol):
     def lost_everything(self, incarnation: str) -> None:
         """This life is over."""
 
-    def lost_some(self, jobs: list[str]) -> None:
+    def lost_some(self, jobs: list[Lease]) -> None:
         """These are no longer ours."""
 
-    def cancel(self, wanted: dict[str, str]) -> None:
+    def cancel(self, wanted: dict[Lease, str]) -> None:
         """Somebody wants these stopped."""
 
     def control(self, state: ControlState) -> None:
@@ -88,6 +89,7 @@ class Heart:
         self._open_upkeep = open_upkeep
         self._clock = clock
         self._telemetry = telemetry
+        self._stop_asked = threading.Event()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._host: asyncio.AbstractEventLoop | None = None
@@ -114,8 +116,10 @@ class Heart:
 
     async def stop(self) -> None:
         """Stop beating; returns when the thread has ended."""
-        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop.set)
+        self._stop_asked.set()
+        if self._loop is not None and self._stop is not None:
+            with suppress(RuntimeError):  # its loop has ended already
+                self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join, 10)
 
     @property
@@ -132,7 +136,9 @@ class Heart:
         asyncio.run(self._main())
 
     async def _main(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
+        if self._stop_asked.is_set():
+            return
         intake = self._open_intake()
         upkeep = asyncio.create_task(self._look_after_others(), name="umbel upkeep")
         try:
@@ -198,7 +204,8 @@ class Heart:
         if held or thorough:
             await self._extend(intake, incarnation, held)
         if held:
-            self._body.cancel(await intake.cancellations([lease.job for lease in held]))
+            wanted = await intake.cancellations([lease.job for lease in held])
+            self._body.cancel({e: wanted[e.job] for e in held if e.job in wanted})
         if self._control_changed or thorough:
             state = await intake.control()
             self._epoch, self._control_changed = state.epoch, False
@@ -209,8 +216,8 @@ class Heart:
     async def _extend(self, intake: Intake, incarnation: str, held: list[Lease]) -> None:
         lost = await intake.extend(incarnation, held, self._lease)
         # What was settled while we asked is gone for a good reason.
-        still_held = {(lease.job, lease.fence) for lease in self._life.held()}
-        gone = [lease.job for lease in lost if (lease.job, lease.fence) in still_held]
+        still_held = set(self._life.held())
+        gone = [lease for lease in lost if lease in still_held]
         if gone:
             self._body.lost_some(gone)
 

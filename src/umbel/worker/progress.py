@@ -26,7 +26,9 @@ class ProgressNotes:
     def note(self, delivery: Delivery, done: float, of: float | None) -> None:
         """A task says how far it is. Called from any thread; a dict store is one step."""
         lease = delivery.lease
-        self._notes[lease.job] = ProgressNote(lease.job, lease.fence, float(done), of)
+        self._notes[lease.job] = ProgressNote(
+            lease.job, lease.fence, float(done), None if of is None else float(of)
+        )
 
     def stop(self) -> None:
         """Write no more."""

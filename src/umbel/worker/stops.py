@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import IntEnum
+
+from umbel.tasks import Run
 
 
-class Why(Enum):
-    """The reasons, weakest first; a running task may be told more than one."""
+class Why(IntEnum):
+    """The reasons, weakest first: a stronger one replaces a weaker, never the reverse."""
 
-    INTERRUPT = "the worker is stopping"
-    TIMEOUT = "timed out"
-    CANCEL = "cancelled"
-    DUPLICATE = "a duplicate: done before, says its dedupe policy"
-    LOST = "its lease is lost"
+    INTERRUPT = 1
+    TIMEOUT = 2
+    DUPLICATE = 3
+    CANCEL = 4
+    LOST = 5
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        return _TEXTS[self]
+
+
+_TEXTS = {
+    Why.INTERRUPT: "the worker is stopping",
+    Why.TIMEOUT: "timed out",
+    Why.DUPLICATE: "a duplicate: done before, says its dedupe policy",
+    Why.CANCEL: "cancelled",
+    Why.LOST: "its lease is lost",
+}
 
 
 class Stop(BaseException):
     """Raised inside a ``def`` task to stop it. ``except Exception`` lets it pass."""
 
     def __init__(self, why: Why = Why.INTERRUPT, reason: str = "") -> None:
-        super().__init__(reason or why.value)
+        super().__init__(reason or why.text)
         self.why = why
-        self.reason = reason or why.value
+        self.reason = reason or why.text
+
+
+def ask_to_stop(run: Run, stop: Stop) -> bool:
+    """Note why a run is to stop. False when it was told as much, or more, before."""
+    known = run.stop_reason
+    if isinstance(known, Stop) and known.why >= stop.why:
+        return False
+    run.stop_reason = stop
+    run.stop.set()
+    return True

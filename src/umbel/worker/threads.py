@@ -8,19 +8,19 @@ import ctypes
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
 from umbel.clock import Clock
-from umbel.messages import BodyCodec
+from umbel.messages import BodyCodec, Lease
 from umbel.tasks import Track, running
 from umbel.worker import decide
 from umbel.worker.activation import Activation
 from umbel.worker.reports import Report
-from umbel.worker.stops import Stop, Why
+from umbel.worker.stops import Stop, Why, ask_to_stop
 
 _NOTHING: Any = object()
-_UNSET: Any = object()
 
 
 class _Slot:
@@ -31,7 +31,14 @@ class _Slot:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.activation: Activation | None = None
-        self.thread = 0
+        self.thread = threading.get_ident()
+
+    def enter(self, activation: Activation) -> None:
+        """From here on a stop may be aimed at this thread. One that came before is raised now."""
+        with self.lock:
+            self.activation = activation
+        if activation.run.stop_reason is not None:
+            raise activation.run.stop_reason
 
     def interrupt(self, activation: Activation) -> None:
         """Raise Stop inside the thread, if it still runs this very activation."""
@@ -41,14 +48,10 @@ class _Slot:
 
     def leave(self) -> None:
         """From here on no stop is aimed at this thread; one on its way is taken back."""
-        while True:
-            try:
-                with self.lock:
-                    self.activation = None
-                    _raise_in(self.thread, None)
-                return
-            except Stop:
-                continue
+        while self.activation is not None:
+            with suppress(Stop), self.lock:
+                self.activation = None
+                _raise_in(self.thread, None)
 
 
 class ThreadRunner:
@@ -67,10 +70,10 @@ class ThreadRunner:
         self._outbox: deque[Report] = deque()
         self._woken = False
         self._threads = 0
-        self._slots: dict[str, _Slot] = {}
-        self._submitted: dict[str, Activation] = {}
+        self._slots: dict[Lease, _Slot] = {}
+        self._submitted: dict[Lease, Activation] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[Lease, asyncio.TimerHandle] = {}
 
     def start(self) -> None:
         """Hand outcomes to the running loop from now on."""
@@ -87,32 +90,34 @@ class ThreadRunner:
 
     def submit(self, activation: Activation) -> None:
         """Hand it to a free thread; there is one, or the budget allows one more."""
-        job = activation.delivery.id
-        self._submitted[job] = activation
+        lease = activation.delivery.lease
+        self._submitted[lease] = activation
         if self._threads < self.budget and self._threads < len(self._submitted):
             self._threads += 1
             name = f"umbel-task-{self._threads}"
             threading.Thread(target=self._serve, name=name, daemon=True).start()
         if activation.timeout is not None:
             assert self._loop is not None
-            self._timers[job] = self._loop.call_later(
-                activation.timeout, self.stop, job, Stop(Why.TIMEOUT)
+            self._timers[lease] = self._loop.call_later(
+                activation.timeout, self.stop, lease, Stop(Why.TIMEOUT)
             )
         self._work.put((activation, contextvars.copy_context()))
 
-    def stop(self, job: str, stop: Stop) -> None:
+    def stop(self, lease: Lease, stop: Stop) -> None:
         """Ask a running task to stop: at its next checkpoint, or by an exception raised in it.
 
         Code that is inside a C function (a sleep, a socket, a long computation) hears of it only
-        when it returns to Python.
+        when it returns to Python. A weaker reason than an earlier one is moot.
         """
-        activation, slot = self._submitted.get(job), self._slots.get(job)
-        if activation is None:
-            return
-        activation.run.stop_reason = stop
-        activation.run.stop.set()
-        if slot is not None:
-            slot.interrupt(activation)
+        activation = self._submitted.get(lease)
+        if activation is not None and ask_to_stop(activation.run, stop):
+            slot = self._slots.get(lease)
+            if slot is not None:
+                slot.interrupt(activation)
+
+    def abandon(self, lease: Lease) -> None:
+        """Give up on a thread that does not stop; what it still reports is ignored."""
+        self._submitted.pop(lease, None)
 
     def close(self) -> None:
         """Let idle threads end."""
@@ -121,7 +126,6 @@ class ThreadRunner:
 
     def _serve(self) -> None:
         slot = _Slot()
-        slot.thread = threading.get_ident()
         while True:
             work = self._work.get()
             if work is _NOTHING:
@@ -130,37 +134,26 @@ class ThreadRunner:
             self._hand_over(context.run(self._run, activation, slot))
 
     def _run(self, activation: Activation, slot: _Slot) -> Report:
-        job = activation.delivery.id
+        lease = activation.delivery.lease
         running.set(activation.run)
         started = self._clock.now()
-        value: Any = _UNSET
+        value: Any = _NOTHING
         error: BaseException | None = None
+        self._slots[lease] = slot
         try:
             try:
-                slot.activation = activation
-                self._slots[job] = slot
-                if activation.run.stop_reason is not None:
-                    raise activation.run.stop_reason
+                slot.enter(activation)
                 value = _call(activation)
             except BaseException as raised:  # noqa: BLE001 - SystemExit and Stop included
                 error = raised
             slot.leave()
         except Stop as late:  # it came between the task's own end and the line above
             slot.leave()
-            error = error or late
-        self._slots.pop(job, None)
-        return self._report(activation, started, value, error)
-
-    def _report(
-        self, activation: Activation, started: float, value: Any, error: BaseException | None
-    ) -> Report:
-        if value is not _UNSET:
-            outcome = decide.returned(activation, value, self._codec)
-        else:
-            reason = activation.run.stop_reason
-            if type(error) is Stop and isinstance(reason, Stop):
-                error = reason  # the exception raised in the thread carries no reason itself
-            outcome = decide.raised(activation, error or Stop())
+            error = error or (late if value is _NOTHING else None)
+        del self._slots[lease]
+        if isinstance(error, Stop) and activation.run.stop_reason is not None:
+            error = activation.run.stop_reason  # what is raised in a thread carries no reason
+        outcome = decide.conclude(activation, value, error, self._codec)
         keep = activation.track is not Track.FAILURES
         return Report(activation.delivery, outcome, started, self._clock.now(), keep)
 
@@ -169,7 +162,7 @@ class ThreadRunner:
         if not self._woken:
             self._woken = True
             assert self._loop is not None
-            if not self._loop.is_closed():
+            with suppress(RuntimeError):  # the loop is closed: this thread was left behind
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
@@ -178,17 +171,12 @@ class ThreadRunner:
         self._woken = False
         while self._outbox:
             report = self._outbox.popleft()
-            job = report.delivery.id
-            if job in self._submitted:
-                del self._submitted[job]
-                timer = self._timers.pop(job, None)
-                if timer is not None:
-                    timer.cancel()
+            lease = report.delivery.lease
+            timer = self._timers.pop(lease, None)
+            if timer is not None:
+                timer.cancel()
+            if self._submitted.pop(lease, None) is not None:
                 self._done(report)
-
-    def abandon(self, job: str) -> Activation | None:
-        """Give up on a thread that does not stop; what it still reports is ignored."""
-        return self._submitted.pop(job, None)
 
 
 def _call(activation: Activation) -> Any:

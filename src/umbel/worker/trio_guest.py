@@ -16,6 +16,8 @@ import trio
 from umbel.worker.activation import Activation
 from umbel.worker.coroutines import call_here
 
+_Ending = tuple[Any, BaseException | None]
+
 
 class TrioGuest:
     """Runs activations inside the guest and lets asyncio await them."""
@@ -25,41 +27,35 @@ class TrioGuest:
 
     async def call(self, activation: Activation) -> Any:
         """Run it under Trio; cancelling the asyncio side cancels it there and waits for its end."""
-        ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[_Ending] = asyncio.get_running_loop().create_future()
         scope = trio.CancelScope()
         self._nursery.start_soon(_run, activation, scope, ended, name=activation.task.name)
-        while True:
+        while not ended.done():
             try:
-                return await asyncio.shield(ended)
-            except asyncio.CancelledError:
-                if ended.done():
-                    raise
-                scope.cancel()
                 await asyncio.wait([ended])
-                raise
+            except asyncio.CancelledError:
+                scope.cancel()
+        value, error = ended.result()
+        if error is not None:
+            raise error
+        return value
 
 
-async def _run(activation: Activation, scope: trio.CancelScope, ended: asyncio.Future[Any]) -> None:
+async def _run(
+    activation: Activation, scope: trio.CancelScope, ended: asyncio.Future[_Ending]
+) -> None:
+    # The ending travels as a plain value: asyncio treats some exceptions in futures specially.
+    ending: _Ending = (None, asyncio.CancelledError())
     try:
         with scope:
             try:
-                value = await call_here(activation)
+                ending = (await call_here(activation), None)
             except trio.Cancelled:
                 raise  # belongs to the scope; it must not leak into asyncio
             except BaseException as error:  # noqa: BLE001 - a crash here would end every guest task
-                _fail(ended, error)
-            else:
-                ended.set_result(value)
+                ending = (None, error)
     finally:
-        if not ended.done():
-            ended.cancel()
-
-
-def _fail(ended: asyncio.Future[Any], error: BaseException) -> None:
-    # asyncio re-raises these two out of its loop, and refuses StopIteration in a future.
-    if isinstance(error, SystemExit | KeyboardInterrupt | StopIteration):
-        error = RuntimeError(f"the task raised {type(error).__name__}: {error}")
-    ended.set_exception(error)
+        ended.set_result(ending)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ import anyio
 
 from umbel.brokers import Demand
 from umbel.clock import Clock
-from umbel.messages import BodyCodec, Delivery, Failed, Interrupted
+from umbel.messages import BodyCodec, Delivery, Failed, Interrupted, Lease
 from umbel.services import Service, keep_running
 from umbel.stores import ControlState, WorkerEntry
 from umbel.tasks import Registry
@@ -72,6 +72,7 @@ class Worker:
         self._now_asked = anyio.Event()
         self._changed = anyio.Event()
         self._abandoned = 0
+        self._leaving = False
         self._paused: tuple[str, ...] = ()
         self.started = anyio.Event()
         self._coroutines = CoroutineRunner(options.io, codec, clock, self._ended)
@@ -145,7 +146,6 @@ class Worker:
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as group:
-            self._coroutines.start(group)
             self._threads.start()
             self._heart.start()
             own: tuple[Service, ...] = (self._settler, self._consumer, self._progress)
@@ -166,24 +166,33 @@ class Worker:
             events.WorkerStopping(worker=self._life.name, running=self.running, grace=grace)
         )
         self._consumer.stop()
-        await self._consumer.stopped.wait()
         for activation in self._activations():
             if activation.task.declared.interruptible:
-                self._stop_job(activation.delivery.id, Stop(Why.INTERRUPT))
+                self._stop_job(activation.delivery.lease, Stop(Why.INTERRUPT))
+        await self._no_more_fetching()
         await self._until_idle(grace, self._now_asked)
         for activation in self._activations():
-            self._stop_job(activation.delivery.id, Stop(Why.INTERRUPT, "the grace period is over"))
+            self._stop_job(activation.delivery.lease, Stop(Why.INTERRUPT, "its grace is over"))
         await self._until_idle(_LAST_PHASE, None)
         self._abandon()
         self._progress.stop()
         # After a lease length without the server everything is lost anyway, and put back by others.
         with anyio.move_on_after(self._options.lease):
             await self._settler.finish()
+            self._leaving = True
             await self._intake.leave(self._life.incarnation)
         self._threads.close()
         self._telemetry.emit(
             events.WorkerStopped(worker=self._life.name, abandoned=self._abandoned)
         )
+
+    async def _no_more_fetching(self) -> None:
+        """A fetch that does not come back is given up; what it claimed unseen is put back."""
+        with anyio.move_on_after(_LAST_PHASE):
+            await self._consumer.stopped.wait()
+        while not self._consumer.stopped.is_set():
+            self._consumer.rebuild()
+            await anyio.sleep(0.05)
 
     async def _until_idle(self, seconds: float, or_until: anyio.Event | None) -> None:
         """Wait for everything to end, but no longer than that, and not when asked to hurry."""
@@ -197,12 +206,13 @@ class Worker:
                 group.cancel_scope.cancel()
 
     def _abandon(self) -> None:
-        """Threads that do not stop: their jobs go back, a moment later, when we are gone."""
-        for activation in self._threads.activations():
-            self._threads.abandon(activation.delivery.id)
+        """Tasks that do not stop: their jobs go back, a moment later, when we are gone."""
+        for activation in self._activations():
+            for runner in (self._coroutines, self._threads):
+                runner.abandon(activation.delivery.lease)
             self._abandoned += 1
             now = self._clock.now()
-            outcome = Interrupted("its thread did not stop", delay=1.0)
+            outcome = Interrupted("it did not stop when told to", delay=1.0)
             self._settler.put(Report(activation.delivery, outcome, now, now))
 
     def _start(self, delivery: Delivery) -> None:
@@ -230,14 +240,13 @@ class Worker:
             )
         )
         runner = self._coroutines if activation.task.kind == "io" else self._threads
-        if runner.budget:
+        if runner.running < runner.budget:
             runner.submit(activation)
         else:  # the sender did not know the task's kind, or it has changed since
-            self._give_back(delivery, f"no budget for {activation.task.kind} tasks here", delay=1)
+            self._give_back(delivery, f"no room for {activation.task.kind} tasks here", delay=1)
 
-    def _give_back(
-        self, delivery: Delivery, reason: str = "the worker is stopping", delay: float = 0.0
-    ) -> None:
+    def _give_back(self, delivery: Delivery, reason: str, delay: float = 0.0) -> None:
+        """Back to the queue unstarted."""
         now = self._clock.now()
         self._settler.put(Report(delivery, Interrupted(reason, delay), now, now))
 
@@ -259,10 +268,10 @@ class Worker:
     def lost_everything(self, incarnation: str) -> None:
         self._host.call_soon_threadsafe(self._begin_anew, incarnation)
 
-    def lost_some(self, jobs: list[str]) -> None:
+    def lost_some(self, jobs: list[Lease]) -> None:
         self._host.call_soon_threadsafe(self._stop_jobs, dict.fromkeys(jobs, ""), Why.LOST)
 
-    def cancel(self, wanted: dict[str, str]) -> None:
+    def cancel(self, wanted: dict[Lease, str]) -> None:
         if wanted:
             self._host.call_soon_threadsafe(self._stop_jobs, wanted, Why.CANCEL)
 
@@ -338,13 +347,13 @@ class Worker:
     def _activations(self) -> list[Activation]:
         return self._coroutines.activations() + self._threads.activations()
 
-    def _stop_job(self, job: str, stop: Stop) -> None:
-        self._coroutines.stop(job, stop)
-        self._threads.stop(job, stop)
+    def _stop_job(self, lease: Lease, stop: Stop) -> None:
+        self._coroutines.stop(lease, stop)
+        self._threads.stop(lease, stop)
 
-    def _stop_jobs(self, wanted: dict[str, str], why: Why) -> None:
-        for job, reason in wanted.items():
-            self._stop_job(job, Stop(why, reason))
+    def _stop_jobs(self, wanted: dict[Lease, str], why: Why) -> None:
+        for lease, reason in wanted.items():
+            self._stop_job(lease, Stop(why, reason))
 
     def _see_control(self, state: ControlState) -> None:
         self._consumer.see_epoch(state.epoch)
@@ -354,10 +363,10 @@ class Worker:
             self._telemetry.emit(events.PauseSeen(worker=self._life.name, paused=paused))
 
     def _begin_anew(self, incarnation: str) -> None:
-        if incarnation != self._life.incarnation:
+        if incarnation != self._life.incarnation or self._leaving:
             return
         self._telemetry.emit(events.WorkerAlone(worker=self._life.name, running=self.running))
-        self._stop_jobs({a.delivery.id: "" for a in self._activations()}, Why.LOST)
+        self._stop_jobs({a.delivery.lease: "" for a in self._activations()}, Why.LOST)
         # The heart enlists the new life before it beats; until then every fetch says LeaseLost.
         self._life.begin_anew()
 

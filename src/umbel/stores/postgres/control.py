@@ -55,8 +55,6 @@ class PostgresControl:
     async def changed(self, wait: float) -> bool:
         until = self._clock.monotonic() + wait
         listener = self._database.listener()
-        if self._seen == -1:
-            self._seen = await self._epoch()
         with listener.bell.listen([f"c:{self._namespace}"]) as ear:
             while True:
                 ear.clear()

@@ -60,8 +60,7 @@ class SqliteControl:
 
     async def changed(self, wait: float) -> bool:
         until = self._clock.monotonic() + wait
-        if self._seen == -1:
-            self._seen = await self._database.run(self._epoch)
+        await self._database.open()
         with self._database.listening() as ear:
             while True:
                 ear.clear()
