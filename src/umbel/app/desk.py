@@ -6,6 +6,8 @@ child opens new ones; the parent's are left alone.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -35,6 +37,8 @@ class Desk:
         self._builder = Builder(codec, settings.namespace, clock)
         self._opened: tuple[int, Backend, Publisher] | None = None
         self._forgotten: list[Any] = []
+        self._opening = threading.Lock()
+        os.register_at_fork(after_in_child=self._forget_lock)
 
     # --- Outlet ------------------------------------------------------------------------------
 
@@ -98,7 +102,7 @@ class Desk:
         return await self._backend().records.finished(job, timeout)
 
     async def cancel(self, job: str, reason: str) -> bool:
-        """Ask for it not to run or to stop. False when it is over already. Raises UnknownJob."""
+        """Ask for it not to run or to stop. False when it ended otherwise. Raises UnknownJob."""
         found = await self._backend().control.cancel([job], reason)
         if job not in found:
             raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
@@ -129,13 +133,19 @@ class Desk:
 
     def _open(self) -> tuple[int, Backend, Publisher]:
         generation = self.bridge.generation
-        if self._opened is None or self._opened[0] != generation:
-            if self._opened is not None:
-                self._forgotten.append(self._opened)  # the parent's: not to be touched here
-            backend = self._site.open(inline=True)
-            publisher = Publisher(backend.broker, self._clock, deadline=self._settings.deadline)
-            self._opened = (generation, backend, publisher)
-        return self._opened
+        opened = self._opened
+        if opened is not None and opened[0] == generation:
+            return opened
+        with self._opening:
+            if self._opened is None or self._opened[0] != generation:
+                self._forgotten.append(self._opened)  # a parent's is not to be touched here
+                backend = self._site.open(inline=True)
+                publisher = Publisher(backend.broker, self._clock, deadline=self._settings.deadline)
+                self._opened = (generation, backend, publisher)
+            return self._opened
+
+    def _forget_lock(self) -> None:
+        self._opening = threading.Lock()  # a thread of the parent's may hold the other for ever
 
 
 def _one_connection(signatures: Sequence[Signature[Any]]) -> Any:

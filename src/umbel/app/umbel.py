@@ -144,6 +144,7 @@ class Umbel:
         envelope = read(event)
         if envelope.type is not MessageType.COMMAND:
             raise BadMessage("type", f"a job is a {MessageType.COMMAND}, not a {envelope.type}")
+        self.codec.measure(envelope.body.data, what=f"event {envelope.id}")
         known = self.registry.get(envelope.subject)
         kind = known.kind if known is not None else envelope.kind
         namespace = self.settings.namespace

@@ -118,12 +118,16 @@ class BodyCodec:
             raise
         except Exception as error:
             raise NotEncodable(f"{what}: {error}") from error
+        self.measure(data, what=what)
+        return Body(self.content_type, data)
+
+    def measure(self, data: bytes, *, what: str) -> None:
+        """Refuse what is over the limit. Raises MessageTooLarge."""
         if len(data) > self.limit:
             raise MessageTooLarge(
                 f"{what} is {len(data):,} bytes, the limit is {self.limit:,}; store the data"
                 " elsewhere and pass a reference, or raise max_message"
             )
-        return Body(self.content_type, data)
 
     def decode(self, body: Body) -> Any:
         """Plain values for a body.

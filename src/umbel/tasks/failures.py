@@ -6,6 +6,7 @@ import builtins
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -75,10 +76,17 @@ def _text(error: BaseException) -> str:
 
 def _arguments(error: BaseException) -> str | None:
     try:
-        text = msgspec.json.encode(error.args).decode()
+        text = msgspec.json.encode(_given(error)).decode()
     except BaseException:  # noqa: BLE001 - arguments without a JSON form are simply not sent
         return None
     return text if len(text) <= _MESSAGE_LIMIT else None
+
+
+def _given(error: BaseException) -> tuple[Any, ...]:
+    """What it was made of. OSError keeps its file names out of ``args``."""
+    if isinstance(error, OSError) and error.filename is not None and len(error.args) == 2:
+        return (*error.args, error.filename, None, error.filename2)
+    return error.args
 
 
 def _traceback(error: BaseException) -> str:

@@ -25,7 +25,7 @@ class Jobs(Protocol):
         """The record once it is final, woken by push. Raises UnknownJob, ResultTimeout."""
 
     async def cancel(self, job: str, reason: str) -> bool:
-        """Ask for it not to run or to stop. False when it is over already."""
+        """Ask for it not to run or to stop. False when it ended otherwise."""
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it on the application's own loop and block until it is done."""
@@ -78,7 +78,7 @@ class Handle(Generic[R]):
         return self.aget().__await__()
 
     def cancel(self, reason: str = "cancelled by its publisher") -> bool:
-        """Keep it from running, or stop it. False when it had finished already."""
+        """Keep it from running, or stop it. False when it had ended otherwise."""
         return self._jobs.wait_for(self._jobs.cancel(self.id, reason))
 
     async def acancel(self, reason: str = "cancelled by its publisher") -> bool:

@@ -15,6 +15,10 @@ from umbel.tasks.policies import Retry, Unique, storable_name
 Loop = Literal["asyncio", "trio"]
 
 
+_LONGEST = 10_000_000_000.0
+"""Seconds, some three centuries: beyond that, databases refuse the moment."""
+
+
 class Track(StrEnum):
     """What is remembered of a job that succeeds. Failures are always kept."""
 
@@ -30,7 +34,12 @@ def _seconds(name: str, value: float | None, *, zero: bool = False) -> None:
     if value is None:
         return
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+    if (
+        not number
+        or not math.isfinite(value)
+        or not 0 <= value <= _LONGEST
+        or (value == 0 and not zero)
+    ):
         raise ConfigurationError(f"{name}={value!r}: give seconds as a number above 0")
 
 
@@ -42,6 +51,8 @@ def _check_shared(options: TaskOptions | CallOptions) -> None:
         not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 32767
     ):
         raise ConfigurationError(f"priority={priority!r}: give an integer from -32767 to 32767")
+    if isinstance(options.unique, str):
+        Unique(options.unique)  # raises what is wrong with the key
     _seconds("timeout", options.timeout)
     _seconds("delay", options.delay, zero=True)
     if not isinstance(options.expires, datetime):
@@ -108,6 +119,8 @@ class CallOptions:
             object.__setattr__(self, "track", _track(self.track))
         if self.retry is not None:
             object.__setattr__(self, "retry", _retry(self.retry))
+        if self.not_before is not None and not isinstance(self.not_before, datetime):
+            raise ConfigurationError(f"not_before={self.not_before!r}: give a datetime")
         if self.delay is not None and self.not_before is not None:
             raise ConfigurationError("delay and not_before: give one of them")
 

@@ -20,6 +20,7 @@ from umbel.tasks.policies import Retry, Unique, storable_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 _AS_DECLARED = CallOptions()
 
@@ -68,21 +69,21 @@ class Outlet(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Signature(Generic[R]):
+class Signature(Generic[R_co]):
     """A call not made yet: task, arguments, options."""
 
-    task: Task[..., R]
+    task: Task[..., R_co]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: CallOptions = _AS_DECLARED
     immutable: bool = False
     """Whether it ignores the result of what runs before it in a chain."""
 
-    def delay(self) -> Handle[R]:
+    def delay(self) -> Handle[R_co]:
         """Publish it from sync code."""
         return self.task.outlet.send([self])[0]
 
-    async def adelay(self) -> Handle[R]:
+    async def adelay(self) -> Handle[R_co]:
         """Publish it from async code."""
         return (await self.task.outlet.asend([self]))[0]
 
@@ -97,7 +98,7 @@ class Signature(Generic[R]):
         return chosen if isinstance(chosen, Unique) or chosen is None else Unique(chosen)
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A function that can be run elsewhere: by ``delay`` from sync, ``adelay`` from async code."""
 
     kind: str
@@ -112,17 +113,17 @@ class Task(Generic[P, R]):
         self._outlet: Outlet | None = None
         update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
         """The call as a value, to publish later or in bulk. Raises BadArguments."""
         self.parameters.check(args, kwargs)
         return Signature(self, args, kwargs, self._chosen)
 
-    def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]:
+    def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
         """Like ``s``, and it ignores what runs before it in a chain. Raises BadArguments."""
         self.parameters.check(args, kwargs)
         return Signature(self, args, kwargs, self._chosen, True)
 
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Publish from sync code; durable when it returns.
 
         Raises:
@@ -131,11 +132,11 @@ class Task(Generic[P, R]):
         """
         return self.s(*args, **kwargs).delay()
 
-    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """``delay`` for async code."""
         return await self.s(*args, **kwargs).adelay()
 
-    def options(self, **changes: Unpack[Changes]) -> Task[P, R]:
+    def options(self, **changes: Unpack[Changes]) -> Task[P, R_co]:
         """This task with options for the next calls: ``add.options(delay=30).delay(1, 2)``."""
         changed = copy.copy(self)
         changed._chosen = self._chosen.merged(dict(changes))

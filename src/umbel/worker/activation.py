@@ -9,6 +9,7 @@ import msgspec
 
 from umbel.errors import BadMessage, UmbelError, UnknownTask
 from umbel.messages import BodyCodec, Delivery, Expired, MessageType, Outcome, Rejected
+from umbel.messages.columns import MALFORMED
 from umbel.tasks import Job, Registry, Retry, Run, Task, Track
 
 
@@ -42,6 +43,9 @@ class Activator:
         """Something to run, or the outcome of a message that never can."""
         if delivery.envelope.type is not MessageType.COMMAND:
             return Rejected(f"type: only {MessageType.COMMAND} can run, this is another message")
+        malformed = delivery.envelope.headers.get(MALFORMED)
+        if malformed is not None:
+            return Rejected(malformed)
         expires = delivery.envelope.expires
         if expires is not None and expires <= now:
             return Expired()

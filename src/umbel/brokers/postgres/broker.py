@@ -22,13 +22,14 @@ from umbel.drivers.postgres import (
     block_within,
     explaining,
     is_async_connection,
+    is_sync_connection,
     newest,
     numbers,
     one,
     perform_within,
     texts,
 )
-from umbel.errors import LeaseLost, SchemaError, Unavailable
+from umbel.errors import ConfigurationError, LeaseLost, SchemaError, Unavailable
 from umbel.messages import Delivery, Envelope, Lease, Settlement, State
 
 
@@ -78,6 +79,15 @@ class PostgresBroker:
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
         """Publish as part of the caller's own transaction, in the caller's own thread."""
+        if is_async_connection(connection):
+            raise ConfigurationError(
+                "connection: an async connection publishes with adelay, not delay"
+            )
+        if not is_sync_connection(connection):
+            raise ConfigurationError(
+                f"connection={type(connection).__name__}: this broker is PostgreSQL; give a"
+                " psycopg connection to it, or a SQLAlchemy (postgresql+psycopg) one or session"
+            )
         with explaining(self._database.home.address):
             return perform_within(connection, self._steps_within(envelopes, connection))
 

@@ -193,7 +193,9 @@ kept as (
                               progress_of, finished, result_type, result, failure, reason)
   select id, namespace, queue, kind, task, type, final, priority, content_type, body, created,
          not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
-         claimed, attempts || story, progress_done, progress_of, statement_timestamp(),
+         claimed,
+         (case when jsonb_array_length(attempts) < 100 then attempts else attempts - 0 end) || story,
+         progress_done, progress_of, statement_timestamp(),
          result_type, result, nullif(failure, 'null'), reason
   from gone where keep
   on conflict (id) do nothing
@@ -225,7 +227,8 @@ back as (
       sections = case when s.section is null then j.sections
                       else jsonb_set(j.sections, array[s.section], to_jsonb(
                            coalesce((j.sections ->> s.section)::integer, 0) + 1)) end,
-      attempts = j.attempts || s.story,
+      attempts = (case when jsonb_array_length(j.attempts) < 100 then j.attempts
+                       else j.attempts - 0 end) || s.story,
       owner = null, worker = null, progress_done = null, progress_of = null
   from sent s
   where j.id = s.id and j.owner = s.owner and j.fence = s.fence

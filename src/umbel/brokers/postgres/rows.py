@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from umbel.drivers.postgres import Row, blobs, document, numbers, texts
 from umbel.messages import (
     Again,
@@ -19,8 +17,8 @@ from umbel.messages import (
     Settlement,
     State,
 )
+from umbel.messages.columns import read_headers, read_sections
 
-_decode = msgspec.json.decode
 _TYPES = {kind.value: kind for kind in MessageType}
 
 
@@ -101,19 +99,11 @@ def delivery(row: Row, namespace: str, queue: str, owner: str) -> Delivery:
             max_deaths=max_deaths,
             unique=unique,
             traceparent=trace,
-            headers=_headers(headers),
+            headers=read_headers(headers, sections),
         ),
         lease=Lease(job, owner, fence),
         attempt=attempt,
         deaths=deaths,
-        sections=_decode(sections) if sections != "{}" else {},
+        sections=read_sections(sections),
         claimed=claimed,
     )
-
-
-def _headers(text: str) -> dict[str, str]:
-    """Headers written by hand may be any JSON; only text to text means something to us."""
-    if text == "{}":
-        return {}
-    found = _decode(text)
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}

@@ -15,7 +15,7 @@ from umbel.brokers.sqlite.rows import attempt_json, delivery, job_row, lost_atte
 from umbel.clock import Clock
 from umbel.drivers.queries import load
 from umbel.drivers.sqlite import Database, all_or_nothing, cancel_idle, writing
-from umbel.errors import DuplicateJob, LeaseLost
+from umbel.errors import ConfigurationError, DuplicateJob, LeaseLost
 from umbel.messages import (
     Again,
     Delivery,
@@ -62,10 +62,16 @@ class SqliteBroker:
         self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
     ) -> list[Published]:
         """Publish as part of the caller's own transaction, in the caller's own thread."""
-        cursor = connection.cursor()
-        cursor.row_factory = None  # the caller's rows may be of any shape
-        with self._database.explaining(), all_or_nothing(connection, cursor):
-            return [self._insert(cursor, envelope) for envelope in envelopes]
+        if not isinstance(connection, sqlite3.Connection):
+            raise ConfigurationError(
+                f"connection={type(connection).__name__}: this broker is a SQLite file; give a"
+                " sqlite3 connection to it, or a SQLAlchemy connection or session on one"
+            )
+        with self._database.explaining():
+            cursor = connection.cursor()
+            cursor.row_factory = None  # the caller's rows may be of any shape
+            with all_or_nothing(connection, cursor):
+                return [self._insert(cursor, envelope) for envelope in envelopes]
 
     async def fetch(
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float

@@ -87,7 +87,9 @@ insert into record (id, namespace, queue, kind, task, type, state, priority, con
                     result_type, result, failure, reason)
 select id, namespace, queue, kind, task, type, :state, priority, content_type, body, created, not_before,
        expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
-       claimed, json_insert(attempts, '$[#]', json(:attempt_story)), progress_done, progress_of,
+       claimed, json_insert(
+         iif(json_array_length(attempts) < 100, attempts, json_remove(attempts, '$[0]')),
+         '$[#]', json(:attempt_story)), progress_done, progress_of,
        :finished, :result_type, :result, :failure, :reason
 from job where id = :id and owner = :owner and fence = :fence
 
@@ -106,7 +108,9 @@ set state = case when :delay > 0 then 'scheduled' else 'queued' end,
     not_before = case when :delay > 0 then :now + :delay else not_before end,
     attempt = attempt + :cost,
     sections = coalesce(:sections, sections),
-    attempts = json_insert(attempts, '$[#]', json(:attempt_story)),
+    attempts = json_insert(
+      iif(json_array_length(attempts) < 100, attempts, json_remove(attempts, '$[0]')),
+      '$[#]', json(:attempt_story)),
     owner = null, worker = null, progress_done = null, progress_of = null
 where id = :id and owner = :owner and fence = :fence
 

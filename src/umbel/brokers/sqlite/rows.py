@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from umbel.messages import Attempt, Body, Delivery, Envelope, Lease, MessageType
+from umbel.messages.columns import read_headers, read_sections
 
 _json = msgspec.json.Encoder().encode
-_decode = msgspec.json.decode
 
 
 def job_row(envelope: Envelope, now: float) -> dict[str, Any]:
@@ -59,22 +59,14 @@ def delivery(row: tuple[Any, ...], namespace: str, owner: str, now: float) -> De
             max_deaths=max_deaths,
             unique=unique,
             traceparent=traceparent,
-            headers=_headers(headers),
+            headers=read_headers(headers, sections),
         ),
         lease=Lease(job, owner, fence),
         attempt=attempt,
         deaths=deaths,
-        sections=_decode(sections) if sections != "{}" else {},
+        sections=read_sections(sections),
         claimed=now,
     )
-
-
-def _headers(text: str) -> dict[str, str]:
-    """Headers written by hand may be any JSON; only text to text means something to us."""
-    if text == "{}":
-        return {}
-    found = _decode(text)
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
 
 
 def attempt_json(attempt: Attempt) -> str:

@@ -6,13 +6,14 @@ import asyncio
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from umbel.drivers.bell import Bell, Ear
 from umbel.drivers.sqlite.watch import LogWatch, touch
@@ -23,8 +24,23 @@ T = TypeVar("T")
 CHANGE = "change"
 SYNCHRONOUS = ("off", "normal", "full", "extra")
 
-_inherited: list[Any] = []
-"""Connections of a parent process: never used again here, and never closed by collection."""
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _part_before_fork() -> None:
+    # SQLite keeps, per process and file, a table of the locks it holds. A child would inherit the
+    # parent's: it would think that it holds them too, so that a parent that closes takes the log
+    # away under the child's writes; or wait for ever for one that a thread held during the fork.
+    for database in list(_databases):
+        database.part()
+
+
+def _go_on() -> None:
+    for database in list(_databases):
+        database.go_on()
+
+
+os.register_at_fork(before=_part_before_fork, after_in_parent=_go_on, after_in_child=_go_on)
 
 
 class Home:
@@ -94,10 +110,22 @@ class Database:
         self._busy = busy
         self._inline = inline
         self._connection: sqlite3.Connection | None = None
-        self._pid = 0
+        self._using = threading.Lock()
         self._attached = False
         self._watch: LogWatch | None = None
         self._thread = None if inline else ThreadPoolExecutor(1, "umbel-sqlite")
+        _databases.add(self)
+
+    def part(self) -> None:
+        """Before a fork: finish what is under way, and hold no connection while it happens."""
+        self._using.acquire()
+        if not self.home.in_memory and self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def go_on(self) -> None:
+        """After it, on either side: the next use connects anew."""
+        self._using.release()
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run ``work`` with the connection. SQLite's errors come out as ours.
@@ -136,7 +164,7 @@ class Database:
         """Close the connection (a shared one stays) and the watch."""
         self.home.detach(self.bell)
         connection, self._connection = self._connection, None
-        if connection is not None and not self.home.in_memory and self._pid == os.getpid():
+        if connection is not None and not self.home.in_memory:
             if self._thread is None:
                 connection.close()
             else:
@@ -156,7 +184,7 @@ class Database:
             raise explain(error, self.home.path) from error
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self.explaining(), self.home.exclusive():
+        with self._using, self.explaining(), self.home.exclusive():
             connection = self._ready()
             before = connection.total_changes
             result = work(connection)
@@ -165,11 +193,10 @@ class Database:
             return result
 
     def _ready(self) -> sqlite3.Connection:
-        if self._connection is None or self._pid != os.getpid():
-            if self._connection is not None:
-                _inherited.append(self._connection)
+        if self._connection is None:
             self._connection = self.home.connect(self._busy)
-            self._pid = os.getpid()
+            if self._watch is not None:
+                self._watch.renew()
         return self._connection
 
 

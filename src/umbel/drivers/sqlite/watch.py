@@ -19,9 +19,10 @@ from pathlib import Path
 
 _IN_MODIFY = 0x2
 _IN_ATTRIB = 0x4
+_IN_IGNORED = 0x8000
 _HEADER = struct.Struct("iIII")
 _LOOK_EVERY = 0.02
-_LOOK_AFTER_WRITE = (0.005, 0.05, 0.25)
+_LOOK_AFTER_WRITE = (0.005, 0.05, 0.25, 1.0, 3.0)
 
 
 def touch(log: str) -> None:
@@ -40,6 +41,7 @@ class LogWatch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seen: tuple[int, int] | None = None
+        self._owing = False
         self._inotify = _open_inotify(path)
 
     def attach(self) -> None:
@@ -49,6 +51,8 @@ class LogWatch:
             self._loop = asyncio.get_running_loop()
             if self._inotify is not None:
                 self._loop.add_reader(self._inotify, self._drain)
+                if self._owing:  # a write was heard of whose commit nobody has looked for yet
+                    self._look_soon(0)
             else:
                 self._look()
 
@@ -58,6 +62,7 @@ class LogWatch:
         if self._listeners == 0 and self._loop is not None:
             if self._inotify is not None:
                 self._loop.remove_reader(self._inotify)
+            self._owing = self._timer is not None
             self._wait_no_more()
 
     def close(self) -> None:
@@ -66,16 +71,22 @@ class LogWatch:
             os.close(self._inotify)
             self._inotify = None
 
+    def renew(self) -> None:
+        """Watch the log that is there now: the one before may have been removed."""
+        if self._inotify is not None:
+            _add_watch(self._inotify, self._path)
+
     def _drain(self) -> None:
         assert self._inotify is not None
         try:
             happened = _masks(os.read(self._inotify, 65536))
         except BlockingIOError:
             return
-        if happened & _IN_ATTRIB:
-            self._wait_no_more()
+        if happened & (_IN_ATTRIB | _IN_IGNORED):  # ignored: the log was removed, look and renew
             self._on_change()
-        else:
+        if happened & _IN_MODIFY:
+            # Also when a touch came with it: the touch may be of an earlier commit than the write.
+            self._wait_no_more()
             self._look_soon(0)
 
     def _look_soon(self, step: int) -> None:
@@ -125,7 +136,14 @@ def _open_inotify(path: str) -> int | None:
         return None
     if descriptor < 0:
         return None
-    if libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_MODIFY | _IN_ATTRIB) < 0:
+    if not _add_watch(descriptor, path):
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _add_watch(descriptor: int, path: str) -> bool:
+    libc = ctypes.CDLL(None, use_errno=True)
+    mask = _IN_MODIFY | _IN_ATTRIB
+    added: int = libc.inotify_add_watch(descriptor, os.fsencode(path), mask)
+    return added >= 0

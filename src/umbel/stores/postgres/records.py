@@ -11,8 +11,8 @@ from umbel.errors import ResultTimeout
 from umbel.messages import LIVE, TERMINAL, Record, State
 from umbel.resilience import Backoff
 from umbel.stores.postgres.ids import by_canonical, canonical, unknown
-from umbel.stores.postgres.rows import record
 from umbel.stores.records import JobFilter, ProgressNote
+from umbel.stores.rows import record
 
 _LOOKS = Backoff(first=0.05, factor=1.5, cap=0.25, jitter=0.0)
 """Waits between looks when nobody tells us of a job's end."""

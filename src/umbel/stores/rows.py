@@ -1,18 +1,16 @@
-"""From rows to records."""
+"""From rows to records: every adapter's queries select the same columns in the same order."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
+from typing import Any
 
-from umbel.drivers.postgres import Row
-from umbel.messages import Attempt, Body, Failure, Record, State
-
-_attempts = msgspec.json.Decoder(tuple[Attempt, ...]).decode
-_failure = msgspec.json.Decoder(Failure).decode
+from umbel.messages import Body, Record, State
+from umbel.messages.columns import read_attempts, read_failure, read_headers
 
 
-def record(row: Row) -> Record:
-    """A record from the columns that every query here selects in the same order."""
+def record(row: Sequence[Any]) -> Record:
+    """A record from a row of ``find_*`` or ``list_*``."""
     (job, task, namespace, queue, state, kind, priority, attempt, deaths) = row[:9]
     (created, not_before, expires, started, finished, worker, content_type, body) = row[9:17]
     (result_type, result, failure, reason, attempts, done, of, unique, trace, headers) = row[17:]
@@ -34,11 +32,11 @@ def record(row: Row) -> Record:
         worker=worker,
         body=Body(content_type, body),
         result=Body(result_type, result) if result is not None else None,
-        failure=_failure(failure) if failure else None,
+        failure=read_failure(failure),
         reason=reason,
-        attempts=_attempts(attempts),
+        attempts=read_attempts(attempts),
         progress=(done, of) if done is not None else None,
         unique=unique,
         traceparent=trace,
-        headers=msgspec.json.decode(headers),
+        headers=read_headers(headers),
     )

@@ -1,0 +1,49 @@
+"""Reads the JSON columns of a database. People edit rows by hand, so nothing here raises."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from umbel.messages.leases import Attempt, Failure
+
+MALFORMED = "malformed"
+"""The header that says which column of a hand-written row cannot be read."""
+
+T = TypeVar("T")
+
+
+def read_headers(headers: str, sections: str = "{}") -> dict[str, str]:
+    """Headers as text to text; when a column cannot be read, only the word that says so."""
+    if headers == "{}" and sections == "{}":
+        return {}
+    if _read(sections, dict[str, int], None) is None:
+        return {MALFORMED: "sections: must be an object of numbers"}
+    found = _read(headers, dict[str, Any], None)
+    if found is None:
+        return {MALFORMED: "headers: must be an object"}
+    return {name: value if isinstance(value, str) else str(value) for name, value in found.items()}
+
+
+def read_sections(text: str) -> dict[str, int]:
+    """How often each retry section has failed."""
+    return {} if text == "{}" else _read(text, dict[str, int], {})
+
+
+def read_attempts(text: str) -> tuple[Attempt, ...]:
+    """A job's story."""
+    found: tuple[Attempt, ...] = _read(text, tuple[Attempt, ...], ())
+    return found
+
+
+def read_failure(text: str | None) -> Failure | None:
+    """What went wrong at last."""
+    return _read(text, Failure, Failure("", "cannot be read")) if text else None
+
+
+def _read(text: str, kind: type[T], otherwise: Any) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
+        return otherwise
