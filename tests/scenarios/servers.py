@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -80,8 +80,6 @@ def private_postgres() -> Iterator[PrivatePostgres]:
         server.start()
         yield server
     finally:
-        try:
+        with suppress(RuntimeError):  # a test may have left it stopped
             server.stop("immediate")
-        except RuntimeError:
-            pass  # a test may have left it stopped
         shutil.rmtree(folder, ignore_errors=True)

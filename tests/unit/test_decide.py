@@ -418,7 +418,7 @@ def test_what_nobody_wants_any_more_is_cancelled_with_the_reason(why: Why) -> No
 @pytest.mark.parametrize("attempt", [1, 50])
 def test_an_interrupted_run_goes_back_without_a_cost(why: Why, attempt: int) -> None:
     outcome = run(activated(Retry(0), attempt=attempt), failing(Stop(why)))
-    assert outcome == Interrupted(why.value)
+    assert outcome == Interrupted(why.text)
 
 
 @pytest.mark.parametrize("why", list(Why))

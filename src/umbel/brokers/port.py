@@ -6,7 +6,7 @@ raises ``Unavailable`` may or may not have happened; each says why repeating it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -95,6 +95,13 @@ class Broker(Protocol):
 
     def nudge(self) -> None:
         """Make a ``fetch`` that waits in this event loop return now, with what it has: nothing."""
+
+    async def sort(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
+        """Give queued jobs of unknown kind the kind of their task, for the tasks named here.
+
+        A sender outside Python does not know whether a task is a coroutine or a thread; a worker
+        that has the task does. Returns how many. Safe to repeat.
+        """
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         """Say what the owner holds; learn which of it is lost.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -92,6 +92,10 @@ class Router:
         return await self._backend.registry.beat(
             incarnation, running=running, epoch=epoch, stopping=stopping
         )
+
+    async def sort(self, kinds: Mapping[str, str]) -> int:
+        """Tell what kind each task is, for jobs whose sender did not know."""
+        return await self._backend.broker.sort(self._queues, kinds)
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         """Say what is held, learn what is lost."""

@@ -51,7 +51,10 @@ class Control(Protocol):
         """Which of these running jobs somebody wants stopped, and why."""
 
     async def changed(self, wait: float) -> bool:
-        """Wait for a hint that a pause or cancellation was made. False after ``wait`` seconds."""
+        """Wait for a hint that a pause or cancellation was made. False after ``wait`` seconds.
+
+        Whoever asks for the first time knows of nothing yet: then it is True at once.
+        """
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""

@@ -50,6 +50,9 @@ class Body(Protocol):
     def confirmed_epoch(self) -> int:
         """The control epoch after which nothing paused is fetched."""
 
+    def kinds(self) -> dict[str, str]:
+        """Each known task's kind."""
+
     def free_kinds(self) -> list[str]:
         """Kinds of task that could start now."""
 
@@ -211,6 +214,7 @@ class Heart:
             self._epoch, self._control_changed = state.epoch, False
             self._body.control(state)
         if thorough:
+            await intake.sort(self._body.kinds())
             await self._watch_for_stall(intake)
 
     async def _extend(self, intake: Intake, incarnation: str, held: list[Lease]) -> None:

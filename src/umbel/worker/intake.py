@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from umbel.brokers import Demand
@@ -33,6 +33,9 @@ class Intake(Protocol):
 
     async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
         """One heartbeat; False when the life is over."""
+
+    async def sort(self, kinds: Mapping[str, str]) -> int:
+        """Tell what kind each task is, for jobs whose sender did not know."""
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         """Say what is held; learn what is lost."""

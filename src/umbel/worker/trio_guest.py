@@ -47,13 +47,12 @@ async def _run(
     # The ending travels as a plain value: asyncio treats some exceptions in futures specially.
     ending: _Ending = (None, asyncio.CancelledError())
     try:
-        with scope:
-            try:
-                ending = (await call_here(activation), None)
-            except trio.Cancelled:
-                raise  # belongs to the scope; it must not leak into asyncio
-            except BaseException as error:  # noqa: BLE001 - a crash here would end every guest task
-                ending = (None, error)
+        with scope:  # takes Trio's own Cancelled out of what is raised, also out of groups
+            ending = (await call_here(activation), None)
+    except trio.Cancelled:
+        raise  # the guest itself is being stopped
+    except BaseException as error:  # noqa: BLE001 - a crash here would end every guest task
+        ending = (None, error)
     finally:
         ended.set_result(ending)
 

@@ -21,7 +21,15 @@ import anyio
 
 from umbel.brokers import Demand
 from umbel.clock import Clock
-from umbel.messages import BodyCodec, Delivery, Failed, Interrupted, Lease
+from umbel.messages import (
+    BodyCodec,
+    Cancelled,
+    Delivery,
+    Failed,
+    Interrupted,
+    Lease,
+    Outcome,
+)
 from umbel.services import Service, keep_running
 from umbel.stores import ControlState, WorkerEntry
 from umbel.tasks import Registry
@@ -171,8 +179,9 @@ class Worker:
                 self._stop_job(activation.delivery.lease, Stop(Why.INTERRUPT))
         await self._no_more_fetching()
         await self._until_idle(grace, self._now_asked)
+        over = "the grace period is over"
         for activation in self._activations():
-            self._stop_job(activation.delivery.lease, Stop(Why.INTERRUPT, "its grace is over"))
+            self._stop_job(activation.delivery.lease, Stop(Why.INTERRUPT, over))
         await self._until_idle(_LAST_PHASE, None)
         self._abandon()
         self._progress.stop()
@@ -211,8 +220,10 @@ class Worker:
             for runner in (self._coroutines, self._threads):
                 runner.abandon(activation.delivery.lease)
             self._abandoned += 1
-            now = self._clock.now()
-            outcome = Interrupted("it did not stop when told to", delay=1.0)
+            now, told = self._clock.now(), activation.run.stop_reason
+            outcome: Outcome = Interrupted("it did not stop when told to", delay=1.0)
+            if isinstance(told, Stop) and told.why is Why.CANCEL:
+                outcome = Cancelled(told.reason)
             self._settler.put(Report(activation.delivery, outcome, now, now))
 
     def _start(self, delivery: Delivery) -> None:
@@ -280,6 +291,9 @@ class Worker:
 
     def confirmed_epoch(self) -> int:
         return self._consumer.epoch
+
+    def kinds(self) -> dict[str, str]:
+        return {task.name: task.kind for task in self._registry}
 
     def free_kinds(self) -> list[str]:
         free = self.free()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
@@ -121,6 +121,11 @@ class PostgresBroker:
         self._nudges += 1
         for outlook in self._outlooks.values():
             outlook.wake()
+
+    async def sort(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
+        names = {"task": texts([*kinds]), "kind": texts([*kinds.values()])}
+        rows = await self._rows("sort", queue=texts([*queues]), **names)
+        return int(rows[0][0])
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         values = {

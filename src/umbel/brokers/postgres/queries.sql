@@ -144,6 +144,19 @@ claimed as (
 select claimed.*, (select count(*) from first_either) > (select jobs from fitting)
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
+-- name: sort
+-- Queued jobs whose sender did not know the task's kind get it from somebody who does.
+with known as (select * from unnest(%(task)s::text[], %(kind)s::text[]) as k (task, kind)),
+sorted as (
+  update $schema.job j set kind = k.kind from known k
+  where j.namespace = %(namespace)s and j.queue = any(%(queue)s::text[]) and j.kind = ''
+    and j.state = 'queued' and j.task = k.task
+  returning j.queue
+)
+select (select count(*) from sorted),
+       (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
+        from (select distinct queue from sorted) s)
+
 -- name: extend
 -- Gives back what an owner holds but does not know of; no attempt, no death. Answers the places
 -- of what it believes to hold and does not.
@@ -194,7 +207,9 @@ kept as (
   select id, namespace, queue, kind, task, type, final, priority, content_type, body, created,
          not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
          claimed,
-         (case when jsonb_array_length(attempts) < 100 then attempts else attempts - 0 end) || story,
+         (case when jsonb_typeof(attempts) <> 'array' then '[]'
+               when jsonb_array_length(attempts) < 100 then attempts
+               else attempts - 0 end) || story,
          progress_done, progress_of, statement_timestamp(),
          result_type, result, nullif(failure, 'null'), reason
   from gone where keep
@@ -227,7 +242,8 @@ back as (
       sections = case when s.section is null then j.sections
                       else jsonb_set(j.sections, array[s.section], to_jsonb(
                            coalesce((j.sections ->> s.section)::integer, 0) + 1)) end,
-      attempts = (case when jsonb_array_length(j.attempts) < 100 then j.attempts
+      attempts = (case when jsonb_typeof(j.attempts) <> 'array' then '[]'
+                       when jsonb_array_length(j.attempts) < 100 then j.attempts
                        else j.attempts - 0 end) || s.story,
       owner = null, worker = null, progress_done = null, progress_of = null
   from sent s

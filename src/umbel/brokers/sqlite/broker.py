@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -94,6 +94,21 @@ class SqliteBroker:
     def nudge(self) -> None:
         self._nudges += 1
         self._database.bell.ring_all()
+
+    async def sort(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
+        row = {
+            "namespace": self._namespace,
+            "queues": msgspec.json.encode([*queues]).decode(),
+            "kinds": msgspec.json.encode(dict(kinds)).decode(),
+        }
+
+        def write(connection: sqlite3.Connection) -> int:
+            if connection.execute(SQL["unsorted"], row).fetchone() is None:
+                return 0
+            with writing(connection) as cursor:
+                return cursor.execute(SQL["sort"], row).rowcount
+
+        return await self._database.run(write)
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         work = partial(self._extend, owner=owner, held=held, older_than=older_than)

@@ -69,6 +69,18 @@ returning seq, id, queue, kind, task, priority, content_type, body, created, not
           attempt, max_deaths, unique_key, traceparent, headers, deaths, sections, fence,
           type
 
+-- name: sort
+-- Queued jobs whose sender did not know the task's kind get it from somebody who does.
+update job set kind = (select value from json_each(:kinds) where key = task)
+where namespace = :namespace and queue in (select value from json_each(:queues)) and kind = ''
+  and state = 'queued' and task in (select key from json_each(:kinds))
+
+-- name: unsorted
+-- Whether there is such a job; reads only.
+select 1 from job
+where namespace = :namespace and queue in (select value from json_each(:queues)) and kind = ''
+  and state = 'queued' and task in (select key from json_each(:kinds)) limit 1
+
 -- name: held
 -- What an owner holds according to us.
 select id, fence, claimed from job where owner = :owner and state = 'running'

@@ -5,7 +5,10 @@ import pytest
 pytest.register_assert_rewrite(
     *(f"{__name__}.{topic}" for topic in ("delays", "fetching", "follow_ups", "leases", "machine")),
     *(f"{__name__}.{topic}" for topic in ("pausing", "priorities", "publishing", "queues")),
-    *(f"{__name__}.{topic}" for topic in ("recovery", "settling", "transactions", "unique")),
+    *(
+        f"{__name__}.{topic}"
+        for topic in ("recovery", "settling", "sorting", "transactions", "unique")
+    ),
 )
 
 from umbel.testing.brokers.delays import Delays  # noqa: E402
@@ -18,13 +21,14 @@ from umbel.testing.brokers.publishing import Publishing  # noqa: E402
 from umbel.testing.brokers.queues import Depths, Moving, Purging  # noqa: E402
 from umbel.testing.brokers.recovery import Recovery  # noqa: E402
 from umbel.testing.brokers.settling import Finishing, GoingBack, SettlingOnce  # noqa: E402
+from umbel.testing.brokers.sorting import Sorting  # noqa: E402
 from umbel.testing.brokers.transactions import Transactions  # noqa: E402
 from umbel.testing.brokers.unique import UniqueKeys  # noqa: E402
 
 __all__ = ["TOPICS", "BrokerSuite"]
 
 TOPICS = (
-    *(Publishing, Transactions, UniqueKeys, Fetching, Waiting, Priorities, Kinds, Delays),
+    *(Publishing, Transactions, UniqueKeys, Fetching, Waiting, Priorities, Kinds, Sorting, Delays),
     *(Fences, Extending, Finishing, GoingBack, SettlingOnce, Recovery, Pausing),
     *(Depths, Purging, Moving, FollowUps),
 )
@@ -38,6 +42,7 @@ class BrokerSuite(
     Waiting,
     Priorities,
     Kinds,
+    Sorting,
     Delays,
     Fences,
     Extending,

@@ -187,7 +187,9 @@ class Changes:
     """``changed``: a hint that there is something to look at."""
 
     @story()
-    async def test_nothing_changed_is_false(self, b: Backend) -> None:
+    async def test_nothing_changed_is_false_but_for_the_first_time(self, b: Backend) -> None:
+        await b.control.pause("all", "", "")
+        assert await b.control.changed(PATIENCE), "who has just come knows nothing yet"
         assert not await b.control.changed(0.05)
 
     @story()
