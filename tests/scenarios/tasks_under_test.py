@@ -14,7 +14,7 @@ app = Umbel(namespace="scenario")
 tracer = Tracer(Path(os.environ.get("TRACES", ".")))
 
 
-@app.task
+@app.task(max_deaths=1000)  # its workers are killed all the time, and never by its own fault
 async def work(seconds: float) -> None:
     tracer.leave("start")
     await asyncio.sleep(seconds)
