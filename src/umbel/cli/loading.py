@@ -18,6 +18,7 @@ CANDIDATES = ("tasks", "app", "main", "umbel_app")
 
 _MENTION = re.compile(r"\bUmbel\s*\(")
 _DEPTH = 8
+_PACKAGE = str(Path(__file__).parent.parent)
 
 
 def load(address: str | None) -> Umbel:
@@ -67,8 +68,6 @@ def _import(name: str) -> ModuleType:
                 " check -A, or run this where the module is"
             ) from None
         raise _broken(name, error) from None
-    except UmbelError as error:
-        raise _broken(name, error) from None
     except Exception as error:  # noqa: BLE001 - a user's module may raise anything
         raise _broken(name, error) from None
     except SystemExit as error:
@@ -87,6 +86,11 @@ def _broken(name: str, error: Exception) -> AppError:
 
 def _their_part(error: Exception) -> str:
     """The traceback from the user's first line on."""
+    if isinstance(error, UmbelError):  # the message says it all; only the place is missing
+        lines = traceback.extract_tb(error.__traceback__)
+        theirs = [line for line in lines if not _is_ours(line.filename)]
+        place = [line for line in theirs if not line.filename.startswith(_PACKAGE)][-1:]
+        return "".join(traceback.format_list(place))
     inner: TracebackType | None = error.__traceback__
     while inner is not None and _is_ours(inner.tb_frame.f_code.co_filename):
         inner = inner.tb_next
@@ -94,7 +98,7 @@ def _their_part(error: Exception) -> str:
 
 
 def _is_ours(filename: str) -> bool:
-    return filename == __file__ or "importlib" in filename
+    return filename == __file__ or "importlib" in filename or filename.startswith("<")
 
 
 def _find(module: ModuleType, name: str) -> Umbel:

@@ -91,8 +91,9 @@ class Settings:
 def _parsed(variable: str, text: str, like: Any) -> Any:
     try:
         return msgspec.convert(text, type(like), strict=False)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{variable}={text!r}: {error}") from None
+    except msgspec.ValidationError:
+        kind = "a whole number" if isinstance(like, int) else "a number"
+        raise ConfigurationError(f"{variable}={text!r}: give {kind}") from None
 
 
 def _check_url(name: str, url: str) -> None:
