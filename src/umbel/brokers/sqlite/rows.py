@@ -1,4 +1,4 @@
-"""Between envelopes and rows."""
+"""Between envelopes and rows, and the queries that carry them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from typing import Any
 
 import msgspec
 
+from umbel.drivers.queries import load
 from umbel.messages import Attempt, Body, Delivery, Envelope, Lease, MessageType
 from umbel.messages.columns import read_headers, read_sections
+
+SQL = load("umbel.brokers.sqlite", "queries.sql")
 
 _json = msgspec.json.Encoder().encode
 

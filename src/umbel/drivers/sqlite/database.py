@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
 from umbel.drivers.bell import Bell, Ear
+from umbel.drivers.sqlite.faults import explain
+from umbel.drivers.sqlite.schema import migrate
 from umbel.drivers.sqlite.watch import LogWatch, touch
-from umbel.errors import ConfigurationError, SchemaError, UmbelError, Unavailable
+from umbel.errors import ConfigurationError
 
 T = TypeVar("T")
 
@@ -200,49 +201,6 @@ class Database:
         return self._connection
 
 
-@contextmanager
-def writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
-    """A write transaction: takes the write lock first, so it never fails half-way for it."""
-    cursor = connection.cursor()
-    cursor.execute("begin immediate")
-    try:
-        yield cursor
-        cursor.execute("commit")
-    except BaseException:
-        if connection.in_transaction:
-            cursor.execute("rollback")
-        raise
-
-
-@contextmanager
-def all_or_nothing(connection: sqlite3.Connection, cursor: sqlite3.Cursor) -> Iterator[None]:
-    """A savepoint in the caller's transaction, which is begun as the caller's next write would."""
-    if not connection.in_transaction and connection.isolation_level is not None:
-        cursor.execute("begin")
-    cursor.execute("savepoint umbel_publish")
-    try:
-        yield
-    except BaseException:
-        cursor.execute("rollback to umbel_publish")
-        raise
-    finally:
-        cursor.execute("release umbel_publish")
-
-
-def explain(error: sqlite3.Error, path: str) -> UmbelError:
-    """Ours for theirs, with the remedy."""
-    text = str(error)
-    if "no such table" in text or "no such column" in text:
-        return SchemaError(f"{path} has no Umbel tables ({text}); open it once with the app's URL")
-    if "full" in text:
-        return Unavailable(f"{path}: the disk is full; free some space")
-    if "locked" in text or "busy" in text:
-        return Unavailable(f"{path} is locked by another process; it holds a write transaction")
-    if "readonly" in text or "unable to open" in text:
-        return Unavailable(f"{path} cannot be written ({text}); check its folder and permissions")
-    return Unavailable(f"{path}: {text}")
-
-
 def _open(path: str, synchronous: str, busy: float) -> sqlite3.Connection:
     folder = Path(path).parent
     if path != ":memory:" and not folder.is_dir():
@@ -253,58 +211,3 @@ def _open(path: str, synchronous: str, busy: float) -> sqlite3.Connection:
     connection.execute("pragma foreign_keys = on")
     migrate(connection, path)
     return connection
-
-
-def migrations() -> list[tuple[int, str]]:
-    """Every migration's number and SQL, in order. They are never edited once released."""
-    found = files("umbel.drivers.sqlite").joinpath("migrations").iterdir()
-    numbered = [
-        (int(f.name[:4]), f.read_text(encoding="utf-8")) for f in found if f.name[:4].isdigit()
-    ]
-    return sorted(numbered)
-
-
-def version(connection: sqlite3.Connection) -> int:
-    """The number of the newest migration the file has seen."""
-    found: int = connection.execute("pragma user_version").fetchone()[0]
-    return found
-
-
-def version_of(path: str) -> int:
-    """The schema's version in a file, without touching it; 0 when there is none."""
-    if path == ":memory:" or not Path(path).exists():
-        return 0
-    connection = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
-    try:
-        return version(connection)
-    except sqlite3.Error as error:
-        raise explain(error, path) from error
-    finally:
-        connection.close()
-
-
-def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the file's schema up to date; another process doing the same is waited for."""
-    known = migrations()
-    newest = known[-1][0]
-    if version(connection) == newest:
-        return
-    with writing(connection) as cursor:
-        current = version(connection)
-        if current > newest:
-            raise SchemaError(f"{path} has schema {current}, this Umbel knows {newest}; upgrade it")
-        for number, sql in known:
-            if number > current:
-                for statement in _statements(sql):
-                    cursor.execute(statement)
-                cursor.execute(f"pragma user_version = {number}")
-
-
-def _statements(sql: str) -> Iterator[str]:
-    """Single statements: ``executescript`` would commit the transaction we are in."""
-    pending = ""
-    for line in sql.splitlines():
-        pending += line + "\n"
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""

@@ -1,0 +1,23 @@
+"""SQLite's errors as ours, with the remedy."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from umbel.errors import BadMessage, SchemaError, UmbelError, Unavailable
+
+
+def explain(error: sqlite3.Error, path: str) -> UmbelError:
+    """Ours for theirs, with the remedy."""
+    text = str(error)
+    if isinstance(error, sqlite3.IntegrityError):
+        return BadMessage("row", f"{path} does not take it: {text}")
+    if "no such table" in text or "no such column" in text:
+        return SchemaError(f"{path} has no Umbel tables ({text}); open it once with the app's URL")
+    if "full" in text:
+        return Unavailable(f"{path}: the disk is full; free some space")
+    if "locked" in text or "busy" in text:
+        return Unavailable(f"{path} is locked by another process; it holds a write transaction")
+    if "readonly" in text or "unable to open" in text:
+        return Unavailable(f"{path} cannot be written ({text}); check its folder and permissions")
+    return Unavailable(f"{path}: {text}")
