@@ -21,16 +21,18 @@ from umbel.worker.reports import Report
 from umbel.worker.stops import Stop, Why, ask_to_stop
 
 _NOTHING: Any = object()
+_STEPS = 1_000
 
 
 class _Slot:
     """What one thread is doing. The lock makes sure that a stop hits its own task or nothing."""
 
-    __slots__ = ("activation", "lock", "thread")
+    __slots__ = ("activation", "interrupted", "lock", "thread")
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.activation: Activation | None = None
+        self.interrupted = False
         self.thread = threading.get_ident()
 
     def enter(self, activation: Activation) -> None:
@@ -44,14 +46,23 @@ class _Slot:
         """Raise Stop inside the thread, if it still runs this very activation."""
         with self.lock:
             if self.activation is activation:
+                self.interrupted = True
                 _raise_in(self.thread, Stop)
 
     def leave(self) -> None:
-        """From here on no stop is aimed at this thread; one on its way is taken back."""
-        while self.activation is not None:
-            with suppress(Stop), self.lock:
-                self.activation = None
-                _raise_in(self.thread, None)
+        """From here on no stop is aimed at this thread; one on its way lands here.
+
+        It must land: CPython 3.11 leaves a flag up when it is taken back, which slows down every
+        call in the process from then on, and hangs it under a debugger.
+        """
+        while self.activation is not None or self.interrupted:
+            with suppress(Stop):
+                with self.lock:
+                    self.activation = None
+                if self.interrupted:
+                    self.interrupted = False
+                    for _ in range(_STEPS):  # raised at the first of them, if it is still due
+                        pass
 
 
 class ThreadRunner:
@@ -186,8 +197,6 @@ def _call(activation: Activation) -> Any:
     return activation.task.function(*activation.args, **activation.kwargs)
 
 
-def _raise_in(thread: int, error: type[BaseException] | None) -> None:
-    """Raise an exception in another thread as soon as it runs Python code; None takes it back."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(
-        ctypes.c_ulong(thread), ctypes.py_object(error) if error is not None else None
-    )
+def _raise_in(thread: int, error: type[BaseException]) -> None:
+    """Raise an exception in another thread as soon as it runs Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
