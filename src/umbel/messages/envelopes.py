@@ -27,6 +27,11 @@ class Command(msgspec.Struct, frozen=True):
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """What its envelope's body says."""
+        return {"args": self.args, "kwargs": self.kwargs}
+
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A result or a domain object: data about a subject, with nothing to be done."""
@@ -35,6 +40,17 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     subject: str
     body: Body
     created: float
+
+    def envelope(self, namespace: str) -> Envelope:
+        """The document as it travels."""
+        return Envelope(
+            id=self.id,
+            subject=self.subject,
+            body=self.body,
+            type=MessageType.DOCUMENT,
+            namespace=namespace,
+            created=self.created,
+        )
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from umbel.messages.bodies import Body
+from umbel.messages.envelopes import Document
 from umbel.messages.leases import Attempt, Failure
 from umbel.messages.states import State
 
@@ -36,3 +37,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     unique: str | None = None
     traceparent: str | None = None
     headers: dict[str, str] = {}
+
+    @property
+    def document(self) -> Document | None:
+        """The result as a message of its own, about the task; None when there is none."""
+        if self.result is None or self.finished is None:
+            return None
+        return Document(id=self.id, subject=self.task, body=self.result, created=self.finished)

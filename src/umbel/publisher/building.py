@@ -10,7 +10,7 @@ import msgspec
 
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
-from umbel.messages import BodyCodec, Envelope, fresh_id
+from umbel.messages import BodyCodec, Command, Envelope, fresh_id
 from umbel.tasks import CallOptions, Signature, TaskOptions, running
 
 
@@ -33,11 +33,11 @@ class Builder:
         declared = task.declared
         unique = signature.unique()
         now = self._clock.now()
-        body = {"args": signature.args, "kwargs": signature.kwargs}
+        command = Command(task.name, signature.args, signature.kwargs)
         return Envelope(
             id=fresh_id() if options.id is None else _checked_id(options.id),
-            subject=task.name,
-            body=self._codec.encode(body, what=f"arguments of {task.name}"),
+            subject=command.task,
+            body=self._codec.encode(command.data, what=f"arguments of {task.name}"),
             namespace=self._namespace,
             queue=options.queue or declared.queue,
             kind=task.kind,
