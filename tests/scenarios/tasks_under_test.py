@@ -14,7 +14,10 @@ app = Umbel(namespace="scenario")
 tracer = Tracer(Path(os.environ.get("TRACES", ".")))
 
 
-@app.task(max_deaths=1000)  # its workers are killed all the time, and never by its own fault
+# Its workers are killed all the time, never by its own fault. With the default of three deaths a
+# run with server restarts buries some of these jobs as poison: deaths count against every job of
+# a dead process (docs/explanation/limits.md).
+@app.task(max_deaths=1000)
 async def work(seconds: float) -> None:
     tracer.leave("start")
     await asyncio.sleep(seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -76,9 +77,8 @@ class SqliteBroker:
             while nudges == self._nudges:
                 ear.clear()
                 where = {**self._here(), "owner": owner}
-                deliveries, due = await self._database.run(
-                    lambda connection: claim(connection, where, queues, demand)  # noqa: B023
-                )
+                look = partial(claim, where=where, queues=queues, demand=demand)
+                deliveries, due = await self._database.run(look)
                 left = until - self._clock.monotonic()
                 if deliveries or left <= 0:
                     return deliveries
