@@ -42,6 +42,11 @@ def add(a: int, b: int) -> int:
 async def greet(name: str, loud: bool = False) -> str:
     return f"hello {name}" + "!" * loud
 
+@app.task(retry=Retry(0))
+def divide(number: int, by: int) -> float:
+    return number / by
+
+
 @app.task(retry=Retry(1, first=0.05))
 def fail(why: str) -> None:
     raise ValueError(why)
@@ -466,6 +471,61 @@ def test_a_job_that_succeeded_is_not_retried(shell: Shell) -> None:
     done = shell.run("jobs", "retry", job)
     assert done.returncode == 1
     assert "only buried" in done.stderr
+
+
+def test_a_buried_job_is_edited_and_runs_again_under_its_id(shell: Shell) -> None:
+    with shell.worker() as worker:
+        job = shell.say("send", "divide", "8", "0")
+        worker.wait_for("buried")
+        edited = shell.say("jobs", "edit", job[-6:], "by=2")
+        assert edited.startswith(job)
+        worker.wait_for("succeeded")
+        story = shell.ask("jobs", "show", job)
+        assert (story["state"], story["result"]) == ("succeeded", 4)
+        assert story["args"] == [8, 2], "one argument is changed, the other stays"
+        assert [attempt["ended"] for attempt in story["attempts"]] == ["failed", "succeeded"]
+
+
+def test_a_job_is_edited_whole_and_moved_to_another_task_and_queue(shell: Shell) -> None:
+    job = shell.say("send", "divide", "8", "0")
+    shell.say("jobs", "cancel", job)
+    options = ("--task", "add", "--queue", "other", "--priority", "5")
+    assert shell.ask("jobs", "edit", job, "-4", "6", *options) == {"queued": [job]}
+    story = shell.ask("jobs", "show", job)
+    assert (story["task"], story["queue"], story["priority"]) == ("tasks.add", "other", 5)
+    assert (story["args"], story["state"]) == ([-4, 6], "queued")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("by=two",), "by"),
+        (("to=3",), "to"),
+        (("1", "2", "3"), "too many"),
+        (("--task", "nothing"), "nothing"),
+        (("--task", "fail"), "fail"),
+        ((), "jobs retry"),
+    ],
+)
+def test_an_edit_that_does_not_fit_changes_nothing(
+    shell: Shell, change: tuple[str, ...], said: str
+) -> None:
+    job = shell.say("send", "divide", "8", "0")
+    shell.say("jobs", "cancel", job)
+    done = shell.run("jobs", "edit", job, *change)
+    assert done.returncode != 0
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    story = shell.ask("jobs", "show", job)
+    assert (story["state"], story["args"]) == ("cancelled", [8, 0])
+
+
+def test_a_job_that_waits_is_not_edited(shell: Shell) -> None:
+    job = shell.say("send", "divide", "8", "0")
+    done = shell.run("jobs", "edit", job, "by=2")
+    assert done.returncode == 1
+    assert "only buried" in done.stderr
+    assert shell.ask("jobs", "show", job)["args"] == [8, 0]
 
 
 # --- queues, workers, pause ------------------------------------------------------------------

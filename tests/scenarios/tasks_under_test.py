@@ -14,14 +14,16 @@ app = Umbel(namespace="scenario")
 tracer = Tracer(Path(os.environ.get("TRACES", ".")))
 
 
-# Its workers are killed all the time, never by its own fault. With the default of three deaths a
-# run with server restarts buries some of these jobs as poison: deaths count against every job of
-# a dead process (docs/explanation/limits.md).
-@app.task(max_deaths=1000)
+@app.task
 async def work(seconds: float) -> None:
     tracer.leave("start")
     await asyncio.sleep(seconds)
     tracer.leave("end")
+
+
+@app.task(max_deaths=1)
+async def fragile_work(seconds: float) -> None:
+    await asyncio.sleep(seconds)
 
 
 @app.task

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,11 +20,12 @@ from umbel.testing.history import Tracer, check
 
 JOBS = int(os.environ.get("UMBEL_SCENARIO_JOBS", "20000"))
 CREW = 4
+LEASE = 2.0
 
 
 @pytest.fixture
 def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
-    workers = Workers(url, tmp_path, "--lease", "2", "--io", "50", "--log-format", "json")
+    workers = Workers(url, tmp_path, "--lease", str(LEASE), "--io", "50", "--log-format", "json")
     yield workers
     workers.end()
 
@@ -128,3 +130,42 @@ def test_a_job_whose_worker_died_three_times_is_buried_with_the_reason(
     assert [attempt.ended for attempt in record.attempts] == ["lost", "lost", "lost"]
     starts = [trace for trace in Tracer(workers.traces).read() if trace.job == job]
     assert len(starts) == 3
+
+
+def test_a_job_that_kills_its_workers_takes_no_other_to_the_grave(
+    desk: Desk, workers: Workers
+) -> None:
+    [killer] = desk.publish([tasks.kill_the_worker.s()])
+    innocent = desk.publish([tasks.work.s(0.3) for _ in range(20)])
+    workers.start(0)
+    workers.start(1)
+
+    def all_ended_or_restart() -> bool:
+        for index in (0, 1):
+            if workers.process(index).poll() is not None:
+                workers.start(index)
+        return desk.live() == 0
+
+    until(all_ended_or_restart, "all jobs to end", seconds=120)
+    record = desk.record(killer)
+    assert record.state is State.BURIED
+    assert "workers died" in record.reason
+    assert {desk.record(job).state for job in innocent} == {State.SUCCEEDED}
+    assert max(desk.record(job).deaths for job in innocent) >= 2, "nobody was a suspect with it"
+
+
+@pytest.mark.parametrize("url", ["postgres"], indirect=True)
+def test_a_server_that_is_away_for_longer_than_a_lease_is_no_death(
+    desk: Desk, workers: Workers, server: PrivatePostgres
+) -> None:
+    [job] = desk.publish([tasks.fragile_work.s(2 * LEASE)])
+    workers.start(0)
+    workers.start(1)
+    until(lambda: desk.record(job).state is State.RUNNING, "the job to start")
+    server.stop()
+    time.sleep(2 * LEASE)
+    server.start()
+    until(lambda: desk.record(job).state.finished, "the job to finish", seconds=60)
+    record = desk.record(job)
+    assert (record.state, record.deaths) == (State.SUCCEEDED, 0)
+    assert [attempt.ended for attempt in record.attempts][-1] == "succeeded"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from umbel import Umbel
 from umbel.brokers import Demand
-from umbel.errors import UnknownJob
+from umbel.errors import Unavailable, UnknownJob
 from umbel.messages import (
     JSON,
     Attempt,
@@ -29,7 +30,7 @@ from umbel.messages import (
     fresh_id,
 )
 from umbel.router import Backend, Lifeline, Pruner
-from umbel.stores import JobFilter, WorkerEntry
+from umbel.stores import JobFilter, Registry, WorkerEntry
 from umbel.telemetry import Telemetry, events
 from umbel.testing.clock import FakeClock
 
@@ -46,6 +47,19 @@ class JumpyClock(FakeClock):
         return super().now() + self.jumped
 
 
+class Absent:
+    """A registry that sometimes does not answer."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.absent = False
+
+    def __getattr__(self, name: str) -> Any:
+        if self.absent:
+            raise Unavailable("the server does not answer")
+        return getattr(self._registry, name)
+
+
 class Scene:
     """A real store in memory, a clock, and what was told."""
 
@@ -55,10 +69,18 @@ class Scene:
         self.told: list[events.Event] = []
         self.telemetry = Telemetry(self.told.append)
         self.backend: Backend = Umbel("sqlite:///:memory:", clock=self.clock).site.open()
+        self.registry = Absent(self.backend.registry)
 
     def lifeline(self) -> Lifeline:
-        parts = self.backend
-        return Lifeline(parts.registry, parts.broker, clock=self.clock, telemetry=self.telemetry)
+        broker, registry = self.backend.broker, cast(Registry, self.registry)
+        return Lifeline(registry, broker, clock=self.clock, telemetry=self.telemetry)
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """The watcher cannot reach the registry for the time of the block."""
+        self.registry.absent = True
+        yield
+        self.registry.absent = False
 
     def pruner(self, *, age: float = 100.0, keep: int = 1_000_000) -> Pruner:
         return Pruner(
@@ -245,6 +267,20 @@ async def test_a_new_life_of_the_same_name_is_not_blamed_for_the_old_one(scene: 
     scene.clock.advance(2)
     await lifeline.look()
     assert await scene.alive() == {fresh}
+
+
+@story
+async def test_a_watcher_that_could_not_look_has_seen_nothing(scene: Scene) -> None:
+    life, lifeline = await scene.enlist(), scene.lifeline()
+    await lifeline.look()
+    with scene.outage(), pytest.raises(Unavailable):
+        await lifeline.look()
+    scene.clock.advance(LEASE + 0.1)
+    await lifeline.look()
+    assert await scene.alive() == {life}, "nobody can beat, or be seen to, in an outage"
+    scene.clock.advance(LEASE + 0.1)
+    await lifeline.look()
+    assert await scene.alive() == set()
 
 
 # --- Lifeline: what happens to their jobs ----------------------------------------------------

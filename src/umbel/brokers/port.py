@@ -123,8 +123,10 @@ class Broker(Protocol):
     async def recover(self) -> list[str]:
         """Put back the jobs of owners that are no longer enlisted; count the death against each.
 
-        A job with too many deaths is buried. Returns the ids concerned. Safe to repeat, and to
-        run from several processes at once.
+        ``resilience.judge`` says which of an owner's jobs is to blame, and how far apart suspects
+        come back. A job is buried when it was to blame for ``max_deaths`` deaths, or died at all
+        and may only once. Returns the ids concerned. Safe to repeat, and to run from several
+        processes at once.
         """
 
     async def depths(self) -> list[Depth]:

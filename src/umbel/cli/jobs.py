@@ -1,4 +1,4 @@
-"""``umbel jobs list | show | cancel | retry | purge``."""
+"""``umbel jobs list | show | cancel | retry | edit | purge``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from umbel.app import Umbel
 from umbel.cli import story
 from umbel.cli.answers import answer, say, table
 from umbel.cli.consent import consent
+from umbel.cli.editing import edit
 from umbel.cli.errors import FAILED
 from umbel.cli.frame import Frame, command, plain_group
 from umbel.cli.names import full_id, full_name
@@ -30,7 +31,7 @@ _REPLAYABLE = (State.BURIED, State.CANCELLED, State.EXPIRED)
 
 @plain_group()
 def jobs() -> None:
-    """List, show, cancel, retry and forget jobs."""
+    """List, show, cancel, retry, edit and forget jobs."""
 
 
 def _filters(*states: State) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -267,5 +268,5 @@ def _of(task: str | None, queue: str | None) -> str:
     return (f" of task {task}" if task else "") + (f" of queue {queue}" if queue else "")
 
 
-for _command in (list_jobs, show, cancel, retry, purge):
+for _command in (list_jobs, show, cancel, retry, edit, purge):
     jobs.add_command(_command)

@@ -12,7 +12,7 @@ from umbel.brokers import Broker
 from umbel.clock import Clock
 from umbel.errors import NotAllowed, Unavailable, UnknownJob
 from umbel.messages import Record, State
-from umbel.stores import Control, JobFilter, Pause, Records, Registry
+from umbel.stores import UNCHANGED, Changes, Control, JobFilter, Pause, Records, Registry
 
 _CONFIRM_STEP = 0.05
 
@@ -93,13 +93,13 @@ class Operations:
             raise UnknownJob(f"no job {', '.join(missing)}")
         return found
 
-    async def retry(self, jobs: Sequence[str]) -> list[str]:
-        """Queue finished jobs anew.
+    async def retry(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
+        """Queue finished jobs anew, as they were or changed.
 
         Raises:
             UnknownJob: one is unknown. NotAllowed: one still lives or has succeeded.
         """
-        replayed = await self._records.replay(jobs)
+        replayed = await self._records.replay(jobs, changes)
         for job in jobs:
             if job not in replayed:
                 state = (await self._records.find(job)).state

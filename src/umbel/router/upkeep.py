@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from umbel.brokers import Broker
 from umbel.clock import Clock
+from umbel.errors import Unavailable
 from umbel.stores import Member, Records, Registry
 from umbel.telemetry import Telemetry, events
 
@@ -19,7 +20,8 @@ class Lifeline:
     """Watches the hearts of all workers by its own monotonic clock.
 
     A life is over when its beat has been seen to stand still for that worker's whole lease. The
-    holder stops itself earlier, counted from before its last beat, so it is never overtaken.
+    holder stops itself earlier, counted from before its last beat, so it is never overtaken. A
+    watcher that could not look has seen nothing: after an outage all have a whole lease to beat.
     """
 
     def __init__(
@@ -36,7 +38,11 @@ class Lifeline:
     async def look(self) -> list[str]:
         """One round. Returns the ids of jobs that were put back or buried."""
         now, ended = self._clock.monotonic(), False
-        members = await self._registry.members()
+        try:
+            members = await self._registry.members()
+        except Unavailable:
+            self._seen = {}
+            raise
         seen: dict[str, tuple[int, float]] = {}
         for member in members:
             entry = member.entry

@@ -5,10 +5,12 @@ Never: moves messages or decides anything; each role states what holds after a c
 """
 
 from umbel.stores.control import Control, ControlState, Pause
-from umbel.stores.records import JobFilter, ProgressNote, Records
+from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote, Records
 from umbel.stores.registry import Member, Registry, WorkerEntry
 
 __all__ = [
+    "UNCHANGED",
+    "Changes",
     "Control",
     "ControlState",
     "JobFilter",

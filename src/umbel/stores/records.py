@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from umbel.messages import Record, State
+from umbel.messages import Body, Record, State
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +29,19 @@ class ProgressNote(msgspec.Struct, frozen=True):
     of: float | None
 
 
+class Changes(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be different in a job that is queued anew. None leaves it as it was."""
+
+    task: str | None = None
+    kind: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    body: Body | None = None
+
+
+UNCHANGED = Changes()
+
+
 class Records(Protocol):
     """Reads and keeps job records."""
 
@@ -48,8 +61,10 @@ class Records(Protocol):
     async def progress(self, notes: Sequence[ProgressNote]) -> None:
         """Note how far running jobs are. A note under an old fencing number changes nothing."""
 
-    async def replay(self, jobs: Sequence[str]) -> list[str]:
-        """Queue finished jobs anew, with their payload, id and story; attempts start over.
+    async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
+        """Queue finished jobs anew, with their id and story; attempts start over.
+
+        The payload is the old one but for the ``changes``, which are made in the same step.
 
         Jobs that succeeded or still live are left alone. Returns the ids that were queued. A
         crash leaves each job either final or queued.

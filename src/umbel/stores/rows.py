@@ -1,4 +1,4 @@
-"""From rows to records: every adapter's queries select the same columns in the same order."""
+"""Between rows and records: every adapter's queries select the same columns in the same order."""
 
 from __future__ import annotations
 
@@ -7,6 +7,19 @@ from typing import Any
 
 from umbel.messages import Body, Record, State
 from umbel.messages.columns import read_attempts, read_failure, read_headers
+from umbel.stores.records import Changes
+
+
+def change_row(changes: Changes) -> dict[str, Any]:
+    """The parameters of ``replay`` beside the ids."""
+    return {
+        "task": changes.task,
+        "kind": changes.kind,
+        "queue": changes.queue,
+        "priority": changes.priority,
+        "content_type": changes.body.content_type if changes.body else None,
+        "body": changes.body.data if changes.body else None,
+    }
 
 
 def record(row: Sequence[Any]) -> Record:

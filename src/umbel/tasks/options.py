@@ -83,7 +83,7 @@ class TaskOptions:
     loop: Loop = "asyncio"
     """For ``async def`` tasks: which library's event loop the coroutine is written for."""
     max_deaths: int = 3
-    """How many workers may die running it before it is buried as poisonous."""
+    """How many workers may die by its fault before it is buried; with 1 it never runs again."""
 
     def __post_init__(self) -> None:
         _check_shared(self)

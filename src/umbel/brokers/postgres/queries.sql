@@ -258,26 +258,43 @@ select (select array_agg(place) from sent where id not in (select id from back))
 
 -- name: recover
 -- Running jobs whose owner is not enlisted go back to their queue with the death counted, or are
--- buried when it was one too many. Answers their ids.
-with orphan as (
-  select id, deaths + 1 as deaths, attempts || jsonb_build_object(
+-- buried when they were to blame for one too many: umbel.resilience.judge, in SQL. Locked in
+-- order, so of several that recover at once one gets all jobs of an owner. Answers their ids.
+with orphan as materialized (
+  select id, owner, deaths,
+         (case when jsonb_typeof(attempts) <> 'array' then '[]'
+               when jsonb_array_length(attempts) < 100 then attempts
+               else attempts - 0 end) || jsonb_build_object(
            'number', attempt, 'worker', worker, 'started', date_part('epoch', claimed),
            'finished', date_part('epoch', statement_timestamp()), 'ended', 'lost',
            'reason', 'its worker died or lost touch') as attempts
   from $schema.job j
   where namespace = %(namespace)s and state = 'running'
     and not exists (select 1 from $schema.worker w where w.incarnation = j.owner)
-  for update of j
+  order by owner, seq for update of j
+),
+judged as (
+  select id, deaths + 1 as deaths, attempts,
+         (count(*) over theirs = 1
+          or deaths >= 2 and count(*) filter (where deaths >= 2) over theirs = 1)::int as blamed,
+         case when deaths >= 1 then random() * least(3600, 0.25 * power(2, least(deaths - 1, 20))
+           * (count(*) filter (where deaths >= 1) over theirs - 1)) else 0 end as delay
+  from orphan window theirs as (partition by owner)
 ),
 back as (
   update $schema.job j
-  set state = 'queued', owner = null, worker = null, progress_done = null, progress_of = null,
-      deaths = o.deaths, attempts = o.attempts
-  from orphan o where j.id = o.id and o.deaths < j.max_deaths
-  returning j.id, j.queue
+  set state = case when o.delay > 0 then 'scheduled' else 'queued' end,
+      not_before = case when o.delay > 0
+                        then statement_timestamp() + make_interval(secs => o.delay)
+                        else j.not_before end,
+      owner = null, worker = null, progress_done = null, progress_of = null,
+      deaths = o.deaths, blame = j.blame + o.blamed, attempts = o.attempts
+  from judged o where j.id = o.id and j.blame + o.blamed < j.max_deaths and j.max_deaths > 1
+  returning j.id, j.queue, j.state
 ),
 gone as (
-  delete from $schema.job j using orphan o where j.id = o.id and o.deaths >= j.max_deaths
+  delete from $schema.job j using judged o
+  where j.id = o.id and not (j.blame + o.blamed < j.max_deaths and j.max_deaths > 1)
   returning j.*, o.deaths as died, o.attempts as story
 ),
 kept as (
@@ -294,7 +311,8 @@ kept as (
 ),
 told as (
   select count(pg_notify('$channel', hint)) as times
-  from (select distinct 'r:' || %(namespace)s || ':' || queue as hint from back
+  from (select distinct case state when 'queued' then 'r:' || %(namespace)s || ':' || queue
+                                   else 's:' || %(namespace)s end as hint from back
         union all select 'd:' || %(namespace)s || ':' || id from gone where awaited) h
 )
 select id::text, (select times from told) from orphan

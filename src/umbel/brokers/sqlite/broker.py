@@ -124,8 +124,7 @@ class SqliteBroker:
                 return []
             with writing(connection) as cursor:
                 orphans = cursor.execute(SQL["orphans"], here).fetchall()
-                for orphan in orphans:
-                    recover(cursor, orphan, here["now"])
+                recover(cursor, orphans, here["now"])
                 return [orphan[0] for orphan in orphans]
 
         return await self._database.run(write)

@@ -128,16 +128,20 @@ where id = :id and owner = :owner and fence = :fence
 
 -- name: orphans
 -- Running jobs whose owner is not enlisted: its lease has lapsed.
-select id, owner, fence, worker, claimed, attempt, deaths, max_deaths from job
+select id, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths from job
 where namespace = :namespace and state = 'running'
   and not exists (select 1 from worker where incarnation = job.owner)
 
 -- name: count_death
--- A job whose worker died goes back to its queue with the death counted.
+-- A job whose worker died goes back to its queue, at once or later, with the death counted.
 update job
-set state = 'queued', owner = null, worker = null, deaths = deaths + 1,
+set state = case when :delay > 0 then 'scheduled' else 'queued' end,
+    not_before = case when :delay > 0 then :now + :delay else not_before end,
+    owner = null, worker = null, deaths = deaths + 1, blame = :blame,
     progress_done = null, progress_of = null,
-    attempts = json_insert(attempts, '$[#]', json(:attempt_story))
+    attempts = json_insert(
+      iif(json_array_length(attempts) < 100, attempts, json_remove(attempts, '$[0]')),
+      '$[#]', json(:attempt_story))
 where id = :id and owner = :owner and fence = :fence
 
 -- name: add_death

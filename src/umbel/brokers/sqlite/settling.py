@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from umbel.brokers.sqlite.publishing import insert
 from umbel.brokers.sqlite.rows import SQL, attempt_json, lost_attempt
 from umbel.messages import Again, Finish, Settlement, State, disposition
 from umbel.messages.columns import read_sections
+from umbel.resilience import Verdict, judge, spread
 
 
 def settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
@@ -38,16 +41,34 @@ def settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
     return accepted
 
 
-def recover(cursor: sqlite3.Cursor, orphan: tuple[Any, ...], now: float) -> None:
-    """Put back a job whose worker died and count the death, or bury it: one row of ``orphans``."""
-    (job, owner, fence, worker, claimed, attempt, deaths, max_deaths) = orphan
-    story = lost_attempt(attempt, worker, claimed, now)
-    row = {"id": job, "owner": owner, "fence": fence, "now": now, "attempt_story": story}
-    if deaths + 1 < max_deaths:
+def recover(cursor: sqlite3.Cursor, orphans: Iterable[tuple[Any, ...]], now: float) -> None:
+    """Put back jobs whose worker died and count the death, or bury them: rows of ``orphans``."""
+    by_owner: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for orphan in orphans:
+        by_owner[orphan[1]].append(orphan)
+    for group in by_owner.values():
+        verdicts = judge([orphan[6] for orphan in group])
+        for orphan, verdict in zip(group, verdicts, strict=True):
+            _recover(cursor, orphan, verdict, now)
+
+
+def _recover(cursor: sqlite3.Cursor, orphan: tuple[Any, ...], verdict: Verdict, now: float) -> None:
+    (job, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths) = orphan
+    blame += verdict.blamed
+    row = {
+        "id": job,
+        "owner": owner,
+        "fence": fence,
+        "now": now,
+        "attempt_story": lost_attempt(attempt, worker, claimed, now),
+        "blame": blame,
+        "delay": verdict.within * spread(f"{job}:{deaths}"),
+    }
+    if blame < max_deaths and max_deaths > 1:
         cursor.execute(SQL["count_death"], row)
         return
-    reason = f"poison: {deaths + 1} workers died while running it, the last was {worker}"
     cursor.execute(SQL["add_death"], row)
+    reason = f"poison: {deaths + 1} workers died while running it, the last was {worker}"
     _finish(cursor, row, Finish(State.BURIED, reason=reason))
 
 

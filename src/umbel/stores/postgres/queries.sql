@@ -69,7 +69,7 @@ from unnest(%(id)s::uuid[], %(fence)s::bigint[], %(done)s::float8[], %(of)s::flo
 where j.id = n.id and j.fence = n.fence and j.state = 'running'
 
 -- name: replay
--- Finished jobs that gave no result are queued anew with their payload, id and story.
+-- Finished jobs that gave no result are queued anew with their id and story, changed where asked.
 with old as (
   delete from $schema.record r
   where namespace = %(namespace)s and id = any(%(id)s::uuid[]) and state <> 'succeeded'
@@ -80,7 +80,9 @@ back as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, attempt, max_deaths, traceparent, headers, fence,
                            attempts)
-  select id, namespace, queue, kind, task, type, 'queued', priority, content_type, body, created, 1,
+  select id, namespace, coalesce(%(queue)s, queue), coalesce(%(kind)s, kind),
+         coalesce(%(task)s, task), type, 'queued', coalesce(%(priority)s, priority),
+         coalesce(%(content_type)s, content_type), coalesce(%(body)s, body), created, 1,
          max_deaths, traceparent, headers, fence, attempts
   from old
   returning id, queue

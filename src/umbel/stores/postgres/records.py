@@ -11,8 +11,8 @@ from umbel.errors import ResultTimeout
 from umbel.messages import LIVE, TERMINAL, Record, State
 from umbel.resilience import Backoff
 from umbel.stores.postgres.ids import by_canonical, canonical, unknown
-from umbel.stores.records import JobFilter, ProgressNote
-from umbel.stores.rows import record
+from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
+from umbel.stores.rows import change_row, record
 
 _LOOKS = Backoff(first=0.05, factor=1.5, cap=0.25, jitter=0.0)
 """Waits between looks when nobody tells us of a job's end."""
@@ -78,9 +78,10 @@ class PostgresRecords:
             of=numbers([note.of for note in notes]),
         )
 
-    async def replay(self, jobs: Sequence[str]) -> list[str]:
+    async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
         names = by_canonical(jobs)
-        queued = {job for job, _ in await self._rows("replay", id=_ids(names))}
+        rows = await self._rows("replay", id=_ids(names), **change_row(changes))
+        queued = {job for job, _ in rows}
         return [name for key, name in names.items() if key in queued]
 
     async def prune(self, *, before: float, keep: int, limit: int) -> int:

@@ -51,11 +51,12 @@ update job set progress_done = :done, progress_of = :of
 where id = :id and fence = :fence and state = 'running'
 
 -- name: replay
--- A finished job that gave no result is queued anew with its payload, id and story.
+-- A finished job that gave no result is queued anew with its id and story, changed where asked.
 insert into job (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
                  expires, attempt, max_deaths, traceparent, headers, fence, attempts)
-select id, namespace, queue, kind, task, type, 'queued', priority, content_type, body, created,
-       null, 1, max_deaths, traceparent, headers, fence, attempts
+select id, namespace, coalesce(:queue, queue), coalesce(:kind, kind), coalesce(:task, task), type,
+       'queued', coalesce(:priority, priority), coalesce(:content_type, content_type),
+       coalesce(:body, body), created, null, 1, max_deaths, traceparent, headers, fence, attempts
 from record where namespace = :namespace and id = :id and state <> 'succeeded'
 
 -- name: remove

@@ -14,8 +14,8 @@ from umbel.drivers.queries import load
 from umbel.drivers.sqlite import Database, writing
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import LIVE, TERMINAL, Record
-from umbel.stores.records import JobFilter, ProgressNote
-from umbel.stores.rows import record
+from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
+from umbel.stores.rows import change_row, record
 
 SQL = load("umbel.stores.sqlite", "queries.sql")
 
@@ -61,10 +61,12 @@ class SqliteRecords:
 
         await self._database.run(write)
 
-    async def replay(self, jobs: Sequence[str]) -> list[str]:
+    async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
+        row = change_row(changes)
+
         def write(connection: sqlite3.Connection) -> list[str]:
             with writing(connection) as cursor:
-                return [job for job in jobs if self._replay(cursor, job)]
+                return [job for job in jobs if self._replay(cursor, {**self._key(job), **row})]
 
         return await self._database.run(write)
 
@@ -122,8 +124,8 @@ class SqliteRecords:
             found += [record(r) for r in connection.execute(SQL[query], row)]
         return found
 
-    def _replay(self, cursor: sqlite3.Cursor, job: str) -> bool:
-        replayed = cursor.execute(SQL["replay"], self._key(job)).rowcount == 1
+    def _replay(self, cursor: sqlite3.Cursor, row: dict[str, Any]) -> bool:
+        replayed = cursor.execute(SQL["replay"], row).rowcount == 1
         if replayed:
-            cursor.execute(SQL["remove"], self._key(job))
+            cursor.execute(SQL["remove"], row)
         return replayed

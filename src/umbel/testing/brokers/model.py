@@ -30,6 +30,9 @@ from umbel.messages import (
 )
 from umbel.stores.control import Scope
 
+SLACK = 5.0
+"""Where the server keeps the time, its now and the machine's are not the same moment."""
+
 
 @dataclass(kw_only=True)
 class Job:
@@ -44,8 +47,11 @@ class Job:
     due: float | None
     unique: str | None
     state: State
+    perhaps: float | None = None
+    """From here on it may be due, from ``due`` on it is: suspects come back in between."""
     attempt: int = 1
     deaths: int = 0
+    blame: int = 0
     fence: int = 0
     owner: str | None = None
     claimed: float = 0.0
@@ -59,6 +65,11 @@ class Job:
         waits = self.state in (State.QUEUED, State.SCHEDULED)
         return waits and (self.due is None or self.due <= now)
 
+    def perhaps_startable(self, now: float) -> bool:
+        """Whether it waits and its time may have come."""
+        waits = self.state in (State.QUEUED, State.SCHEDULED)
+        return self.startable(now) or (waits and self.perhaps is not None and self.perhaps <= now)
+
     def held_under(self, lease: Lease) -> bool:
         """Whether this lease is the one that counts."""
         return self.state is State.RUNNING and (self.owner, self.fence) == (
@@ -68,7 +79,7 @@ class Job:
 
     def back(self, now: float, delay: float = 0.0) -> None:
         """To its queue, now or later."""
-        self.owner = None
+        self.owner, self.perhaps = None, None
         self.due = now + delay if delay > 0 else None
         self.state = State.SCHEDULED if delay > 0 else State.QUEUED
 
@@ -141,7 +152,7 @@ class Model:
         return [
             job
             for job in self.live()
-            if job.startable(now) and job.queue in queues and not self._paused(job)
+            if job.perhaps_startable(now) and job.queue in queues and not self._paused(job)
         ]
 
     def claim(
@@ -154,8 +165,9 @@ class Model:
             assert job is not None, f"{delivery.id} may not be fetched: {self.jobs[delivery.id]}"
             self._hand_over(job, delivery, owner, now)
         jobs = [job for job in taken if job is not None]
-        _check_room(demand, jobs, list(candidates.values()))
-        _check_priority(jobs, list(candidates.values()))
+        left = [job for job in candidates.values() if job.startable(now)]
+        _check_room(demand, jobs, left)
+        _check_priority(jobs, left)
 
     def _hand_over(self, job: Job, delivery: Delivery, owner: str, now: float) -> None:
         assert delivery.lease.owner == owner
@@ -195,14 +207,28 @@ class Model:
         orphans = [
             job for job in self.live() if job.state is State.RUNNING and job.owner not in self.alive
         ]
-        for job in orphans:
+        for owner in {job.owner for job in orphans}:
+            self._mourn([job for job in orphans if job.owner == owner], now)
+        return [job.id for job in orphans]
+
+    def _mourn(self, jobs: list[Job], now: float) -> None:
+        """All that one dead worker ran."""
+        suspects = [job for job in jobs if job.deaths >= 2]
+        for group in (jobs, suspects):
+            if len(group) == 1:
+                group[0].blame += 1
+                break
+        for job in jobs:
             job.deaths += 1
             job.story.append("lost")
-            if job.deaths >= job.max_deaths:
+        apart = [job for job in jobs if job.deaths >= 2]
+        for job in jobs:
+            job.back(now)
+            if job.max_deaths == 1 or job.blame >= job.max_deaths:
                 job.end(State.BURIED)
-            else:
-                job.back(now)
-        return [job.id for job in orphans]
+            elif job in apart and len(apart) > 1:
+                job.perhaps = now
+                job.due = now + 0.25 * 2 ** (job.deaths - 2) * (len(apart) - 1) + SLACK
 
     def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
         """What ``control.cancel`` answers."""
@@ -222,6 +248,7 @@ class Model:
         """A job that was queued anew."""
         one = self.jobs[job]
         one.state, one.due, one.attempt, one.deaths = State.QUEUED, None, 1, 0
+        one.perhaps, one.blame = None, 0
         one.wish, one.sections, one.unique = None, {}, unique
 
     def forget(self, state_to_keep: State) -> int:

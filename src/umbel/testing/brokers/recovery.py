@@ -95,6 +95,52 @@ class Recovery:
             await _die_with_a_job(b)
         assert (await b.records.find(sturdy.id)).state is State.QUEUED
 
+    @story("records")
+    async def test_jobs_that_die_together_are_not_buried_for_it(self, b: Backend) -> None:
+        sent = await publish_many(b, 3)
+        for death in range(1, 4):
+            await _die_with(b, 3)
+            found = [await b.records.find(one) for one in ids(sent)]
+            assert [one.deaths for one in found] == [death] * 3
+            assert not any(one.state.finished for one in found)
+
+    @story("records")
+    async def test_the_only_suspect_among_others_is_blamed(self, b: Backend) -> None:
+        guilty, innocent = await publish_many(b, 2, max_deaths=2)
+        await _die_with(b, 2)
+        await _die_with(b, 2)
+        held = {one.id: one for one in await _together(b, 2)}
+        await settle(b, held[innocent.id], Succeeded(RESULT))
+        owner = held[guilty.id].lease.owner
+        others = await publish_many(b, 2)
+        await take(b, owner)
+        await kill(b, owner)
+        await b.broker.recover()
+        assert not (await b.records.find(guilty.id)).state.finished, "one death may be chance"
+        await _die_with(b, 3)
+        assert (await b.records.find(guilty.id)).state is State.BURIED
+        for one in others:
+            assert not (await b.records.find(one.id)).state.finished
+
+    @story("records", "delay")
+    async def test_suspects_come_back_one_by_one(self, b: Backend) -> None:
+        sent = await publish_many(b, 4)
+        await _die_with(b, 4)
+        again = await take(b, await enlist(b, "heir"))
+        assert ids(again) == ids(sent), "after one death all come back at once"
+        await kill(b, again[0].lease.owner)
+        await b.broker.recover()
+        due = {(await b.records.find(one)).not_before for one in ids(sent)}
+        assert len(due) == 4
+        assert sorted(ids(await _together(b, 4))) == sorted(ids(sent))
+
+    @story("records")
+    async def test_a_job_that_may_die_once_is_not_run_again(self, b: Backend) -> None:
+        fragile, sturdy = await publish(b, max_deaths=1), await publish(b)
+        await _die_with(b, 2)
+        assert (await b.records.find(fragile.id)).state is State.BURIED
+        assert (await b.records.find(sturdy.id)).state is State.QUEUED
+
     @story()
     async def test_deaths_and_attempts_are_counted_apart(self, b: Backend) -> None:
         held = await _orphan(b)
@@ -147,8 +193,23 @@ async def _orphan(b: Backend) -> Delivery:
 
 
 async def _die_with_a_job(b: Backend) -> Delivery:
-    dead = await enlist(b, "dead")
-    held = await take_one(b, dead)
-    await kill(b, dead)
+    return (await _die_with(b, 1))[0]
+
+
+async def _die_with(b: Backend, jobs: int) -> list[Delivery]:
+    """A worker takes so many jobs, dies, and they are recovered."""
+    held = await _together(b, jobs)
+    await kill(b, held[0].lease.owner)
     await b.broker.recover()
+    return held
+
+
+async def _together(b: Backend, jobs: int) -> list[Delivery]:
+    """So many jobs in the hands of one worker."""
+    owner = await enlist(b, "dead")
+    held: list[Delivery] = []
+    while len(held) < jobs:
+        found = await take(b, owner, wait=PATIENCE)
+        assert found, f"only {len(held)} of {jobs} jobs came"
+        held += found
     return held

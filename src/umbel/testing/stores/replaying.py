@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from umbel.messages import Cancelled, Expired, Failed, Retry, State, Succeeded, fresh_id
+from umbel.messages import Body, Cancelled, Expired, Failed, Retry, State, Succeeded, fresh_id
+from umbel.stores import Changes
 from umbel.testing.acts import (
     FAILURE,
     PATIENCE,
@@ -41,6 +42,33 @@ class Replaying:
             job = await finished(b, outcome)
             assert await b.records.replay([job]) == [job], outcome
             await b.broker.purge("default")
+
+    @story("records")
+    async def test_a_job_is_changed_as_it_is_replayed(self, b: Backend) -> None:
+        held = await running(b)
+        await settle(b, held, Failed(FAILURE))
+        body = Body("application/msgpack", b"\x80")
+        changes = Changes(task="tests.other", kind="cpu", queue="other", priority=7, body=body)
+        assert await b.records.replay([held.id], changes) == [held.id]
+        again = await take_one(b, held.lease.owner, queues=("other",))
+        got = again.envelope
+        assert (got.id, got.subject, got.kind) == (held.id, "tests.other", "cpu")
+        assert (got.queue, got.priority, got.body) == ("other", 7, body)
+
+    @story("records")
+    async def test_what_is_not_changed_stays(self, b: Backend) -> None:
+        held = await running(b, priority=3)
+        await settle(b, held, Failed(FAILURE))
+        await b.records.replay([held.id], Changes(queue="other"))
+        got = (await take_one(b, held.lease.owner, queues=("other",))).envelope
+        assert (got.subject, got.kind) == (held.envelope.subject, held.envelope.kind)
+        assert (got.priority, got.body) == (3, held.envelope.body)
+
+    @story("records")
+    async def test_a_job_that_lives_is_not_changed(self, b: Backend) -> None:
+        sent = await publish(b)
+        assert await b.records.replay([sent.id], Changes(queue="other")) == []
+        assert (await b.records.find(sent.id)).queue == sent.queue
 
     @story("records")
     async def test_attempts_deaths_and_sections_start_over(self, b: Backend) -> None:

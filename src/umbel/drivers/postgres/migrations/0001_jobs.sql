@@ -18,6 +18,7 @@ create table $schema.job (
   expires timestamptz,
   attempt integer not null default 1,
   deaths integer not null default 0,
+  blame integer not null default 0,
   max_deaths integer not null default 3,
   unique_key text collate "C",
   traceparent text,

@@ -17,6 +17,7 @@ create table job (
   expires real,
   attempt integer not null default 1,
   deaths integer not null default 0,
+  blame integer not null default 0,
   max_deaths integer not null default 3,
   unique_key text,
   traceparent text,
