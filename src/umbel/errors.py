@@ -25,6 +25,12 @@
 from __future__ import annotations
 
 
+def _readable(text: str, limit: int) -> str:
+    """Text from outside, so that every store takes it and somebody reads it."""
+    text = text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 3 :]}"
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
+
+
 class UmbelError(Exception):
     """Anything Umbel itself raises. Catch this to catch them all."""
 
@@ -49,8 +55,8 @@ class BadMessage(UmbelError, ValueError):
     """Bytes from outside cannot be read as a message. ``field`` names the part that is wrong."""
 
     def __init__(self, field: str, why: str, *, unsupported: bool = False) -> None:
-        super().__init__(f"{field}: {why}")
-        self.field = field
+        self.field = _readable(field, 100) or '""'
+        super().__init__(f"{self.field}: {_readable(why, 800)}")
         self.unsupported = unsupported
         """The type asked for has no wire form, whatever the value."""
 

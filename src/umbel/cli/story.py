@@ -97,7 +97,8 @@ def progress_text(record: Record) -> str:
 
 
 def _share(done: float, of: float | None) -> float:
-    return min(max(done / of, 0.0), 1.0) if of else 0.0
+    # In this order, so that what is no number counts as nothing.
+    return min(max(0.0, done / of), 1.0) if of else 0.0
 
 
 def result_text(record: Record, codec: BodyCodec) -> str:
@@ -155,6 +156,8 @@ def _call(body: Body, codec: BodyCodec) -> str:
     if not isinstance(call, dict) or not call.keys() <= {"args", "kwargs"}:
         return _shown(call)
     args, kwargs = call.get("args") or [], call.get("kwargs") or {}
+    if not isinstance(args, list) or not isinstance(kwargs, dict):
+        return _shown(call)
     shown = [_shown(value) for value in args]
     shown += [f"{name}={_shown(value)}" for name, value in kwargs.items()]
     return f"({', '.join(shown)})"

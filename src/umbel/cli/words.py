@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 
 def duration(seconds: float) -> str:
     """``4 ms``, ``1.2 s``, ``3 min 2 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds == float("inf"):
+        return "for ever"
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:
@@ -37,15 +39,22 @@ def ago(moment: float | None, now: float) -> str:
 
 
 def moment(seconds: float | None) -> str | None:
-    """ISO 8601 in UTC, for programs."""
+    """ISO 8601 in UTC, for programs; None for a moment that no calendar has."""
     if seconds is None:
         return None
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    try:
+        when = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return when.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def clock(seconds: float) -> str:
     """Date and time of day in the local zone, to the millisecond."""
-    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    try:
+        return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+    except (ValueError, OverflowError, OSError):
+        return f"second {seconds:g}"  # a row written by hand: no calendar has it
 
 
 def count(number: int, noun: str) -> str:

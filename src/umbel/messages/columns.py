@@ -23,7 +23,21 @@ def read_headers(headers: str, sections: str = "{}") -> dict[str, str]:
     found = _read(headers, dict[str, Any], None)
     if found is None:
         return {MALFORMED: "headers: must be an object"}
-    return {name: value if isinstance(value, str) else str(value) for name, value in found.items()}
+    if MALFORMED in found:
+        return {MALFORMED: f"headers: {MALFORMED} is a name of our own"}
+    try:
+        return plain_headers(found)
+    except RecursionError:  # what could just be read cannot be written again
+        return {MALFORMED: "headers: nested too deeply"}
+
+
+def plain_headers(found: dict[str, Any]) -> dict[str, str]:
+    """Values that are no text as JSON; null is the same as nothing."""
+    return {
+        name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        for name, value in found.items()
+        if value is not None
+    }
 
 
 def read_sections(text: str) -> dict[str, int]:

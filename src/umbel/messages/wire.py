@@ -16,6 +16,7 @@ import msgspec
 
 from umbel.errors import BadMessage
 from umbel.messages.bodies import JSON, Body
+from umbel.messages.columns import MALFORMED, plain_headers
 from umbel.messages.envelopes import Envelope, MessageType
 
 SPECVERSION = "1.0"
@@ -87,6 +88,13 @@ def read(data: bytes) -> Envelope:
     if event.get("specversion") != SPECVERSION:
         raise BadMessage("specversion", f'must be "{SPECVERSION}"')
     _text(event, "source")
+    try:
+        return _envelope(event)
+    except RecursionError:  # what could just be read cannot be written again
+        raise BadMessage("body", "nested too deeply") from None
+
+
+def _envelope(event: dict[str, Any]) -> Envelope:
     return Envelope(
         id=_id(event),
         type=_type(event),
@@ -106,12 +114,20 @@ def read(data: bytes) -> Envelope:
         traceparent=_text(event, "traceparent")
         if event.get("traceparent") not in (None, "")
         else None,
-        headers={
-            name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
-            for name, value in event.items()
-            if name not in _KNOWN and value is not None
-        },
+        headers=_headers(event),
     )
+
+
+def _headers(event: dict[str, Any]) -> dict[str, str]:
+    found = {name: value for name, value in event.items() if name not in _KNOWN}
+    if MALFORMED in found:
+        raise BadMessage(MALFORMED, "is a name of our own; call the attribute something else")
+    for name, value in found.items():
+        if not name or len(name) > 255 or "\x00" in name:
+            raise BadMessage(name, "an attribute's name has 1 to 255 characters, none of them NUL")
+        if isinstance(value, str) and "\x00" in value:
+            raise BadMessage(name, "must not hold the character NUL")
+    return plain_headers(found)
 
 
 def _id(event: dict[str, Any]) -> str:
@@ -181,7 +197,9 @@ def _time(event: dict[str, Any], name: str) -> float | None:
         return None
     try:
         moment = msgspec.convert(value, datetime)
-        return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+        seconds = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
+        datetime.fromtimestamp(seconds, UTC)  # near year 1 and 9999 a zone leads out of them
+        return seconds
     except (msgspec.ValidationError, OverflowError, ValueError):
         raise BadMessage(name, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z") from None
 

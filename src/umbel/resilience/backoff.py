@@ -9,6 +9,10 @@ import msgspec
 from umbel.errors import ConfigurationError
 
 
+_LONGEST = 10_000_000_000.0
+"""Seconds, some three centuries: beyond that, databases refuse the moment."""
+
+
 def spread(key: str) -> float:
     """A number from 0 up to 1 that is always the same for a key.
 
@@ -27,12 +31,13 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("first", "cap"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigurationError(f"{name}={getattr(self, name)}: give seconds, 0 or more")
+            if not 0 <= getattr(self, name) <= _LONGEST:
+                given = f"{name}={getattr(self, name)!r:.80}"
+                raise ConfigurationError(f"{given}: give seconds, 0 to {_LONGEST:.0f}")
         if not 1 <= self.factor < float("inf"):
-            raise ConfigurationError(f"factor={self.factor}: give 1 (steady) or more (growing)")
+            raise ConfigurationError(f"factor={self.factor!r:.80}: give 1 (steady) or more (growing)")
         if not 0 <= self.jitter <= 1:
-            raise ConfigurationError(f"jitter={self.jitter}: give a share from 0 to 1")
+            raise ConfigurationError(f"jitter={self.jitter!r:.80}: give a share from 0 to 1")
 
     def delay(self, tries: int, key: str = "") -> float:
         """Seconds to wait after so many failed tries, spread by ``key``."""

@@ -39,9 +39,10 @@ class UserService:
 class _Trouble:
     """Tells of an unreachable server once, and once more when it answers."""
 
-    def __init__(self, service: str, telemetry: Telemetry) -> None:
+    def __init__(self, service: str, telemetry: Telemetry, longest: float) -> None:
         self._service = service
         self._telemetry = telemetry
+        self._longest = longest
         self._tries = 0
         self._told = False
 
@@ -66,12 +67,17 @@ class _Trouble:
 
     def _wait(self) -> float:
         self._tries += 1
-        return _WAITS.delay(self._tries, self._service)
+        return min(_WAITS.delay(self._tries, self._service), self._longest)
 
 
-async def keep_running(service: Service, telemetry: Telemetry) -> None:
-    """Run a service, and again whenever it fails: the outermost loop, the one broad ``except``."""
-    trouble = _Trouble(service.name, telemetry)
+async def keep_running(
+    service: Service, telemetry: Telemetry, longest: float = _WAITS.cap
+) -> None:
+    """Run a service, and again whenever it fails: the outermost loop, the one broad ``except``.
+
+    Waits grow, up to ``longest`` seconds.
+    """
+    trouble = _Trouble(service.name, telemetry, longest)
     while True:
         try:
             await service.run(trouble.over)

@@ -44,7 +44,7 @@ def record(row: Sequence[Any]) -> Record:
         finished=finished,
         worker=worker,
         body=Body(content_type, body),
-        result=Body(result_type, result) if result is not None else None,
+        result=Body(result_type or "", result) if result is not None else None,
         failure=read_failure(failure),
         reason=reason,
         attempts=read_attempts(attempts),

@@ -40,7 +40,7 @@ class Retry:
         never: type[BaseException] | tuple[type[BaseException], ...] = (),
     ) -> None:
         if not isinstance(times, int) or isinstance(times, bool) or not 0 <= times <= 1_000_000:
-            raise ConfigurationError(f"times={times!r}: give how often to retry, 0 or more")
+            raise ConfigurationError(f"times={times!r:.80}: give how often to retry, 0 or more")
         for name, classes in (("on", on), ("never", never)):
             given = classes if isinstance(classes, tuple) else (classes,)
             if not all(isinstance(one, type) and issubclass(one, BaseException) for one in given):

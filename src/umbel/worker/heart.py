@@ -115,7 +115,7 @@ class Heart:
         self._host = asyncio.get_running_loop()
         self._host_thread = threading.get_ident()
         self._echo = self._clock.monotonic()
-        self._thread.start()
+        self._begin()
 
     async def stop(self) -> None:
         """Stop beating; returns when the thread has ended."""
@@ -123,7 +123,7 @@ class Heart:
         if self._loop is not None and self._stop is not None:
             with suppress(RuntimeError):  # its loop has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
-        await asyncio.to_thread(self._thread.join, 10)
+        await self._ended()
 
     @property
     def alive(self) -> bool:
@@ -134,6 +134,12 @@ class Heart:
     def beat_age(self) -> float | None:
         """Seconds since the last beat that got through; None before the first."""
         return None if self._beaten is None else self._clock.monotonic() - self._beaten
+
+    def _begin(self) -> None:
+        self._thread.start()
+
+    async def _ended(self) -> None:
+        await asyncio.to_thread(self._thread.join, 10)
 
     def _serve(self) -> None:
         asyncio.run(self._main())

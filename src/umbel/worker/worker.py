@@ -67,6 +67,7 @@ class Worker:
         telemetry: Telemetry,
         open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]] = list,
         services: Sequence[Service] = (),
+        heart: type[Heart] = Heart,
     ) -> None:
         self._registry = registry
         self._options = options
@@ -85,7 +86,7 @@ class Worker:
         self.started = anyio.Event()
         self._coroutines = CoroutineRunner(options.io, codec, clock, self._ended)
         self._threads = ThreadRunner(options.cpu, codec, clock, self._ended)
-        self._heart = Heart(
+        self._heart = heart(
             self._life,
             self,
             lease=options.lease,
@@ -157,7 +158,11 @@ class Worker:
             self._threads.start()
             self._heart.start()
             own: tuple[Service, ...] = (self._settler, self._consumer, self._progress)
-            for service in (*own, *self._services):
+            # After an outage outcomes are settled well before others take their jobs for lost.
+            soon = self._options.lease / 5
+            for service in own:
+                group.start_soon(keep_running, service, self._telemetry, soon, name=service.name)
+            for service in self._services:
                 group.start_soon(keep_running, service, self._telemetry, name=service.name)
             self.started.set()
             try:
