@@ -14,6 +14,7 @@ from umbel.app import Umbel
 from umbel.cli.frame import Frame
 from umbel.clock import SystemClock
 from umbel.observability.logs import Logs, Style, configure_logs
+from umbel.telemetry.events import Level
 from umbel.worker import Worker, WorkerOptions
 from umbel.worker.options import default_name
 
@@ -31,7 +32,7 @@ def work(frame: Frame, style: str, level: str, chosen: dict[str, Any], *, fleet:
     logs = configure_logs(cast(Style, style), level)
     try:
         app = frame.app
-        app.telemetry.subscribe(logs.subscriber(level))
+        app.telemetry.subscribe(logs.subscriber(level), cast(Level, level))
         options = _options(app, chosen)
         with asyncio.Runner(loop_factory=_loop_factory(options)) as runner:
             runner.run(_serve(app, options, logs, chosen.get("probe"), in_fleet=bool(fleet)))

@@ -137,7 +137,9 @@ class BodyCodec:
         """
         if len(body.data) > self.limit:
             raise BadMessage("data", f"{len(body.data):,} bytes, the limit is {self.limit:,}")
-        media_type = body.content_type.partition(";")[0].strip().lower()
+        media_type = body.content_type
+        if media_type != JSON:
+            media_type = media_type.partition(";")[0].strip().lower()
         try:
             if media_type == JSON or media_type.endswith("+json"):
                 return _decode_json(body.data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -30,7 +29,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class Run:
     """One run of a job: what ``current`` shows, and the notes sections leave for the worker."""
 
-    __slots__ = ("job", "lease", "marks", "on_progress", "stop", "stop_reason")
+    __slots__ = ("job", "lease", "marks", "on_progress", "stop_reason")
 
     def __init__(
         self, job: Job, lease: Lease, on_progress: Callable[[float, float | None], None]
@@ -38,7 +37,6 @@ class Run:
         self.job = job
         self.lease = lease
         self.on_progress = on_progress
-        self.stop = threading.Event()
         self.stop_reason: BaseException | None = None
         self.marks: list[tuple[BaseException, Any]] = []
 
@@ -80,9 +78,9 @@ class Current:
         Raises:
             BaseException: what stops the task; let it pass.
         """
-        run = self._run
-        if run.stop.is_set() and run.stop_reason is not None:
-            raise run.stop_reason
+        reason = self._run.stop_reason
+        if reason is not None:
+            raise reason
 
     @property
     def _run(self) -> Run:

@@ -31,6 +31,7 @@ class Parameters:
         self.returns = hints.get("return", Any)
         parameters = list(self.signature.parameters.values())
         self._positional = [p for p in parameters if p.kind in _POSITIONAL]
+        self._fields = [(p.name, hints.get(p.name, Any)) for p in self._positional]
         self._required = sum(p.default is p.empty for p in self._positional)
         self._hints = {p.name: hints.get(p.name, Any) for p in parameters}
         rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
@@ -46,9 +47,7 @@ class Parameters:
         Raises:
             BadArguments: too many, too few, unknown, or plainly of the wrong type.
         """
-        if not (
-            self._simple and not kwargs and self._required <= len(args) <= len(self._positional)
-        ):
+        if not self._fits(args, kwargs):
             try:
                 self.signature.bind(*args, **kwargs)
             except TypeError as error:
@@ -72,12 +71,19 @@ class Parameters:
         args, kwargs = data.get("args", ()), data.get("kwargs") or {}
         if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
             raise BadMessage("data", "args must be a list and kwargs an object")
+        if self._fits(args, kwargs):
+            found = zip(self._fields, args, strict=False)
+            return [_typed(name, hint, value) for (name, hint), value in found], {}
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise BadMessage("data", f"does not fit {self.task}{self.signature}: {error}") from None
         typed = [_typed(*one) for one in self._with_hints(args, {})]
         return typed, {one[0]: _typed(*one) for one in self._with_hints((), kwargs)}
+
+    def _fits(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """A short cut: plainly as many as there are. False says nothing."""
+        return self._simple and not kwargs and self._required <= len(args) <= len(self._positional)
 
     def _with_hints(
         self, args: Sequence[Any], kwargs: dict[str, Any]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import get_args
 
-from umbel.telemetry.events import Event
+from umbel.telemetry.events import Event, Level
 
 Subscriber = Callable[[Event], None]
+
+_RANKS = {level: rank for rank, level in enumerate(get_args(Level))}
 
 
 class Telemetry:
@@ -15,10 +18,16 @@ class Telemetry:
 
     def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = subscribers
+        self._least = 0 if subscribers else len(_RANKS)
 
-    def subscribe(self, subscriber: Subscriber) -> None:
-        """Hear of every event from now on."""
+    def subscribe(self, subscriber: Subscriber, least: Level = "debug") -> None:
+        """Hear of events from now on; those below the level ``least`` are not needed."""
         self._subscribers = (*self._subscribers, subscriber)
+        self._least = min(self._least, _RANKS[least])
+
+    def hears(self, kind: type[Event]) -> bool:
+        """Whether anybody needs events of this kind. Asked where building one would cost."""
+        return _RANKS[kind.level] >= self._least
 
     def emit(self, event: Event) -> None:
         """Tell everybody."""

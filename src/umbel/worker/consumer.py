@@ -63,8 +63,9 @@ class Consumer:
 
     def slot_freed(self) -> None:
         """There is room again. A fetch that waits without asking for that kind is called back."""
-        self._room.set()
-        if self._fetching:
+        if not self._fetching:
+            self._room.set()
+        elif not (self._asked.io and self._asked.cpu):
             free = self._free()
             if (free.io and not self._asked.io) or (free.cpu and not self._asked.cpu):
                 self._intake.nudge()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from umbel.clock import Clock
@@ -77,7 +78,7 @@ class CoroutineRunner:
         lease, loop = activation.delivery.lease, asyncio.get_running_loop()
         one = self._running[lease] = _Running(activation, self._clock.now())
         one.task = loop.create_task(self._run(one), name=activation.task.name)
-        one.task.add_done_callback(lambda _: self._ended(one))
+        one.task.add_done_callback(partial(self._ended, one))
         if activation.timeout is not None:
             one.timer = loop.call_later(activation.timeout, self.stop, lease, Stop(Why.TIMEOUT))
 
@@ -97,16 +98,21 @@ class CoroutineRunner:
 
     async def _run(self, one: _Running) -> None:
         activation = one.activation
+        task = activation.task
         running.set(activation.run)
-        call = self.call_trio if activation.task.declared.loop == "trio" else call_here
         try:
-            assert call is not None
-            one.value = await call(activation)
+            if task.declared.loop == "trio":
+                assert self.call_trio is not None
+                one.value = await self.call_trio(activation)
+            elif task.declared.dedupe is None:
+                one.value = await task.function(*activation.args, **activation.kwargs)
+            else:
+                one.value = await call_here(activation)
         # A task may raise anything, SystemExit included; none of it may reach the loop.
         except BaseException as raised:  # noqa: BLE001
             one.error = raised
 
-    def _ended(self, one: _Running) -> None:
+    def _ended(self, one: _Running, task: asyncio.Task[None]) -> None:
         if one.timer is not None:
             one.timer.cancel()
         activation = one.activation
@@ -114,7 +120,7 @@ class CoroutineRunner:
             return
         error = one.error
         # A task that is cancelled before its first step ends without having run at all.
-        if one.task.cancelled() or isinstance(error, asyncio.CancelledError):
+        if task.cancelled() or isinstance(error, asyncio.CancelledError):
             error = activation.run.stop_reason or error or asyncio.CancelledError()
         outcome = decide.conclude(activation, one.value, error, self._codec)
         keep = activation.track is not Track.FAILURES

@@ -66,11 +66,14 @@ class Settler:
         self._arrived = anyio.Event()
         self._emptied = anyio.Event()
         self._stopping = False
+        self._resting = False
+        self._tells_success = True
 
     def put(self, report: Report) -> None:
         """Take a report; it is settled soon."""
         self._reports.append(report)
-        self._arrived.set()
+        if self._resting:
+            self._arrived.set()
 
     async def run(self, working: Callable[[], None]) -> None:
         """Settle until told to stop and nothing is left."""
@@ -80,8 +83,9 @@ class Settler:
                 self._emptied = anyio.Event()
                 if self._stopping:
                     return
-                self._arrived = anyio.Event()
+                self._arrived, self._resting = anyio.Event(), True
                 await self._arrived.wait()
+                self._resting = False
             # What a failed round left behind is settled again first: repeating is safe.
             while self._reports and len(self._unsettled) < _BATCH:
                 self._unsettled.append(self._reports.popleft())
@@ -114,6 +118,7 @@ class Settler:
         worker = self._life.name
         refused = await self._intake.settle([_settlement(report, worker) for report in reports])
         lost = {(lease.job, lease.fence) for lease in refused}
+        self._tells_success = self._telemetry.hears(events.JobSucceeded)
         for report in reports:
             self._life.release(report.delivery.lease)
             self._tell(report, lost)
@@ -124,8 +129,8 @@ class Settler:
             # A life that is over has said so already; its leftovers are no news.
             if lease.owner == self._life.incarnation:
                 self._telemetry.emit(events.OutcomeRefused(**_who(report.delivery)))
-            return
-        self._telemetry.emit(event_of(report))
+        elif self._tells_success or not isinstance(report.outcome, Succeeded):
+            self._telemetry.emit(event_of(report))
 
 
 def _unrecordable(report: Report, error: Exception) -> Report:

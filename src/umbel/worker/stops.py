@@ -46,5 +46,4 @@ def ask_to_stop(run: Run, stop: Stop) -> bool:
     if isinstance(known, Stop) and known.why >= stop.why:
         return False
     run.stop_reason = stop
-    run.stop.set()
     return True

@@ -65,6 +65,70 @@ class _Slot:
                         pass
 
 
+class _Crew:
+    """Threads that take work from one line: as few as it takes, ``size`` at most.
+
+    Whoever takes work while more waits rouses one other, and nobody rouses while one is on its
+    way. So short tasks run one after the other without a switch of threads, and a task that
+    blocks lets the next thread in.
+    """
+
+    def __init__(self, size: int, run: Callable[[Any], None]) -> None:
+        self._size = size
+        self._run = run
+        self._line: deque[Any] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._resting = 0
+        self._coming = False
+        self._closing = False
+
+    def give(self, work: Any) -> None:
+        """Put it in the line."""
+        with self._lock:
+            self._line.append(work)
+            self._rouse()
+
+    def close(self) -> None:
+        """Let idle threads end, and busy ones after their work."""
+        with self._lock:
+            self._closing = True
+            for _ in range(self._resting):
+                self._bell.put(None)
+
+    def _rouse(self) -> None:
+        if self._coming:
+            return
+        if self._resting:
+            self._coming = True
+            self._bell.put(None)
+        elif self._threads < self._size:
+            self._coming = True
+            self._threads += 1
+            name = f"umbel-task-{self._threads}"
+            threading.Thread(target=self._serve, name=name, daemon=True).start()
+
+    def _serve(self) -> None:
+        with self._lock:
+            self._coming = False
+        while True:
+            with self._lock:
+                work = self._line.popleft() if self._line else _NOTHING
+                if self._line:
+                    self._rouse()
+                elif work is _NOTHING and self._closing:
+                    return
+                self._resting += work is _NOTHING
+            if work is not _NOTHING:
+                self._run(work)
+                continue
+            self._bell.get()
+            with self._lock:
+                self._resting -= 1
+                self._coming = False
+
+
 class ThreadRunner:
     """Up to ``budget`` threads, started as needed."""
 
@@ -77,10 +141,10 @@ class ThreadRunner:
         self._codec = codec
         self._clock = clock
         self._done = done
-        self._work: SimpleQueue[Any] = SimpleQueue()
+        self._crew = _Crew(budget, self._serve)
         self._outbox: deque[Report] = deque()
         self._woken = False
-        self._threads = 0
+        self._own = threading.local()
         self._slots: dict[Lease, _Slot] = {}
         self._submitted: dict[Lease, Activation] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -103,16 +167,12 @@ class ThreadRunner:
         """Hand it to a free thread; there is one, or the budget allows one more."""
         lease = activation.delivery.lease
         self._submitted[lease] = activation
-        if self._threads < self.budget and self._threads < len(self._submitted):
-            self._threads += 1
-            name = f"umbel-task-{self._threads}"
-            threading.Thread(target=self._serve, name=name, daemon=True).start()
         if activation.timeout is not None:
             assert self._loop is not None
             self._timers[lease] = self._loop.call_later(
                 activation.timeout, self.stop, lease, Stop(Why.TIMEOUT)
             )
-        self._work.put((activation, contextvars.copy_context()))
+        self._crew.give((activation, contextvars.copy_context()))
 
     def stop(self, lease: Lease, stop: Stop) -> None:
         """Ask a running task to stop: at its next checkpoint, or by an exception raised in it.
@@ -131,18 +191,15 @@ class ThreadRunner:
         self._submitted.pop(lease, None)
 
     def close(self) -> None:
-        """Let idle threads end."""
-        for _ in range(self._threads):
-            self._work.put(_NOTHING)
+        """Let the threads end."""
+        self._crew.close()
 
-    def _serve(self) -> None:
-        slot = _Slot()
-        while True:
-            work = self._work.get()
-            if work is _NOTHING:
-                return
-            activation, context = work
-            self._hand_over(context.run(self._run, activation, slot))
+    def _serve(self, work: tuple[Activation, contextvars.Context]) -> None:
+        activation, context = work
+        slot = getattr(self._own, "slot", None)
+        if slot is None:
+            slot = self._own.slot = _Slot()
+        self._hand_over(context.run(self._run, activation, slot))
 
     def _run(self, activation: Activation, slot: _Slot) -> Report:
         lease = activation.delivery.lease

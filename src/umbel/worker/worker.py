@@ -246,15 +246,16 @@ class Worker:
     def _dispatch(self, activation: Activation) -> None:
         """To the runner of the task's kind."""
         delivery = activation.delivery
-        envelope = delivery.envelope
-        self._telemetry.emit(
-            events.JobStarted(
-                job=delivery.id,
-                task=envelope.subject,
-                attempt=delivery.attempt,
-                trace=trace_of(envelope.traceparent),
+        if self._telemetry.hears(events.JobStarted):
+            envelope = delivery.envelope
+            self._telemetry.emit(
+                events.JobStarted(
+                    job=delivery.id,
+                    task=envelope.subject,
+                    attempt=delivery.attempt,
+                    trace=trace_of(envelope.traceparent),
+                )
             )
-        )
         runner = self._coroutines if activation.task.kind == "io" else self._threads
         if runner.running < runner.budget:
             runner.submit(activation)
@@ -269,7 +270,8 @@ class Worker:
     def _ended(self, report: Report) -> None:
         self._settler.put(report)
         self._consumer.slot_freed()
-        self._changed.set()
+        if self._stop_asked.is_set():
+            self._changed.set()
 
     # --- told by operators and signals -------------------------------------------------------
 
