@@ -78,7 +78,7 @@ class SqliteBroker:
                 ear.clear()
                 where = {**self._here(), "owner": owner}
                 look = partial(claim, where=where, queues=queues, demand=demand)
-                deliveries, due = await self._database.run(look)
+                deliveries, due = await self._database.run(look, writes=True)
                 left = until - self._clock.monotonic()
                 if deliveries or left <= 0:
                     return deliveries
@@ -111,11 +111,10 @@ class SqliteBroker:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         def write(connection: sqlite3.Connection) -> list[Lease]:
-            now = self._clock.now()
             with writing(connection) as cursor:
-                return [s.lease for s in settlements if not settle(cursor, s, now)]
+                return settle(cursor, settlements, self._clock.now())
 
-        return await self._database.run(write)
+        return await self._database.run(write, writes=True)
 
     async def recover(self) -> list[str]:
         def write(connection: sqlite3.Connection) -> list[str]:

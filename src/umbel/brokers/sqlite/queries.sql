@@ -99,9 +99,9 @@ insert into record (id, namespace, queue, kind, task, type, state, priority, con
                     result_type, result, failure, reason)
 select id, namespace, queue, kind, task, type, :state, priority, content_type, body, created, not_before,
        expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
-       claimed, json_insert(
+       claimed, case attempts when '[]' then '[' || :attempt_story || ']' else json_insert(
          iif(json_array_length(attempts) < 100, attempts, json_remove(attempts, '$[0]')),
-         '$[#]', json(:attempt_story)), progress_done, progress_of,
+         '$[#]', json(:attempt_story)) end, progress_done, progress_of,
        :finished, :result_type, :result, :failure, :reason
 from job where id = :id and owner = :owner and fence = :fence
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,21 +12,65 @@ from msgspec.structs import replace
 
 from umbel.brokers.sqlite.publishing import insert
 from umbel.brokers.sqlite.rows import SQL, attempt_json, lost_attempt
-from umbel.messages import Again, Finish, Settlement, State, disposition
+from umbel.messages import (
+    Again,
+    Disposition,
+    Finish,
+    Lease,
+    Settlement,
+    State,
+    Succeeded,
+    disposition,
+)
 from umbel.messages.columns import read_sections
 from umbel.resilience import Verdict, judge, spread
 
 
-def settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
-    """Settle one. False when its lease is not held any more; then nothing has happened."""
-    lease = settlement.lease
-    row: dict[str, Any] = {
+def settle(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> list[Lease]:
+    """Settle them; gives the leases that are not held any more: nothing of those has happened."""
+    if _finish_all(cursor, settlements, now):
+        return []
+    return [s.lease for s in settlements if not _settle(cursor, s, now)]
+
+
+def _finish_all(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> bool:
+    """Record a batch of plain successes, which is what almost all are, in two strokes.
+
+    False when it is no such batch, or a lease in it is not held: then nothing has happened.
+    """
+    rows = [_success(s.outcome, s, now) for s in settlements if isinstance(s.outcome, Succeeded)]
+    plain = sum(s.keep and not s.follow_ups for s in settlements)
+    if len({row["id"] for row in rows}) < len(settlements) or plain < len(settlements):
+        return False
+    cursor.execute("savepoint umbel_batch")
+    cursor.executemany(SQL["finish"], rows)
+    whole = cursor.rowcount == len(rows)
+    if whole:
+        cursor.executemany(SQL["delete_leased"], rows)
+    else:
+        cursor.execute("rollback to umbel_batch")
+    cursor.execute("release umbel_batch")
+    return whole
+
+
+def _success(outcome: Succeeded, settlement: Settlement, now: float) -> dict[str, Any]:
+    lease, result = settlement.lease, outcome.result
+    return {
         "id": lease.job,
         "owner": lease.owner,
         "fence": lease.fence,
-        "now": now,
         "attempt_story": attempt_json(settlement.attempt),
+        "state": State.SUCCEEDED.value,
+        "finished": now,
+        "result_type": result.content_type if result else None,
+        "result": result.data if result else None,
+        "failure": None,
+        "reason": "",
     }
+
+
+def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
+    row = _leased(settlement, now)
     end = disposition(settlement.outcome)
     if isinstance(end, Again):
         accepted = _put_back(cursor, row, end)
@@ -39,6 +83,17 @@ def settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
             # A key that is taken means that the work is under way; the outcome stands.
             insert(cursor, replace(envelope, on_conflict="return"), now)
     return accepted
+
+
+def _leased(settlement: Settlement, now: float) -> dict[str, Any]:
+    lease = settlement.lease
+    return {
+        "id": lease.job,
+        "owner": lease.owner,
+        "fence": lease.fence,
+        "now": now,
+        "attempt_story": attempt_json(settlement.attempt),
+    }
 
 
 def recover(cursor: sqlite3.Cursor, orphans: Iterable[tuple[Any, ...]], now: float) -> None:
@@ -88,15 +143,19 @@ def _counted(cursor: sqlite3.Cursor, row: dict[str, Any], section: str) -> str |
 
 
 def _finish(cursor: sqlite3.Cursor, row: dict[str, Any], finish: Finish) -> bool:
-    row |= {
-        "state": finish.state.value,
-        "finished": row["now"],
-        "result_type": finish.result.content_type if finish.result else None,
-        "result": finish.result.data if finish.result else None,
-        "failure": msgspec.json.encode(finish.failure).decode() if finish.failure else None,
-        "reason": finish.reason,
-    }
-    if cursor.execute(SQL["finish"], row).rowcount != 1:
+    if cursor.execute(SQL["finish"], _finish_row(row, finish)).rowcount != 1:
         return False
     cursor.execute(SQL["delete_leased"], row)
     return True
+
+
+def _finish_row(row: dict[str, Any], end: Disposition) -> dict[str, Any]:
+    assert isinstance(end, Finish)
+    return row | {
+        "state": end.state.value,
+        "finished": row["now"],
+        "result_type": end.result.content_type if end.result else None,
+        "result": end.result.data if end.result else None,
+        "failure": msgspec.json.encode(end.failure).decode() if end.failure else None,
+        "reason": end.reason,
+    }

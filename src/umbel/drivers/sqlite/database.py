@@ -7,14 +7,16 @@ import os
 import sqlite3
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from umbel.drivers.bell import Bell, Ear
+from umbel.drivers.sqlite.errands import Errand, tell, together
 from umbel.drivers.sqlite.faults import explain
 from umbel.drivers.sqlite.schema import migrate
 from umbel.drivers.sqlite.watch import LogWatch, touch
@@ -115,6 +117,8 @@ class Database:
         self._attached = False
         self._watch: LogWatch | None = None
         self._thread = None if inline else ThreadPoolExecutor(1, "umbel-sqlite")
+        self._errands: deque[Errand[Any]] = deque()
+        self._called = False
         _databases.add(self)
 
     def part(self) -> None:
@@ -128,8 +132,10 @@ class Database:
         """After it, on either side: the next use connects anew."""
         self._using.release()
 
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def run(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> T:
         """Run ``work`` with the connection. SQLite's errors come out as ours.
+
+        Work that ``writes`` may share its transaction with other such work.
 
         Raises:
             Unavailable: locked, full, not writable, damaged. SchemaError: of another version.
@@ -140,7 +146,12 @@ class Database:
             self._attached = True
         if self._thread is None:
             return self._guarded(work)
-        return await loop.run_in_executor(self._thread, partial(self._guarded, work))
+        errand = Errand(work, loop, writes)
+        self._errands.append(errand)
+        if not self._called:
+            self._called = True
+            self._thread.submit(self._serve)
+        return await errand.answer
 
     async def open(self) -> None:
         """Have a connection, and so a log to listen to."""
@@ -193,6 +204,30 @@ class Database:
                 self.home.wrote()
             return result
 
+    def _serve(self) -> None:
+        """Run what waits, in the database's own thread: writers in one transaction."""
+        self._called = False  # before looking: what is added from here on calls again
+        errands = [self._errands.popleft() for _ in range(len(self._errands))]
+        errands = [errand for errand in errands if not errand.answer.cancelled()]
+        writers = [errand for errand in errands if errand.writes]
+        groups = [[errand] for errand in errands if not errand.writes]
+        for group in (writers, *groups) if writers else groups:
+            self._run_group(group)
+            tell(group)
+
+    def _run_group(self, errands: list[Errand[Any]]) -> None:
+        try:
+            if len(errands) > 1:
+                self._guarded(partial(together, errands))
+            else:
+                errands[0].result = self._guarded(errands[0].work)
+        except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
+            for errand in errands:
+                errand.error = errand.error or error
+        for errand in errands:
+            if isinstance(errand.error, sqlite3.Error):
+                errand.error = explain(errand.error, self.home.path)
+
     def _ready(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self.home.connect(self._busy)
@@ -209,5 +244,6 @@ def _open(path: str, synchronous: str, busy: float) -> sqlite3.Connection:
     connection.execute("pragma journal_mode = wal")
     connection.execute(f"pragma synchronous = {synchronous}")
     connection.execute("pragma foreign_keys = on")
+    connection.execute("pragma temp_store = memory")
     migrate(connection, path)
     return connection

@@ -9,8 +9,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Cursor]:
-    """A write transaction: takes the write lock first, so it never fails half-way for it."""
+    """A write transaction: takes the write lock first, so it never fails half-way for it.
+
+    Within one that is open already it is a part of that: see ``together``.
+    """
     cursor = connection.cursor()
+    if connection.in_transaction:
+        yield cursor
+        return
     cursor.execute("begin immediate")
     try:
         yield cursor

@@ -72,7 +72,7 @@ create table record (
   result blob,
   failure text,
   reason text not null default ''
-) strict, without rowid;
+) strict;
 
 create index record_finished on record (namespace, finished);
 create index record_buried on record (namespace, finished) where state = 'buried';
