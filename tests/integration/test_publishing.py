@@ -19,10 +19,10 @@ from typing import Any
 import psycopg
 import pytest
 import trio
-from processes import until
 from servers import PrivatePostgres
 
 from integration.conftest import HANG, POSTGRES, Place, in_child, in_threads, working
+from processes import until
 from umbel import Handle, State, Umbel, Unique
 from umbel.app.desk import Desk
 from umbel.brokers import Published
@@ -126,14 +126,14 @@ class Counted:
 
     def open(self, *, inline: bool = False) -> Backend:
         backend = self._site.open(inline=inline)
-        publish = backend.broker.publish
+        publish = backend.broker.publish_now
 
-        async def noted(envelopes: list[Envelope], within: Any = None) -> list[Published]:
-            published = await publish(envelopes, within)
+        def noted(envelopes: list[Envelope], timeout: float) -> list[Published]:
+            published = publish(envelopes, timeout)
             self.batches.append(len(envelopes))
             return published
 
-        backend.broker.publish = noted  # type: ignore[method-assign]
+        backend.broker.publish_now = noted  # type: ignore[method-assign]
         return backend
 
     def __getattr__(self, name: str) -> Any:

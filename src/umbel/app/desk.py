@@ -1,7 +1,8 @@
 """The application's counter for callers: publishes for tasks, answers for handles.
 
-Everything it does runs on the bridge's loop, with adapters of its own there. After a fork the
-child opens new ones; the parent's are left alone.
+Messages are published in the caller's own thread; what is waited for runs on the bridge's loop.
+The adapters are the desk's own. After a fork the child opens new ones; the parent's are left
+alone.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
+import anyio
+
 from umbel.app.wiring import Site
 from umbel.brokers import Published
 from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.drivers.connections import unwrap
-from umbel.errors import ConfigurationError, PublishTimeout, UnknownJob
+from umbel.errors import ConfigurationError, UnknownJob
 from umbel.messages import BodyCodec, Envelope, Record
-from umbel.publisher import Bridge, Builder, Publisher
+from umbel.publisher import Bridge, Builder, Publisher, waker
 from umbel.router import Backend
 from umbel.tasks import Handle, Signature
 
@@ -43,7 +46,7 @@ class Desk:
     # --- Outlet ------------------------------------------------------------------------------
 
     def send(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
-        """Publish from sync code: inside the caller's transaction, or across the bridge."""
+        """Publish from sync code: inside the caller's transaction, or in one of our own."""
         if not signatures:
             return []
         envelopes = [self._builder.build(signature) for signature in signatures]
@@ -65,19 +68,21 @@ class Desk:
             within = await self._site.unwrap(connection)
             published = await self._backend().broker.publish(envelopes, within)
         else:
-            published = await self.hand_over(self._publisher().publish(envelopes))
+            published = await self._apublish(envelopes)
         return self._handles(signatures, published)
 
     def _publish(self, envelopes: list[Envelope]) -> list[Published]:
-        deadline = self._settings.deadline
-        work = self._publisher().publish(envelopes)
+        return self._publisher().publish(envelopes)
+
+    async def _apublish(self, envelopes: list[Envelope]) -> list[Published]:
+        publisher, answered, wake = self._publisher(), anyio.Event(), waker()
+        parcel = publisher.publish_soon(envelopes, lambda: wake(answered.set))
         try:
-            # The publisher keeps the deadline; the second more is for a loop that hangs.
-            return self.bridge.run(work, timeout=deadline + 1)
-        except PublishTimeout:
+            await answered.wait()
+        except BaseException:
+            publisher.give_up(parcel)
             raise
-        except TimeoutError:
-            raise PublishTimeout(f"not published within {deadline:g} s: no answer") from None
+        return parcel.result()
 
     def _handles(
         self, signatures: Sequence[Signature[Any]], published: Sequence[Published]
@@ -122,6 +127,7 @@ class Desk:
         """Close the adapters and the bridge. Using the desk again opens new ones."""
         opened, self._opened = self._opened, None
         if opened is not None and opened[0] == self.bridge.generation:
+            opened[2].close()
             self.bridge.run(opened[1].close(), timeout=5)
         self.bridge.close()
 
@@ -140,7 +146,9 @@ class Desk:
             if self._opened is None or self._opened[0] != generation:
                 self._forgotten.append(self._opened)  # a parent's is not to be touched here
                 backend = self._site.open(inline=True)
-                publisher = Publisher(backend.broker, self._clock, deadline=self._settings.deadline)
+                publisher = Publisher(
+                    backend.broker.publish_now, self._clock, deadline=self._settings.deadline
+                )
                 self._opened = (generation, backend, publisher)
             return self._opened
 

@@ -19,6 +19,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     transactional: bool = False
     """``publish(within=...)`` joins the caller's own transaction."""
+    direct: bool = False
+    """``publish_now`` publishes without an event loop."""
     records: bool = False
     """Publishing and settling also write the records of the store at the same address."""
     delay: bool = False
@@ -72,6 +74,12 @@ class Broker(Protocol):
         Raises:
             DuplicateJob: a live job holds the unique key and the envelope says to raise.
             Unavailable: not confirmed.
+        """
+
+    def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        """``publish`` in the caller's own thread; blocks, but not for longer than ``timeout``.
+
+        Only for brokers that are ``direct``. Safe from any thread.
         """
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:

@@ -3,8 +3,8 @@
 Called by: tasks, through their Outlet. Never: fetches, settles, or waits beyond its deadline.
 """
 
-from umbel.publisher.bridge import Bridge
+from umbel.publisher.bridge import Bridge, waker
 from umbel.publisher.building import Builder
 from umbel.publisher.publisher import Publisher
 
-__all__ = ["Bridge", "Builder", "Publisher"]
+__all__ = ["Bridge", "Builder", "Publisher", "waker"]

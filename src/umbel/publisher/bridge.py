@@ -49,7 +49,7 @@ class Bridge:
 
     async def arun(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it there and await it here, under asyncio or Trio. Cancelling here cancels there."""
-        done, wake = anyio.Event(), _waker()
+        done, wake = anyio.Event(), waker()
         future = self._submit(work)
         future.add_done_callback(lambda _: wake(done.set))
         try:
@@ -105,7 +105,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _waker() -> Callable[[Callable[[], Any]], None]:
+def waker() -> Callable[[Callable[[], Any]], None]:
     """How another thread wakes the event loop this is called in."""
     native: Any = anyio.lowlevel.current_token().native_token
     call_soon = getattr(native, "run_sync_soon", None) or native.call_soon_threadsafe

@@ -1,137 +1,271 @@
 """Group commit: whoever publishes while a batch is on its way travels with the next one.
 
-A lone call is sent at once, alone. Callers that come meanwhile are sent together in one round
-trip and one transaction. Nobody waits longer than the deadline.
+Callers queue in one line. The first of them leads: it sends its own parcel and all that wait
+behind it, in one round trip and one transaction, in its own thread; then the lead passes to the
+first who came meanwhile. So a lone call is sent at once and nobody has to be woken for it. Callers
+that must not block, the async ones, are led by a courier, a thread that runs only for them.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from typing import Any
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import SimpleQueue
 
-from umbel.brokers import Broker, Published
+from umbel.brokers import Published
 from umbel.clock import Clock
 from umbel.errors import PublishTimeout, Unavailable
 from umbel.messages import Envelope
 
+Send = Callable[[Sequence[Envelope], float], list[Published]]
+"""Publishes envelopes, all or none, within so many seconds. Blocks."""
+
 _BATCH = 2_000
 _PAUSE = 0.1
+_GRACE = 1.0
 
 
-class _Parcel:
-    """One caller's envelopes and the answer it waits for."""
+class Parcel:
+    """One caller's envelopes, and what became of them."""
 
-    __slots__ = ("answer", "envelopes", "until")
+    __slots__ = (
+        "_error",
+        "_published",
+        "_woken",
+        "answered",
+        "envelopes",
+        "leads",
+        "tell",
+        "until",
+    )
 
-    def __init__(self, envelopes: Sequence[Envelope], until: float) -> None:
+    def __init__(
+        self, envelopes: Sequence[Envelope], until: float, tell: Callable[[], None] | None = None
+    ) -> None:
         self.envelopes = envelopes
         self.until = until
-        self.answer: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
+        self.tell = tell
+        """Wakes a caller that does not block; None for one that does."""
+        self.answered = False
+        self.leads = False
+        self._published: list[Published] = []
+        self._error: BaseException | None = None
+        self._woken = threading.Lock()
+        self._woken.acquire()
 
     @property
     def travels_alone(self) -> bool:
         """A conflict rolls its batch back, and nobody else's messages with it."""
         return any(e.unique is not None and e.on_conflict != "return" for e in self.envelopes)
 
+    def answer(self, published: list[Published]) -> None:
+        """They are durable."""
+        if not self.answered:
+            self.answered, self._published = True, published
+            self.wake()
+
+    def fail(self, error: BaseException) -> None:
+        """They are not, as far as anybody knows."""
+        if not self.answered:
+            # Each gets its own: one object raised in several threads mixes tracebacks.
+            own = PublishTimeout(*error.args) if isinstance(error, PublishTimeout) else error
+            self.answered, self._error = True, own
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the caller go on: answered, or to lead."""
+        if self.tell is not None:
+            self.tell()
+        else:
+            with suppress(RuntimeError):  # woken already: its time ran out at this very moment
+                self._woken.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Block until woken. False when that took too long."""
+        return self._woken.acquire(timeout=max(seconds, 0.0))
+
+    def result(self) -> list[Published]:
+        """What was published. Raises what went wrong."""
+        if self._error is not None:
+            raise self._error
+        return self._published
+
 
 class Publisher:
-    """Publishes for every caller of one application. Lives on the bridge's loop."""
+    """Publishes for every caller of one application and process, from any thread."""
 
-    def __init__(self, broker: Broker, clock: Clock, *, deadline: float) -> None:
-        self._broker = broker
+    def __init__(self, send: Send, clock: Clock, *, deadline: float) -> None:
+        self._send_now = send
         self._clock = clock
         self._deadline = deadline
-        self._waiting: list[_Parcel] = []
-        self._sender: asyncio.Task[None] | None = None
+        self._lock = threading.Lock()
+        self._line: deque[Parcel] = deque()
+        self._led_until = 0.0
+        """Nobody leads after this moment: a leader may be stopped by an exception at any line."""
+        self._turns: SimpleQueue[bool] | None = None
 
-    async def publish(self, envelopes: Sequence[Envelope]) -> list[Published]:
+    def publish(self, envelopes: Sequence[Envelope]) -> list[Published]:
         """Durable when it returns.
 
         Raises:
             PublishTimeout: not confirmed within the deadline. DuplicateJob: a unique key is held.
         """
-        parcel = _Parcel(envelopes, self._clock.monotonic() + self._deadline)
-        self._waiting.append(parcel)
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send_all(), name="umbel publisher")
-        return await parcel.answer
-
-    async def _send_all(self) -> None:
-        while self._waiting:
-            parcels = self._next_batch()
-            try:
-                await self._send(parcels)
-            except Exception as error:  # noqa: BLE001 - it is the callers' to handle
-                # One caller's fault is not the others': find out whose it is.
-                for parcel in parcels if len(parcels) > 1 else ():
-                    await self._send_alone(parcel)
-                _fail(parcels, error)
-            except BaseException as error:
-                _fail(parcels, error)
-                raise
-
-    async def _send_alone(self, parcel: _Parcel) -> None:
+        parcel = Parcel(envelopes, self._clock.monotonic() + self._deadline)
+        leads = self._queue(parcel)
         try:
-            await self._send([parcel])
-        except Exception as error:  # noqa: BLE001 - it is the caller's to handle
-            _fail([parcel], error)
+            while leads or not parcel.answered:
+                if leads:
+                    self._lead(parcel)
+                leads = not parcel.answered and self._wait_for_turn(parcel)
+        except BaseException:
+            self.give_up(parcel)
+            raise
+        return parcel.result()
 
-    def _next_batch(self) -> list[_Parcel]:
-        parcels: list[_Parcel] = []
-        size = 0
-        while self._waiting and size < _BATCH:
-            alone = self._waiting[0].travels_alone
-            if alone and parcels:
-                break
-            parcels.append(self._waiting.pop(0))
-            size += len(parcels[-1].envelopes)
-            if alone:
-                break
-        return [parcel for parcel in parcels if not parcel.answer.done()]
+    def publish_soon(self, envelopes: Sequence[Envelope], tell: Callable[[], None]) -> Parcel:
+        """The same without blocking: ``tell`` is called, in any thread, when it is answered."""
+        parcel = Parcel(envelopes, self._clock.monotonic() + self._deadline, tell)
+        if self._queue(parcel):
+            self._call_courier()
+        return parcel
 
-    async def _send(self, parcels: list[_Parcel]) -> None:
+    def give_up(self, parcel: Parcel) -> None:
+        """Nobody waits for it any more: it is sent only if it is on its way already."""
+        with self._lock:
+            parcel.answered = True
+        if parcel.leads:
+            self._pass_on()
+
+    def close(self) -> None:
+        """Let the courier go. The next call that needs one has a new one."""
+        with self._lock:
+            turns, self._turns = self._turns, None
+        if turns is not None:
+            turns.put(False)
+
+    # --- who leads ---------------------------------------------------------------------------
+
+    def _queue(self, parcel: Parcel) -> bool:
+        """Put it in the line. True when nobody leads: then it is for the caller to see to that."""
+        with self._lock:
+            self._line.append(parcel)
+            leads = self._clock.monotonic() >= self._led_until
+            if leads:
+                self._led_until = parcel.until + _GRACE
+        return leads
+
+    def _wait_for_turn(self, parcel: Parcel) -> bool:
+        """Wait for the answer, or for the lead. True: lead."""
+        if not parcel.wait(parcel.until - self._clock.monotonic()):
+            with self._lock:
+                if not parcel.answered and not parcel.leads:
+                    # Perhaps on its way at this moment; its caller cannot wait to hear of it.
+                    parcel.fail(self._late("others are being published"))
+        return parcel.leads
+
+    def _lead(self, parcel: Parcel | None = None) -> None:
+        """Send the first batch of the line, then pass the lead on."""
+        if parcel is not None:
+            parcel.leads = False
+        try:
+            self._deliver(self._next_batch())
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            while self._line and self._line[0].answered:
+                self._line.popleft()
+            following = self._line[0] if self._line else None
+            self._led_until = following.until + _GRACE if following is not None else 0.0
+            if following is not None and following.tell is None:
+                following.leads = True
+                following.wake()
+                following = None
+        if following is not None:
+            self._call_courier()
+
+    def _call_courier(self) -> None:
+        with self._lock:
+            if self._turns is None:
+                self._turns = SimpleQueue()
+                threading.Thread(
+                    target=self._carry, args=(self._turns,), name="umbel-courier", daemon=True
+                ).start()
+            self._turns.put(True)
+
+    def _carry(self, turns: SimpleQueue[bool]) -> None:
+        while turns.get():
+            self._lead()
+
+    # --- sending -----------------------------------------------------------------------------
+
+    def _next_batch(self) -> list[Parcel]:
+        with self._lock:
+            parcels: list[Parcel] = []
+            size = 0
+            while self._line and size < _BATCH:
+                parcel = self._line[0]
+                if not parcel.answered and parcel.travels_alone and parcels:
+                    break
+                self._line.popleft()
+                if not parcel.answered:
+                    parcels.append(parcel)
+                    size += len(parcel.envelopes)
+                    if parcel.travels_alone:
+                        break
+            return parcels
+
+    def _deliver(self, parcels: list[Parcel]) -> None:
+        try:
+            self._try_until_late(parcels)
+        except Exception as error:  # noqa: BLE001 - it is the callers' to handle
+            # One caller's fault is not the others': find out whose it is.
+            for parcel in parcels if len(parcels) > 1 else ():
+                self._deliver([parcel])
+            _fail(parcels, error)
+        except BaseException as error:
+            _fail(parcels, Unavailable(f"whoever published for others was stopped: {error!r}"))
+            raise
+
+    def _try_until_late(self, parcels: list[Parcel]) -> None:
         """Try until it works or every caller's deadline has passed."""
         why: Exception | None = None
         while parcels := self._in_time(parcels, why):
-            last = max(parcel.until for parcel in parcels) - self._clock.monotonic()
+            left = max(parcel.until for parcel in parcels) - self._clock.monotonic()
             try:
-                async with asyncio.timeout(max(last, 0.001)):
-                    envelopes = [envelope for parcel in parcels for envelope in parcel.envelopes]
-                    published = await self._broker.publish(envelopes)
+                envelopes = [envelope for parcel in parcels for envelope in parcel.envelopes]
+                published = self._send_now(envelopes, max(left, 0.001))
             except Unavailable as error:
                 why = error
-            except TimeoutError:
-                why = TimeoutError("the broker does not answer")
             else:
                 _answer(parcels, published)
                 return
-            await asyncio.sleep(min(_PAUSE, max(last, 0)))
+            left = max(parcel.until for parcel in parcels) - self._clock.monotonic()
+            time.sleep(min(_PAUSE, max(left, 0.0)))
 
-    def _in_time(self, parcels: list[_Parcel], why: Exception | None) -> list[_Parcel]:
+    def _in_time(self, parcels: list[Parcel], why: Exception | None) -> list[Parcel]:
         now = self._clock.monotonic()
-        late = [parcel for parcel in parcels if parcel.until <= now]
-        if late:
-            text = f"not published within {self._deadline:g} s: {why or 'the broker is busy'}"
-            _fail(late, PublishTimeout(text))
-        return [parcel for parcel in parcels if parcel.until > now]
+        for parcel in parcels:
+            if parcel.until <= now:
+                parcel.fail(self._late(why or "the broker is busy"))
+        return [parcel for parcel in parcels if not parcel.answered]
+
+    def _late(self, why: object) -> PublishTimeout:
+        return PublishTimeout(f"not published within {self._deadline:g} s: {why}")
 
 
-def _answer(parcels: list[_Parcel], published: list[Published]) -> None:
+def _answer(parcels: list[Parcel], published: list[Published]) -> None:
     at = 0
     for parcel in parcels:
         end = at + len(parcel.envelopes)
-        if not parcel.answer.done():
-            parcel.answer.set_result(published[at:end])
+        parcel.answer(published[at:end])
         at = end
 
 
-def _fail(parcels: list[_Parcel], error: BaseException) -> None:
+def _fail(parcels: list[Parcel], error: BaseException) -> None:
     for parcel in parcels:
-        if not parcel.answer.done():
-            parcel.answer.set_exception(_copy(error))
-
-
-def _copy(error: BaseException) -> Any:
-    """Each waiter gets its own: one object raised in several threads mixes tracebacks."""
-    return error if not isinstance(error, PublishTimeout) else PublishTimeout(*error.args)
+        parcel.fail(error)

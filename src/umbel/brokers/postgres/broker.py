@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
@@ -38,6 +39,7 @@ class PostgresBroker:
 
     capabilities = Capabilities(
         transactional=True,
+        direct=True,
         records=True,
         delay=True,
         priority=True,
@@ -76,6 +78,17 @@ class PostgresBroker:
         return await self._database.perform(
             lambda: atomically(resolving(self._sql, envelopes, left))
         )
+
+    def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        until = self._clock.monotonic() + timeout
+        direct = self._database.direct
+        if not cannot_fail(envelopes):
+            return direct.perform(lambda: atomically(publishing(self._sql, envelopes)), timeout)
+        left = direct.perform(lambda: inserting(self._sql, envelopes), timeout)
+        if not left:
+            return [Published(envelope.id) for envelope in envelopes]
+        steps = partial(resolving, self._sql, envelopes, left)
+        return direct.perform(lambda: atomically(steps()), until - self._clock.monotonic())
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
         """Publish as part of the caller's own transaction, in the caller's own thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from umbel.brokers.port import Published
-from umbel.brokers.postgres.rows import job_arrays
+from umbel.brokers.postgres.rows import job_arrays, job_row
 from umbel.drivers.postgres import Steps, texts
 from umbel.errors import DuplicateJob, Unavailable
 from umbel.messages import Envelope, State
@@ -24,7 +24,10 @@ def cannot_fail(envelopes: Sequence[Envelope]) -> bool:
 
 def inserting(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
     """Adds what is new. Gives the places of the envelopes that were not added."""
-    rows = yield sql["insert_jobs"], job_arrays(envelopes)
+    if len(envelopes) == 1:
+        rows = yield sql["insert_job"], job_row(envelopes[0])
+    else:
+        rows = yield sql["insert_jobs"], job_arrays(envelopes)
     added, places, _ = rows[0]
     if added == len(envelopes):
         return []

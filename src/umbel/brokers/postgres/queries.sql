@@ -37,6 +37,30 @@ select (select count(*) from added),
                                          else 's:' || namespace end as hint
               from added) h)
 
+-- name: insert_job
+-- The same for a lone job: half the work.
+with added as (
+  insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
+                           body, created, not_before, expires, attempt, max_deaths, unique_key,
+                           traceparent, headers)
+  select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
+         case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
+              else 'queued' end,
+         %(priority)s::smallint, %(content_type)s, %(body)s,
+         coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
+         to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
+         %(attempt)s::integer, %(max_deaths)s::integer, %(unique_key)s::text,
+         %(traceparent)s::text, %(headers)s::jsonb
+  where not exists (select 1 from $schema.record where id = %(id)s::uuid)
+  on conflict do nothing
+  returning state
+)
+select count(*), case when count(*) = 0 then array[1] end,
+       count(pg_notify('$channel', case state when 'queued'
+                                   then 'r:' || %(namespace)s || ':' || %(queue)s
+                                   else 's:' || %(namespace)s end))
+from added
+
 -- name: known_ids
 -- Which of these ids live or have finished.
 select id::text from $schema.job where id = any(%(id)s::uuid[])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from umbel.drivers.postgres import Row, blobs, document, numbers, texts
+from umbel.drivers.postgres import Row, blobs, document, numbers, storable, texts
 from umbel.messages import (
     Again,
     Body,
@@ -42,6 +42,29 @@ def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
         "unique_key": texts([e.unique for e in envelopes]),
         "traceparent": texts([e.traceparent for e in envelopes]),
         "headers": document([e.headers for e in envelopes]),
+    }
+
+
+def job_row(envelope: Envelope) -> dict[str, Any]:
+    """The parameters of ``insert_job``."""
+    return {
+        "id": envelope.id,
+        "namespace": storable(envelope.namespace),
+        "queue": storable(envelope.queue),
+        "kind": envelope.kind,
+        "task": storable(envelope.subject),
+        "type": envelope.type.value,
+        "priority": envelope.priority,
+        "content_type": storable(envelope.body.content_type),
+        "body": envelope.body.data,
+        "created": float(envelope.created),
+        "not_before": envelope.not_before,
+        "expires": envelope.expires,
+        "attempt": envelope.attempt,
+        "max_deaths": envelope.max_deaths,
+        "unique_key": storable(envelope.unique),
+        "traceparent": storable(envelope.traceparent),
+        "headers": document(envelope.headers),
     }
 
 

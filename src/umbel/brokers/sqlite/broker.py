@@ -25,6 +25,7 @@ class SqliteBroker:
 
     capabilities = Capabilities(
         transactional=True,
+        direct=True,
         records=True,
         delay=True,
         priority=True,
@@ -45,12 +46,17 @@ class SqliteBroker:
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if within is not None:
             return self.publish_within(envelopes, within)
+        return await self._database.run(partial(self._publish, envelopes), writes=True)
 
-        def write(connection: sqlite3.Connection) -> list[Published]:
-            with writing(connection) as cursor:
-                return [insert(cursor, one, self._clock.now()) for one in envelopes]
+    def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        return self._database.run_here(partial(self._publish, envelopes), timeout)
 
-        return await self._database.run(write)
+    def _publish(
+        self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
+    ) -> list[Published]:
+        now = self._clock.now()
+        with writing(connection) as cursor:
+            return [insert(cursor, one, now) for one in envelopes]
 
     def publish_within(
         self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
@@ -106,8 +112,14 @@ class SqliteBroker:
         return await self._database.run(write)
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
-        before = self._clock.now() - older_than
-        return await self._database.run(lambda c: extend(c, owner, held, before))
+        asked = self._clock.now()
+
+        def write(connection: sqlite3.Connection) -> list[Lease]:
+            # Neither waiting for the file nor a clock that was set back makes new claims old.
+            before = min(asked, self._clock.now()) - older_than
+            return extend(connection, owner, held, before)
+
+        return await self._database.run(write)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         def write(connection: sqlite3.Connection) -> list[Lease]:

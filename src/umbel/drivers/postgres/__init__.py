@@ -1,6 +1,6 @@
 """PostgreSQL: few connections to one schema, woken by LISTEN or, behind pgbouncer, by polls."""
 
-from umbel.drivers.postgres.arrays import blobs, document, numbers, texts
+from umbel.drivers.postgres.arrays import blobs, document, numbers, storable, texts
 from umbel.drivers.postgres.connections import (
     aperform_within,
     block_within,
@@ -36,5 +36,6 @@ __all__ = [
     "one",
     "perform_within",
     "schema_version",
+    "storable",
     "texts",
 ]

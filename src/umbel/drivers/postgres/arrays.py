@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
+
+Text = TypeVar("Text", str, str | None)
 
 _encode = msgspec.json.Encoder().encode
 _ESCAPE = re.compile(r"\\(u0000|.)", re.DOTALL)
@@ -33,6 +35,11 @@ def texts(values: Sequence[str | None]) -> str:
 def blobs(values: Iterable[bytes | None]) -> str:
     """Bytes and nulls."""
     return "{" + ",".join("null" if v is None else f'"\\\\x{v.hex()}"' for v in values) + "}"
+
+
+def storable(text: Text) -> Text:
+    """A text without NUL, which PostgreSQL cannot store: it becomes U+FFFD."""
+    return text.replace("\x00", "\ufffd") if text and "\x00" in text else text
 
 
 def document(value: Any) -> str:

@@ -39,17 +39,18 @@ class Connection(psycopg.AsyncConnection[Row]):
             self.pgconn.finish()
             raise
 
-    @property
-    def idle(self) -> bool:
-        """Whether it may be used by somebody else: open, and not within a transaction."""
-        return not self.closed and self.pgconn.transaction_status == TransactionStatus.IDLE
 
-    @property
-    def fresh(self) -> bool:
-        """Whether the server has left it alone. A server that goes away says so, unasked."""
-        poll = select.poll()
-        poll.register(self.pgconn.socket, select.POLLIN)
-        return not poll.poll(0)
+def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether it may be used by somebody else: open, and not within a transaction."""
+    idle = TransactionStatus.IDLE
+    return not connection.closed and connection.pgconn.transaction_status == idle
+
+
+def is_fresh(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether the server has left it alone. A server that goes away says so, unasked."""
+    poll = select.poll()
+    poll.register(connection.pgconn.socket, select.POLLIN)
+    return not poll.poll(0)
 
 
 def is_sync_connection(value: Any) -> TypeGuard[psycopg.Connection[Any]]:

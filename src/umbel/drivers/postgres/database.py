@@ -10,16 +10,15 @@ from typing import Any, TypeAlias, TypeVar
 
 from psycopg import AsyncCursor
 
-from umbel.drivers.postgres.connections import Connection
+from umbel.drivers.postgres.connections import Connection, is_fresh, is_idle
+from umbel.drivers.postgres.direct import Direct
 from umbel.drivers.postgres.faults import CONFLICTS, explaining
 from umbel.drivers.postgres.home import Home
 from umbel.drivers.postgres.listener import Listener
-from umbel.drivers.postgres.steps import Row, Steps, one, perform
+from umbel.drivers.postgres.steps import TRIES, Row, Steps, one, perform
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[AsyncCursor[Row]], Awaitable[T]]
-
-TRIES = 3
 
 _inherited: list[Any] = []
 """Connections of a parent process: never used again here, and never closed by collection."""
@@ -36,6 +35,8 @@ class Database:
         self._turn = asyncio.Semaphore(size)
         self._here: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._listener: Listener | None = None
+        self.direct = Direct(home.connect_blocking, home.address)
+        """For callers that may block."""
 
     async def run(self, work: Work[T]) -> T:
         """Run ``work`` with a cursor. PostgreSQL's errors come out as ours.
@@ -71,6 +72,7 @@ class Database:
     async def close(self) -> None:
         """Close the connections; stop listening when nobody else does. Twice is fine."""
         self._arrive()
+        self.direct.close()
         while self._free:
             await self._free.pop().close()
         listener, self._listener = self._listener, None
@@ -84,7 +86,7 @@ class Database:
             try:
                 return await work(connection.cursor(binary=True))
             finally:
-                if connection.idle:
+                if is_idle(connection):
                     self._free.append(connection)
                 else:
                     connection.pgconn.finish()
@@ -92,7 +94,7 @@ class Database:
     def _take(self) -> Connection | None:
         while self._free:
             connection = self._free.pop()
-            if connection.fresh:
+            if is_fresh(connection):
                 return connection
             connection.pgconn.finish()
         return None

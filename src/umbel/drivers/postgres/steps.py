@@ -18,6 +18,9 @@ Row: TypeAlias = tuple[Any, ...]
 Statement: TypeAlias = tuple[bytes, Mapping[str, Any] | None]
 Steps: TypeAlias = Generator[Statement, list[Row], T]
 
+TRIES = 3
+"""How often steps are begun that meet a deadlock or a conflict."""
+
 
 class Block(NamedTuple):
     """How steps are made one."""

@@ -20,7 +20,7 @@ from umbel.drivers.sqlite.errands import Errand, tell, together
 from umbel.drivers.sqlite.faults import explain
 from umbel.drivers.sqlite.schema import migrate
 from umbel.drivers.sqlite.watch import LogWatch, touch
-from umbel.errors import ConfigurationError
+from umbel.errors import ConfigurationError, Unavailable
 
 T = TypeVar("T")
 
@@ -153,6 +153,15 @@ class Database:
             self._thread.submit(self._serve)
         return await errand.answer
 
+    def run_here(self, work: Callable[[sqlite3.Connection], T], timeout: float) -> T:
+        """Run ``work`` in the calling thread; another thread is waited for up to ``timeout``."""
+        if not self._using.acquire(timeout=timeout):
+            raise Unavailable(f"{self.home.path} is in use by another thread of this process")
+        try:
+            return self._do(work)
+        finally:
+            self._using.release()
+
     async def open(self) -> None:
         """Have a connection, and so a log to listen to."""
         if self._connection is None:
@@ -196,7 +205,11 @@ class Database:
             raise explain(error, self.home.path) from error
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._using, self.explaining(), self.home.exclusive():
+        with self._using:
+            return self._do(work)
+
+    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self.explaining(), self.home.exclusive():
             connection = self._ready()
             before = connection.total_changes
             result = work(connection)

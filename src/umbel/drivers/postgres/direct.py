@@ -1,0 +1,113 @@
+"""A blocking connection for callers' own threads, which keeps a deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import psycopg
+from psycopg import errors, waiting
+from psycopg.abc import PQGen
+
+from umbel.drivers.postgres.connections import is_fresh, is_idle
+from umbel.drivers.postgres.faults import CONFLICTS, explaining
+from umbel.drivers.postgres.steps import TRIES, Row, Steps, perform_sync
+
+T = TypeVar("T")
+
+
+class Blocking(psycopg.Connection[Row]):
+    """Gives up at a moment, and drops the connection then: every statement may be repeated."""
+
+    until = float("inf")
+
+    def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        left = max(self.until - time.monotonic(), 0.0)
+        try:
+            return waiting.wait(gen, self.pgconn.socket, interval=interval, timeout=left)
+        except errors._WaitTimeout:
+            self.pgconn.finish()
+            raise TimeoutError from None
+        except Exception:
+            raise
+        except BaseException:  # Ctrl-C, a task that is stopped: in the middle of an answer
+            self.pgconn.finish()
+            raise
+
+
+class Direct:
+    """Runs steps on one connection, in whatever thread calls; one at a time."""
+
+    def __init__(self, connect: Callable[[], Blocking], address: str) -> None:
+        self._connect = connect
+        self._address = address
+        self._lock = threading.Lock()
+        self._connection: Blocking | None = None
+
+    def perform(self, steps: Callable[[], Steps[T]], timeout: float) -> T:
+        """What these steps return. Errors are those of ``Database.run``."""
+        until = time.monotonic() + timeout
+        with explaining(self._address):
+            for _ in range(TRIES - 1):
+                with suppress(*CONFLICTS):
+                    return self._once(steps, until)
+            return self._once(steps, until)
+
+    def close(self) -> None:
+        """Close the connection. Twice is fine, and using it again opens another."""
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _once(self, steps: Callable[[], Steps[T]], until: float) -> T:
+        if not self._lock.acquire(timeout=max(until - time.monotonic(), 0.0)):
+            raise TimeoutError
+        try:
+            connection = self._take() or self._connected(until)
+            connection.until = until
+            try:
+                return perform_sync(connection.cursor(binary=True), steps())
+            finally:
+                if is_idle(connection):
+                    self._connection = connection
+                else:
+                    connection.pgconn.finish()
+        finally:
+            self._lock.release()
+
+    def _take(self) -> Blocking | None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not is_fresh(connection):
+            connection.pgconn.finish()
+            return None
+        return connection
+
+    def _connected(self, until: float) -> Blocking:
+        """A new connection, made in a thread of its own: looking up a name may take for ever."""
+        found: list[Blocking] = []
+        wrong: list[BaseException] = []
+        given_up = threading.Event()
+
+        def connect() -> None:
+            try:
+                connection = self._connect()
+            except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+                wrong.append(error)
+                return
+            found.append(connection)
+            if given_up.is_set():
+                connection.close()
+
+        thread = threading.Thread(target=connect, name="umbel-connect", daemon=True)
+        thread.start()
+        thread.join(max(until - time.monotonic(), 0.0))
+        if wrong:
+            raise wrong[0]
+        if not found:
+            given_up.set()
+            raise TimeoutError
+        return found[0]
