@@ -193,6 +193,22 @@ def test_logging_in_a_thread_of_a_task_names_the_job(sink: Sink) -> None:
     assert sink.lines()[0]["job"] == "j-1"
 
 
+def test_structlog_is_set_up_when_it_is_imported_and_not_loaded_before() -> None:
+    code = """
+import json, sys
+from umbel.observability.logs import configure_logs
+logs = configure_logs("json", "info")
+assert "structlog" not in sys.modules
+import structlog
+structlog.get_logger().info("charged", amount=7)
+logs.close()
+assert structlog.__loader__ is structlog.__spec__.loader and structlog.is_configured() is False
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    line = json.loads(done.stdout)
+    assert (line["event"], line["amount"], line["level"]) == ("charged", 7, "info")
+
+
 @pytest.mark.usefixtures("in_job")
 def test_structlogs_own_loggers_go_the_same_way(sink: Sink) -> None:
     sink.start()

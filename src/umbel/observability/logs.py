@@ -11,11 +11,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, MutableMapping
+from functools import partial
 from typing import Any, Literal, TextIO
 
-import structlog
-
 from umbel.clock import Clock, SystemClock
+from umbel.observability.late import WhenImported
 from umbel.observability.rendering import Fields, Render, json_line, pretty
 from umbel.observability.writer import Writer
 from umbel.tasks import running
@@ -36,6 +36,7 @@ class Logs:
         self._writer = writer
         self._clock = clock
         self._unrendered = 0
+        self.structlog: WhenImported | None = None
 
     @property
     def lost(self) -> int:
@@ -62,7 +63,10 @@ class Logs:
         root = logging.getLogger()
         for handler in [h for h in root.handlers if isinstance(h, Handler) and h.logs is self]:
             root.removeHandler(handler)
-        structlog.reset_defaults()
+        if self.structlog is not None:
+            self.structlog.forget()
+        if "structlog" in sys.modules:
+            sys.modules["structlog"].reset_defaults()
         self._writer.close()
 
     def subscriber(self, level: str = "info") -> Callable[[events.Event], None]:
@@ -159,7 +163,20 @@ def _fields_of_record(record: logging.LogRecord) -> dict[str, Any]:
     return fields
 
 
-def _structlog_processor(logs: Logs) -> Callable[[Any, str, MutableMapping[str, Any]], Any]:
+def _set_up_structlog(logs: Logs, level: str, structlog: Any) -> None:
+    """structlog's loggers hand their lines over to us."""
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            _structlog_processor(logs, structlog.DropEvent),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+    )
+
+
+def _structlog_processor(
+    logs: Logs, drop: type[BaseException]
+) -> Callable[[Any, str, MutableMapping[str, Any]], Any]:
     """The end of structlog's chain: the line is ours from here."""
 
     def hand_over(_: Any, method: str, given: MutableMapping[str, Any]) -> Any:
@@ -170,7 +187,7 @@ def _structlog_processor(logs: Logs) -> Callable[[Any, str, MutableMapping[str, 
             fields["exception"] = _traceback(error)
         fields.pop("time", None)
         logs.write(fields)
-        raise structlog.DropEvent
+        raise drop
 
     return hand_over
 
@@ -214,10 +231,7 @@ def configure_logs(
     root = logging.getLogger()
     root.addHandler(Handler(logs))
     root.setLevel(LEVELS[level])
-    structlog.configure(
-        processors=[structlog.contextvars.merge_contextvars, _structlog_processor(logs)],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-    )
+    logs.structlog = WhenImported("structlog", partial(_set_up_structlog, logs, level))
     return logs
 
 
