@@ -56,7 +56,7 @@ class PostgresBroker:
         self._clock = clock
         self._safety_poll = safety_poll
         self._sql = database.home.sql | database.home.queries("umbel.brokers.postgres")
-        for name in ("claim", "promote"):
+        for name in ("claim", "claim_mixed", "promote"):
             self._sql[f"{name}_surely"] = self._sql[name].replace(b" skip locked", b"")
         self._outlooks: dict[tuple[str, ...], Outlook] = {}
         self._nudges = 0
@@ -222,16 +222,18 @@ class PostgresBroker:
 
         ``sure``: waits for jobs that others have locked just now. Else a hint follows for those.
         """
-        promote, claim = ("promote_surely", "claim_surely") if sure else ("promote", "claim")
+        surely = "_surely" if sure else ""
         claimed: list[tuple[str, Row]] = []
         free = {"io": demand.io, "cpu": demand.cpu}
         try:
             if outlook.due <= self._clock.monotonic():
-                await self._promote(outlook, promote)
+                await self._promote(outlook, f"promote{surely}")
             for queue in outlook.queues:
                 if outlook.enter(queue, free):
                     values = {"queue": queue, "owner": owner, **free}
-                    rows, held_back = await self._claim(claim, values)
+                    rows, held_back = await self._claim(f"claim{surely}", values)
+                    if held_back:
+                        rows, held_back = await self._claim(f"claim_mixed{surely}", values)
                     outlook.leave(queue, free, Counter(row[2] for row in rows), held_back)
                     claimed += [(queue, row) for row in rows]
         except BaseException as error:
@@ -243,7 +245,7 @@ class PostgresBroker:
         return [delivery(row, self._namespace, queue, owner) for queue, row in claimed]
 
     async def _claim(self, claim: str, values: dict[str, Any]) -> tuple[list[Row], bool]:
-        """What a queue gives, and whether jobs of unknown kind had to stand back."""
+        """What a queue gives, and whether jobs of unknown kind stood back."""
         values = {"namespace": self._namespace, **values}
         rows = await self._database.perform(lambda: self._claiming(claim, values))
         if not rows:

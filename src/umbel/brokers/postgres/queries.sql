@@ -91,10 +91,53 @@ select (select array_agg(queue) from ready),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)) from ready)
 
 -- name: claim
--- Takes the first jobs of a queue's lanes, highest priority first, then oldest; raises their
--- fence. A job of unknown kind takes room of both kinds, when it is its turn in both. Locks no
--- row that it does not take. One row without a job when there is nothing, no row when the owner
--- is not enlisted; the last column says whether jobs of unknown kind had to stand back.
+-- Takes the first jobs of a queue's two lanes, highest priority first, then oldest; raises their
+-- fence. Locks no row that it does not take. One row without a job when there is nothing, no row
+-- when the owner is not enlisted. The last column says that there are jobs of unknown kind: then
+-- nothing was taken, and it is for claim_mixed to tell whose turn it is.
+with allowed as materialized (
+  select name, array(select p.name from $schema.pause p
+                     where p.namespace = %(namespace)s and p.scope = 'task') as paused,
+         exists (select 1 from $schema.job
+                 where namespace = %(namespace)s and queue = %(queue)s and kind = ''
+                   and state = 'queued') as mixed
+  from $schema.worker where incarnation = %(owner)s
+    and not exists (select 1 from $schema.pause p
+                    where p.namespace = %(namespace)s
+                      and (p.scope = 'all' or (p.scope = 'queue' and p.name = %(queue)s)))
+),
+io as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
+    and exists (select 1 from allowed where not mixed)
+    and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(io)s for update skip locked
+),
+cpu as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
+    and exists (select 1 from allowed where not mixed)
+    and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(cpu)s for update skip locked
+),
+-- Materialized: a flattened union loses rows that changed while their lock was waited for.
+picked as materialized (select id from io union all select id from cpu),
+claimed as (
+  update $schema.job j
+  set state = 'running', owner = %(owner)s, worker = (select name from allowed),
+      fence = j.fence + 1, claimed = statement_timestamp()
+  from picked where j.id = picked.id
+  returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
+            date_part('epoch', j.created), date_part('epoch', j.not_before),
+            date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
+            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
+)
+select claimed.*, coalesce((select mixed from allowed), false)
+from $schema.worker left join claimed on true where incarnation = %(owner)s
+
+-- name: claim_mixed
+-- The same where there are jobs of unknown kind: such a one takes room of both kinds, when it is
+-- its turn in both. The last column says whether some of them had to stand back.
 with allowed as materialized (
   select name, array(select p.name from $schema.pause p
                      where p.namespace = %(namespace)s and p.scope = 'task') as paused
@@ -151,7 +194,6 @@ cpu as materialized (
   order by priority desc, seq limit %(cpu)s - (select count(*) from either)
   for update skip locked
 ),
--- Materialized: a flattened union loses rows that changed while their lock was waited for.
 picked as materialized (
   select id from either union all select id from io union all select id from cpu
 ),
