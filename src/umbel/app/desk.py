@@ -49,7 +49,7 @@ class Desk:
         """Publish from sync code: inside the caller's transaction, or in one of our own."""
         if not signatures:
             return []
-        envelopes = [self._builder.build(signature) for signature in signatures]
+        envelopes = self._builder.build(signatures)
         connection = _one_connection(signatures)
         if connection is not None:
             broker = self._backend().broker
@@ -62,7 +62,7 @@ class Desk:
         """Publish from async code."""
         if not signatures:
             return []
-        envelopes = [self._builder.build(signature) for signature in signatures]
+        envelopes = self._builder.build(signatures)
         connection = _one_connection(signatures)
         if connection is not None:
             within = await self._site.unwrap(connection)

@@ -80,10 +80,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 def fresh_id() -> str:
     """A new UUID, version 7: unique everywhere, sorted by the time it was made."""
-    milliseconds = time.time_ns() // 1_000_000
-    random = int.from_bytes(os.urandom(10), "big")
-    value = (milliseconds << 80) | random
-    value = (value & ~(0xF << 76)) | (0x7 << 76)
-    value = (value & ~(0x3 << 62)) | (0x2 << 62)
-    text = f"{value:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    when = f"{time.time_ns() // 1_000_000:012x}"
+    random = os.urandom(10)
+    rest, variant = random.hex(), "89ab"[random[9] & 3]
+    return f"{when[:8]}-{when[8:]}-7{rest[:3]}-{variant}{rest[3:6]}-{rest[6:18]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
 from umbel.messages import BodyCodec, Command, Envelope, fresh_id
-from umbel.tasks import CallOptions, Signature, TaskOptions, running
+from umbel.tasks import AS_DECLARED, CallOptions, Signature, TaskOptions, running
 
 
 class Builder:
@@ -22,17 +23,20 @@ class Builder:
         self._namespace = namespace
         self._clock = clock
 
-    def build(self, signature: Signature[Any]) -> Envelope:
-        """The message of a call.
+    def build(self, signatures: Sequence[Signature[Any]]) -> list[Envelope]:
+        """The messages of some calls.
 
         Raises:
             NotEncodable, MessageTooLarge: the arguments have no wire form, or too much of it.
-            ConfigurationError: an option of the call is wrong.
+            ConfigurationError: an option of a call is wrong.
         """
+        now, traces = self._clock.now(), _traceparents(len(signatures))
+        return [self._build(s, now, trace) for s, trace in zip(signatures, traces, strict=True)]
+
+    def _build(self, signature: Signature[Any], now: float, traceparent: str) -> Envelope:
         task, options = signature.task, signature.options
         declared = task.declared
         unique = signature.unique()
-        now = self._clock.now()
         command = Command(task.name, signature.args, signature.kwargs)
         return Envelope(
             id=fresh_id() if options.id is None else _checked_id(options.id),
@@ -48,8 +52,8 @@ class Builder:
             max_deaths=declared.max_deaths,
             unique=unique.key if unique else None,
             on_conflict=unique.on_conflict if unique else "raise",
-            traceparent=_traceparent(),
-            headers=_headers(options),
+            traceparent=traceparent,
+            headers=_headers(options) if options is not AS_DECLARED else {},
         )
 
 
@@ -91,9 +95,11 @@ def _headers(options: CallOptions) -> dict[str, str]:
     return headers
 
 
-def _traceparent() -> str:
-    """W3C trace context: the running job's trace goes on, else a new one begins."""
+def _traceparents(count: int) -> list[str]:
+    """W3C trace contexts: the running job's trace goes on, else new ones begin."""
     run = running.get()
     parent = run.job.traceparent if run is not None else None
-    trace = parent.split("-")[1] if parent and parent.count("-") == 3 else os.urandom(16).hex()
-    return f"00-{trace}-{os.urandom(8).hex()}-01"
+    trace = parent.split("-")[1] if parent and parent.count("-") == 3 else None
+    random = os.urandom(24 * count).hex()
+    parts = (random[at : at + 48] for at in range(0, 48 * count, 48))
+    return [f"00-{trace or part[:32]}-{part[32:]}-01" for part in parts]

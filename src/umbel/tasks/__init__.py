@@ -11,9 +11,10 @@ from umbel.tasks.policies import Retry, Unique
 from umbel.tasks.registry import Registry
 from umbel.tasks.sections import Section, optional, poisonous, retry
 from umbel.tasks.snooze import Snooze
-from umbel.tasks.task import Outlet, Signature, Task, task
+from umbel.tasks.task import AS_DECLARED, Outlet, Signature, Task, task
 
 __all__ = [
+    "AS_DECLARED",
     "CallOptions",
     "Handle",
     "Job",

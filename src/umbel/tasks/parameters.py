@@ -47,18 +47,25 @@ class Parameters:
         Raises:
             BadArguments: too many, too few, unknown, or plainly of the wrong type.
         """
-        if not self._fits(args, kwargs):
-            try:
-                self.signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise BadArguments(f"{self.task}{self.signature}: {error}") from None
+        if self._fits(args, kwargs):
+            for (name, hint), value in zip(self._fields, args, strict=False):
+                self._check_plainly(name, hint, value)
+            return
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise BadArguments(f"{self.task}{self.signature}: {error}") from None
         for name, hint, value in self._with_hints(args, kwargs):
-            plain = _PLAIN.get(hint) if isinstance(hint, type) else None
-            if plain is not None and not isinstance(value, plain):
-                raise BadArguments(
-                    f"{self.task}{self.signature}: {name} must be {hint.__name__},"
-                    f" not {type(value).__name__} ({value!r:.80})"
-                )
+            self._check_plainly(name, hint, value)
+
+    def _check_plainly(self, name: str, hint: Any, value: Any) -> None:
+        """Refuse a value that is plainly of another type. Others are found out when they run."""
+        plain = _PLAIN.get(hint) if isinstance(hint, type) else None
+        if plain is not None and not isinstance(value, plain):
+            raise BadArguments(
+                f"{self.task}{self.signature}: {name} must be {hint.__name__},"
+                f" not {type(value).__name__} ({value!r:.80})"
+            )
 
     def decode(self, data: Any) -> tuple[list[Any], dict[str, Any]]:
         """Arguments of the declared types from a message's plain data.

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-_AS_DECLARED = CallOptions()
+AS_DECLARED = CallOptions()
 
 
 class Declaration(TypedDict, total=False):
@@ -75,7 +75,7 @@ class Signature(Generic[R_co]):
     task: Task[..., R_co]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    options: CallOptions = _AS_DECLARED
+    options: CallOptions = AS_DECLARED
     immutable: bool = False
     """Whether it ignores the result of what runs before it in a chain."""
 
@@ -109,7 +109,7 @@ class Task(Generic[P, R_co]):
         self.name = name
         self.declared = declared
         self.parameters = Parameters(function, name)
-        self._chosen = _AS_DECLARED
+        self._chosen = AS_DECLARED
         self._outlet: Outlet | None = None
         update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
 
