@@ -1,0 +1,69 @@
+"""Where it was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from benchmarks.environments import requirements
+
+_SETTINGS = ("fsync", "synchronous_commit", "wal_sync_method", "full_page_writes", "shared_buffers")
+
+
+def describe(server: str | None, peers: list[str]) -> dict[str, str]:
+    """The machine, the servers and the versions, a line each."""
+    found = {
+        "machine": f"{os.cpu_count()} cores ({_processor()}), {_memory():.0f} GiB, {_system()}",
+        "load before": f"{os.getloadavg()[0]:.2f}",
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+    }
+    if server is not None:
+        found["PostgreSQL"] = _server(server)
+    found["peers"] = ", ".join(_pinned(peer) for peer in sorted(set(peers)))
+    return found
+
+
+def is_busy() -> bool:
+    """Whether others use a good part of the machine."""
+    return os.getloadavg()[0] > (os.cpu_count() or 1) / 2
+
+
+def _server(url: str) -> str:
+    with psycopg.connect(url) as connection:
+        show = [connection.execute(f"show {name}").fetchone() for name in _SETTINGS]
+        release = connection.info.server_version
+    settings = ", ".join(
+        f"{name}={row[0]}" for name, row in zip(_SETTINGS, show, strict=True) if row
+    )
+    return f"{release // 10_000}.{release % 10_000}; {settings}"
+
+
+def _pinned(peer: str) -> str:
+    if peer == "umbel":
+        return f"umbel {version('umbel')}"
+    pins = dict(line.split("==") for line in requirements(peer).read_text().split() if "==" in line)
+    return f"{peer} {pins[peer]}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _memory() -> float:
+    return float(psutil.virtual_memory().total) / 2**30
+
+
+def _system() -> str:
+    return f"{platform.system()} {platform.release()}"

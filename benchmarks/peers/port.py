@@ -1,0 +1,64 @@
+"""What a peer's adapter offers the measurements. It leaves out what the peer has no notion of."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+Job = dict[str, Any]
+"""The one argument of the measured task: about a hundred bytes of JSON."""
+
+URL = os.environ.get("BENCH_URL", "")
+"""The database to work on."""
+KIND = os.environ.get("BENCH_KIND", "async")
+"""What the measured task is: ``async`` or ``sync``."""
+
+
+def job(number: int) -> Job:
+    """A job that says when it was sent, by the clock that all processes of a machine share."""
+    return {
+        "sent": time.monotonic_ns(),
+        "number": number,
+        "user": "user-00012345",
+        "note": "x" * 24,
+    }
+
+
+class Peer:
+    """One peer. ``open`` comes before every other call but ``install`` and ``work``."""
+
+    def install(self) -> None:
+        """Make the tables."""
+
+    async def open(self) -> None:
+        """Connect."""
+
+    async def close(self) -> None:
+        """Part."""
+
+    def send(self, job: Job) -> None:
+        """Publish one job; safe to call from several threads."""
+        raise NotImplementedError
+
+    async def asend(self, job: Job) -> None:
+        """Publish one job."""
+        raise NotImplementedError
+
+    async def bulk(self, jobs: Sequence[Job]) -> None:
+        """Publish many jobs in one call."""
+        raise NotImplementedError
+
+    async def round_trip(self, job: Job) -> None:
+        """Publish one job and wait until its result is here."""
+        raise NotImplementedError
+
+    def work(self) -> None:
+        """Be a worker until told to stop: for peers without a command of their own."""
+        raise NotImplementedError
+
+    @classmethod
+    def offers(cls, call: str) -> bool:
+        """Whether the peer has this call."""
+        return getattr(cls, call) is not getattr(Peer, call)

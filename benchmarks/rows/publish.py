@@ -1,0 +1,42 @@
+"""Publishing: one by one, from sixteen threads together, in bulk."""
+
+from __future__ import annotations
+
+from benchmarks.figures import Measures, known, per_job
+from benchmarks.meters import spent
+from benchmarks.scales import Scale
+from benchmarks.stand import Stand
+
+
+def one_by_one(stand: Stand, scale: Scale) -> Measures | None:
+    return _publish(stand, "one_by_one", scale.publish, scale.publish_seconds)
+
+
+def threads(stand: Stand, scale: Scale) -> Measures | None:
+    return _publish(stand, "threads", scale.publish, scale.publish_seconds)
+
+
+def in_bulk(stand: Stand, scale: Scale) -> Measures | None:
+    return _publish(stand, "in_bulk", scale.bulk, scale.publish_seconds)
+
+
+def _publish(stand: Stand, action: str, jobs: int, seconds: float) -> Measures | None:
+    stand.fresh()
+    place = stand.place
+    ended = place.transactions()
+    with stand.caller(action, jobs=jobs, seconds=seconds) as caller:
+        if not caller.offered:
+            return None
+        before = stand.read()
+        result = caller.go()
+        after = stand.read()
+    done = int(result["jobs"])
+    return known(
+        {
+            "rate": done / result["seconds"],
+            "client": result["cpu"] / done,
+            "server": per_job(0.0, spent(before.server, after.server), done),
+            "transactions": per_job(ended, place.transactions(), done + int(result["warm"])),
+            "log": per_job(before.log, after.log, done),
+        }
+    )

@@ -1,0 +1,158 @@
+"""What Umbel wants to be beside its peers, and whether it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from benchmarks.figures import Measures, best, ratio
+from benchmarks.plan import drain_row
+
+Middle = Callable[[str], Mapping[str, Measures]]
+"""The medians of a row, by system."""
+
+OURS = "umbel"
+_ASYNC = (drain_row("async", 1), drain_row("async", 2))
+_SYNC = (drain_row("sync", 1), drain_row("sync", 2))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One comparison. Of several rows the better counts, for each system."""
+
+    label: str
+    database: str
+    rows: tuple[str, ...]
+    figure: str
+    bound: float
+    high: bool = True
+    """Whether more is better."""
+    theirs: tuple[str, ...] = ()
+    """The peers' rows, where they are others."""
+    peer: str = ""
+    """The one peer to compare with; all if not given."""
+    absolute: bool = False
+    """Whether the bound is for our figure itself."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a target."""
+
+    target: Target
+    ours: float
+    peer: str
+    theirs: float
+
+    @property
+    def ratio(self) -> float:
+        return ratio(self.ours, self.theirs)
+
+    @property
+    def met(self) -> bool:
+        value = self.ours if self.target.absolute else self.ratio
+        return value >= self.target.bound if self.target.high else value <= self.target.bound
+
+
+def _both(label: str, rows: tuple[str, ...], figure: str, bound: float, high: bool) -> list[Target]:
+    return [
+        Target(label=label, database=name, rows=rows, figure=figure, bound=bound, high=high)
+        for name in ("PostgreSQL", "SQLite")
+    ]
+
+
+def _drains() -> list[Target]:
+    pg, lite = "PostgreSQL", "SQLite"
+    coroutines, cost = "drain, async def", "drain, async def: CPU a job"
+    # Huey has no coroutines: its functions in threads are what there is to compare with.
+    return [
+        Target(label=coroutines, database=pg, rows=_ASYNC, figure="rate", bound=1.5),
+        Target(label=coroutines, database=lite, rows=_ASYNC, figure="rate", bound=4, theirs=_SYNC),
+        Target(label=cost, database=pg, rows=_ASYNC, figure="cpu", bound=0.7, high=False),
+        Target(
+            label=cost,
+            database=lite,
+            rows=_ASYNC,
+            figure="cpu",
+            bound=0.7,
+            high=False,
+            theirs=_SYNC,
+        ),
+        Target(
+            label="drain, def, beside PgQueuer's async def",
+            database=pg,
+            rows=_SYNC,
+            figure="rate",
+            bound=1.0,
+            theirs=_ASYNC,
+            peer="pgqueuer",
+        ),
+    ]
+
+
+TARGETS = (
+    *_drains(),
+    *_both("publish, one by one", ("publish, one by one",), "rate", 1.2, True),
+    *_both("publish, 16 threads", ("publish, 16 threads",), "rate", 4, True),
+    *_both("publish, in bulk", ("publish, in bulk",), "rate", 1.2, True),
+    *_both("start of a lone job, p50", ("start of a lone job",), "p50", 0.6, False),
+    *(
+        Target(
+            label="round trip, p50, ms",
+            database=name,
+            rows=("round trip",),
+            figure="p50",
+            bound=5.0,
+            high=False,
+            absolute=True,
+        )
+        for name in ("PostgreSQL", "SQLite")
+    ),
+    *_both("idle: CPU", ("idle",), "cpu", 1.0, False),
+    *_both("idle: memory", ("idle",), "memory", 1.0, False),
+)
+
+
+def judge(middle: Middle) -> list[Verdict]:
+    """The verdict on every target that was measured; without a peer only absolute ones."""
+    found = []
+    for target in TARGETS:
+        figures = _figures(target, middle, target.rows)
+        ours = figures.get(f"{OURS} · {target.database}")
+        if ours is None:
+            continue
+        against = _peers(target, _figures(target, middle, target.theirs or target.rows))
+        leader = best(against, high=target.high)
+        if leader is not None:
+            found.append(Verdict(target, ours, *leader))
+        elif target.absolute:
+            found.append(Verdict(target, ours, "", math.nan))
+    return found
+
+
+def _figures(target: Target, middle: Middle, rows: tuple[str, ...]) -> dict[str, float]:
+    """The better figure of these rows, by system."""
+    found: dict[str, float] = {}
+    for row in rows:
+        for system, measures in middle(row).items():
+            value = cpu(measures) if target.figure == "cpu" else measures.get(target.figure)
+            if value is not None and system.endswith(target.database):
+                better = max if target.high else min
+                found[system] = better(found.get(system, value), value)
+    return found
+
+
+def _peers(target: Target, figures: dict[str, float]) -> dict[str, float]:
+    return {
+        name: value
+        for name, value in figures.items()
+        if not name.startswith(OURS) and name.startswith(target.peer)
+    }
+
+
+def cpu(measures: Measures) -> float | None:
+    """Processor time of worker and server together; None if either is not known."""
+    if "worker" not in measures or "server" not in measures:
+        return None
+    return measures["worker"] + measures["server"]
