@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test check bench docs format servers clean
+.PHONY: run test check simulate bench bench-peers chaos soak fuzz docs format servers clean
 
 run: $(VENV)/.run  ## Umbel in one process on SQLite, with example tasks
 	$(BIN)/python examples/demo/start.py
@@ -18,8 +18,23 @@ check: $(VENV)/.test  ## lint, format, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+simulate: $(VENV)/.test  ## ten thousand runs in virtual time, with faults by seed
+	$(BIN)/python -m umbel.testing.simulation --seeds 10000
+
 bench: $(VENV)/.run  ## what Umbel reaches on this machine
 	$(BIN)/umbel bench
+
+bench-peers: $(VENV)/.test servers  ## Umbel beside its peers; ARGS="--quick" and others
+	$(BIN)/python -m benchmarks $(ARGS)
+
+chaos: $(VENV)/.test  ## real workers under real faults, every promise checked; ARGS="--seconds 600"
+	PYTHONPATH=tests:tests/scenarios $(BIN)/python -m chaos $(ARGS)
+
+soak: $(VENV)/.test  ## steady work, and nothing that grows; ARGS="--hours 8 --report DIR"
+	PYTHONPATH=tests:tests/scenarios $(BIN)/python -m chaos.soak $(ARGS)
+
+fuzz: $(VENV)/.fuzz  ## hostile input, led by coverage, into every decoder; ARGS="--seconds 600"
+	$(BIN)/python tests/fuzz/run.py $(ARGS)
 
 docs: $(VENV)/.docs  ## the documentation as a site, in site/
 	$(BIN)/zensical build
@@ -32,7 +47,7 @@ servers: $(VENV)/.test  ## servers for the tests: those that answer, else starte
 	@$(BIN)/python tests/start_servers.py
 
 clean:  ## remove what the commands above made
-	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .hypothesis benchmarks/.venvs benchmarks/.run
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -44,6 +59,10 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[test,check]'
 	@touch $@ $(VENV)/.run
+
+$(VENV)/.fuzz: tests/fuzz/requirements.txt $(VENV)/.test
+	$(PIP) -r $<
+	@touch $@
 
 $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[docs]'

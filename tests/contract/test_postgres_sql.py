@@ -464,3 +464,43 @@ def awaited(home: Home) -> int:
     with plain() as connection:
         row = connection.execute(f"select count(*) from {home.schema}.job where awaited").fetchone()
         return int(row[0])
+
+
+def test_a_recovery_that_waits_leaves_what_a_living_worker_claimed_meanwhile(home: Home) -> None:
+    """Two recover at once; a worker claims the job between the one and the other."""
+
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            await broker.publish([envelope()])
+            assert await broker.fetch(["q"], Demand(9, 9), OWNER, 0)
+            table = f"{home.schema}.job"
+            with plain() as connection:
+                connection.execute(f"delete from {home.schema}.worker")
+                connection.execute("begin")
+                connection.execute(f"update {table} set state = 'queued', owner = null")
+                late = asyncio.create_task(broker.recover())
+                while not waits_for_a_lock():
+                    await asyncio.sleep(0.01)
+                connection.execute(
+                    f"insert into {home.schema}.worker (incarnation, namespace, entry, name)"
+                    " values ('alive', 'umbel', '{}', 'alive')"
+                )
+                connection.execute(
+                    f"update {table} set state = 'running', owner = 'alive', fence = fence + 1"
+                )
+                connection.execute("commit")
+                assert await late == []
+                found = connection.execute(f"select state, deaths from {table}").fetchone()
+                assert found == ("running", 0)
+
+    asyncio.run(scenario())
+
+
+def waits_for_a_lock() -> bool:
+    """Whether a recovery stands in line for a row."""
+    with plain() as connection:
+        waiting = connection.execute(
+            "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+            " and query like '%orphan%'"
+        ).fetchone()
+    return waiting is not None

@@ -25,6 +25,7 @@ from running import (
 )
 
 from umbel import Handle, Retry, State, Umbel
+from umbel.clock import SystemClock
 from umbel.telemetry import events
 
 Scope = Literal["all", "queue", "task"]
@@ -363,3 +364,27 @@ def test_work_that_waits_because_it_is_paused_is_no_stall(
     with working(app, lease=0.9, stall=0.1, build=with_faults({}, Mortal)):
         beats_pass(app, 10)
     assert not heard.all(events.Stalled)
+
+
+class Wrong(SystemClock):
+    """The clock of an operator's machine that nobody has set."""
+
+    __slots__ = ("by",)
+
+    def __init__(self, by: float) -> None:
+        self.by = by
+
+    def now(self) -> float:
+        return super().now() + self.by
+
+
+@pytest.mark.parametrize("app", ["postgres"], indirect=True)
+@pytest.mark.parametrize("hours", [-5, 5])
+def test_an_operator_whose_clock_is_wrong_sees_the_living(app: Umbel, hours: int) -> None:
+    settings = app.settings
+    theirs = Umbel(settings.broker, namespace=settings.namespace, clock=Wrong(hours * 3600.0))
+    with working(app):
+        confirmed(theirs, pause(theirs, "all"))
+        resume(theirs, "all")
+        assert ask(theirs, lambda operations: operations.health()).ok
+    theirs.close()

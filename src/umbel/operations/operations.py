@@ -153,7 +153,6 @@ class Operations:
 
     async def workers(self) -> list[WorkerView]:
         """Every worker the store believes alive."""
-        now = self._clock.now()
         return [
             WorkerView(
                 name=member.entry.name,
@@ -164,9 +163,9 @@ class Operations:
                 running=member.running,
                 io=member.entry.io,
                 cpu=member.entry.cpu,
-                uptime=max(0.0, now - member.started),
-                silent=max(0.0, now - member.beaten),
-                state=_worker_state(member.stopping, now - member.beaten, member.entry.lease),
+                uptime=max(0.0, member.age),
+                silent=max(0.0, member.silent),
+                state=_worker_state(member.stopping, member.silent, member.entry.lease),
                 epoch=member.epoch,
             )
             for member in await self._registry.members()

@@ -21,6 +21,8 @@ from umbel.router.receiver import Receiver
 from umbel.stores import Control, ControlState, ProgressNote, Records, Registry, WorkerEntry
 from umbel.telemetry import Telemetry, events
 
+_ANY_AGE = -1e9
+
 
 class Backend(msgspec.Struct, frozen=True):
     """One event loop's adapters: where messages move and where things are remembered."""
@@ -84,7 +86,9 @@ class Router:
         await self._backend.registry.enlist(worker)
 
     async def leave(self, incarnation: str) -> None:
-        """End a life in good order."""
+        """End a life in good order, and give back what it was given but never received."""
+        # Whatever its clock says. Else others would find these jobs orphaned and count a death.
+        await self._backend.broker.extend(incarnation, [], older_than=_ANY_AGE)
         await self._backend.registry.leave(incarnation)
 
     async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:

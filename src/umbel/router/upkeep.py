@@ -37,18 +37,20 @@ class Lifeline:
 
     async def look(self) -> list[str]:
         """One round. Returns the ids of jobs that were put back or buried."""
-        now, ended = self._clock.monotonic(), False
+        asked, ended = self._clock.monotonic(), False
         try:
             members = await self._registry.members()
         except Unavailable:
             self._seen = {}
             raise
+        # A beat may have come while the question was on its way: it is seen now, not before.
+        now = self._clock.monotonic()
         seen: dict[str, tuple[int, float]] = {}
         for member in members:
             entry = member.entry
             beat, since = self._seen.get(entry.incarnation, (-1, now))
             seen[entry.incarnation] = (member.beat, since if beat == member.beat else now)
-            if beat == member.beat and now - since > entry.lease:
+            if beat == member.beat and asked - since > entry.lease:
                 await self._end(entry.incarnation, member.beat, entry.name)
                 ended = True
         self._tell_shared_names(members)

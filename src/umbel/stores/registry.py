@@ -31,13 +31,22 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
     entry: WorkerEntry
     beat: int
-    started: float
-    beaten: float
-    """Wall time of the last beat, for people."""
+    age: float
+    """Seconds since it began, by the store's clock."""
+    silent: float
+    """Seconds since its last beat, by the store's clock. For people: beats tell who is dead."""
     running: int = 0
     epoch: int = 0
     """The control epoch it has confirmed: nothing paused up to then is fetched by it."""
     stopping: bool = False
+
+
+def read_entry(text: str) -> WorkerEntry | None:
+    """What a worker said of itself; None in a row that no worker wrote."""
+    try:
+        return msgspec.json.decode(text, type=WorkerEntry)
+    except (ValueError, RecursionError):
+        return None
 
 
 class Registry(Protocol):

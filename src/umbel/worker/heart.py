@@ -24,6 +24,7 @@ from umbel.worker.intake import Intake
 from umbel.worker.life import Life
 
 _CONFIRM_STEP = 0.02
+_NEVER = 1e9
 
 FENCE_AT = 0.75
 """The share of a lease after which a holder without a beat stops itself."""
@@ -100,12 +101,15 @@ class Heart:
         self._thread = threading.Thread(target=self._serve, name="umbel-heart", daemon=True)
         self._trouble = False
         self._beaten: float | None = None
-        self._enlisted = life.incarnation
+        self._last = 0.0
+        self._enlisted = self._asked_for = life.incarnation
         self._beats = 0
         self._control_changed = True
         self._epoch = 0
         self._told_epoch = 0
         self._echo = 0.0
+        self._wall_ahead = clock.now() - clock.monotonic()
+        self._wall_set = float("-inf")
         self._waiting_since: float | None = None
         self._fetched = -1
         self._rebuilt = False
@@ -159,23 +163,31 @@ class Heart:
 
     async def _beat_on(self, intake: Intake) -> None:
         assert self._stop is not None
-        last, fenced = self._clock.monotonic(), False
+        self._last = self._clock.monotonic()
         while not self._stop.is_set():
             began = self._clock.monotonic()
-            beaten = await self._try_to_beat(intake, last)
+            beaten = await self._try_to_beat(intake)
             if beaten:
-                last, fenced = began, False
-                self._beaten = began
-            elif not fenced and self._clock.monotonic() - last > self._lease * FENCE_AT:
-                fenced = True
-                self._body.lost_everything(self._life.incarnation)
+                self._last = self._beaten = began
+            elif self._left() <= 0:
+                self._fence()
             self._watch_the_loop()
-            await self._rest(intake, beaten=beaten)
+            await self._rest(intake, began if beaten else None)
 
-    async def _try_to_beat(self, intake: Intake, last: float) -> bool:
-        left = last + self._lease * FENCE_AT - self._clock.monotonic()
+    def _left(self) -> float:
+        """Seconds until the worker has to stop what it runs, unless a beat gets through."""
+        return self._last + self._lease * FENCE_AT - self._clock.monotonic()
+
+    def _fence(self) -> None:
+        # The next life counts anew from here, which is before it asks to be enlisted: it may be
+        # enlisted, and hold jobs, although the answer to that never came.
+        self._last = self._clock.monotonic()
+        if self._asked_for == self._life.incarnation:
+            self._body.lost_everything(self._life.incarnation)
+
+    async def _try_to_beat(self, intake: Intake) -> bool:
         try:
-            async with asyncio.timeout(max(left, self._lease / 10)):
+            async with asyncio.timeout(max(self._left(), self._lease / 10)):
                 await self._beat(intake)
         except (Unavailable, TimeoutError) as error:
             if not self._trouble:
@@ -194,14 +206,15 @@ class Heart:
         return True
 
     async def _beat(self, intake: Intake) -> None:
-        incarnation, held = self._life.incarnation, self._life.held()
+        incarnation = self._life.incarnation
         if incarnation != self._enlisted:
+            self._asked_for = incarnation
             await intake.enlist(self._body.entry())
             self._enlisted = incarnation
         self._told_epoch = self._body.confirmed_epoch()
         alive = await intake.beat(
             incarnation,
-            running=len(held),
+            running=len(self._life),
             epoch=self._told_epoch,
             stopping=self._body.stopping(),
         )
@@ -210,6 +223,8 @@ class Heart:
             return
         self._beats += 1
         thorough = self._beats % 3 == 1
+        # Asked for only now: the beat may have taken long, and jobs have come meanwhile.
+        held = [lease for lease in self._life.held() if lease.owner == incarnation]
         if held or thorough:
             await self._extend(intake, incarnation, held)
         if held:
@@ -224,29 +239,47 @@ class Heart:
             await self._watch_for_stall(intake)
 
     async def _extend(self, intake: Intake, incarnation: str, held: list[Lease]) -> None:
-        lost = await intake.extend(incarnation, held, self._lease)
+        lost = await intake.extend(incarnation, held, self._unseen_after())
         # What was settled while we asked is gone for a good reason.
         still_held = set(self._life.held())
         gone = [lease for lease in lost if lease in still_held]
         if gone:
             self._body.lost_some(gone)
 
-    async def _rest(self, intake: Intake, *, beaten: bool) -> None:
+    def _unseen_after(self) -> float:
+        """Seconds after which a claim that is not held was never received.
+
+        Claims are stamped with wall time. One that was set makes them look older than they are, so
+        for a lease nothing is given back: after that, what has not arrived never will.
+        """
+        now = self._clock.monotonic()
+        ahead = self._clock.now() - now
+        if abs(ahead - self._wall_ahead) > self._lease / 20:
+            self._wall_ahead, self._wall_set = ahead, now
+        return self._lease if now - self._wall_set > self._lease else _NEVER
+
+    async def _rest(self, intake: Intake, beaten: float | None) -> None:
         """Until the next beat is due, control changes, or the heart is stopped."""
         assert self._stop is not None
-        if not beaten:
-            await _first_of(self._stop.wait(), asyncio.sleep(self._lease / 10))
+        if beaten is None:
+            wait = min(self._lease / 10, max(self._left(), self._lease / 100))
+            await _first_of(self._stop.wait(), asyncio.sleep(wait))
             return
         if self._told_epoch < self._epoch:  # somebody waits for our word that a pause holds
             await _first_of(self._stop.wait(), asyncio.sleep(_CONFIRM_STEP))
             return
+        # Counted from before the last beat, however long that took; and the clock decides, not
+        # the server, whose answer may not come.
+        due = beaten + self._lease / 3 - self._clock.monotonic()
         try:
-            await _first_of(self._stop.wait(), self._wait_for_control(intake))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due):
+                    await _first_of(self._stop.wait(), self._wait_for_control(intake, due))
         except Unavailable:
-            await asyncio.sleep(self._lease / 10)
+            await asyncio.sleep(min(self._lease / 10, max(due, 0)))
 
-    async def _wait_for_control(self, intake: Intake) -> None:
-        if await intake.control_changed(self._lease / 3):
+    async def _wait_for_control(self, intake: Intake, wait: float) -> None:
+        if await intake.control_changed(max(wait, 0)):
             self._control_changed = True
 
     async def _watch_for_stall(self, intake: Intake) -> None:

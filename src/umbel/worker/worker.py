@@ -15,12 +15,13 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import anyio
 
 from umbel.brokers import Demand
 from umbel.clock import Clock
+from umbel.errors import Unavailable
 from umbel.messages import (
     BodyCodec,
     Cancelled,
@@ -191,7 +192,7 @@ class Worker:
         self._abandon()
         self._progress.stop()
         # After a lease length without the server everything is lost anyway, and put back by others.
-        with anyio.move_on_after(self._options.lease):
+        with anyio.move_on_after(self._options.lease), suppress(Unavailable):
             await self._settler.finish()
             self._leaving = True
             await self._intake.leave(self._life.incarnation)

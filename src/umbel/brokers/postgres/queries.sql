@@ -326,18 +326,23 @@ select (select array_agg(place) from sent where id not in (select id from back))
 -- Running jobs whose owner is not enlisted go back to their queue with the death counted, or are
 -- buried when they were to blame for one too many: umbel.resilience.judge, in SQL. Locked in
 -- order, so of several that recover at once one gets all jobs of an owner. Answers their ids.
-with orphan as materialized (
-  select id, owner, deaths,
+with dead as materialized (
+  select id, owner, fence from $schema.job j
+  where namespace = %(namespace)s and state = 'running'
+    and not exists (select 1 from $schema.worker w where w.incarnation = j.owner)
+),
+-- Compared with what was dead: a living worker may have claimed it while its lock was waited for,
+-- and then PostgreSQL does not ask again whether the owner is enlisted.
+orphan as materialized (
+  select j.id, j.owner, deaths,
          (case when jsonb_typeof(attempts) <> 'array' then '[]'
                when jsonb_array_length(attempts) < 100 then attempts
                else attempts - 0 end) || jsonb_build_object(
            'number', attempt, 'worker', worker, 'started', date_part('epoch', claimed),
            'finished', date_part('epoch', statement_timestamp()), 'ended', 'lost',
            'reason', 'its worker died or lost touch') as attempts
-  from $schema.job j
-  where namespace = %(namespace)s and state = 'running'
-    and not exists (select 1 from $schema.worker w where w.incarnation = j.owner)
-  order by owner, seq for update of j
+  from dead d join $schema.job j on j.id = d.id and j.owner = d.owner and j.fence = d.fence
+  order by j.owner, seq for update of j
 ),
 judged as (
   select id, deaths + 1 as deaths, attempts,

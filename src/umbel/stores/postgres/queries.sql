@@ -138,8 +138,8 @@ returning beat
 
 -- name: members
 -- All living workers.
-select entry::text, beat, date_part('epoch', started), date_part('epoch', beaten), running, epoch,
-       stopping
+select entry::text, beat, date_part('epoch', statement_timestamp() - started),
+       date_part('epoch', statement_timestamp() - beaten), running, epoch, stopping
 from $schema.worker where namespace = %(namespace)s order by name, started
 
 -- name: remove_member

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
-
-import msgspec
 
 from umbel.clock import Clock
 from umbel.drivers.postgres import Database, Row, document
-from umbel.stores.registry import Member, WorkerEntry
-
-_entry = msgspec.json.Decoder(WorkerEntry).decode
+from umbel.stores.registry import Member, WorkerEntry, read_entry
 
 
 class PostgresRegistry:
@@ -34,7 +31,7 @@ class PostgresRegistry:
         return bool(rows)
 
     async def members(self) -> list[Member]:
-        return [_member(*row) for row in await self._rows("members")]
+        return _members(await self._rows("members"))
 
     async def remove(self, incarnation: str, beat: int) -> bool:
         return bool(await self._rows("remove_member", incarnation=incarnation, beat=beat))
@@ -49,15 +46,17 @@ class PostgresRegistry:
         return await self._database.rows(self._sql[query], {"namespace": self._namespace, **values})
 
 
-def _member(
-    entry: str, beat: int, started: float, beaten: float, running: int, epoch: int, stopping: bool
-) -> Member:
-    return Member(
-        entry=_entry(entry),
-        beat=beat,
-        started=started,
-        beaten=beaten,
-        running=running,
-        epoch=epoch,
-        stopping=stopping,
-    )
+def _members(rows: Iterable[Any]) -> list[Member]:
+    return [
+        Member(
+            entry=entry,
+            beat=beat,
+            age=age,
+            silent=silent,
+            running=running,
+            epoch=epoch,
+            stopping=stopping,
+        )
+        for text, beat, age, silent, running, epoch, stopping in rows
+        if (entry := read_entry(text)) is not None
+    ]

@@ -91,7 +91,7 @@ where incarnation = :incarnation
 
 -- name: members
 -- All living workers.
-select entry, beat, started, beaten, running, epoch, stopping from worker
+select entry, beat, :now - started, :now - beaten, running, epoch, stopping from worker
 where namespace = :namespace order by name, started
 
 -- name: remove_member

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -10,11 +11,9 @@ import msgspec
 from umbel.clock import Clock
 from umbel.drivers.queries import load
 from umbel.drivers.sqlite import Database
-from umbel.stores.registry import Member, WorkerEntry
+from umbel.stores.registry import Member, WorkerEntry, read_entry
 
 SQL = load("umbel.stores.sqlite", "queries.sql")
-
-_entry = msgspec.json.Decoder(WorkerEntry).decode
 
 
 class SqliteRegistry:
@@ -40,9 +39,11 @@ class SqliteRegistry:
         return touched == 1
 
     async def members(self) -> list[Member]:
+        here = {"namespace": self._namespace, "now": self._clock.now()}
+
         def read(connection: sqlite3.Connection) -> list[Member]:
-            rows = connection.execute(SQL["members"], {"namespace": self._namespace})
-            return [_member(*row) for row in rows]
+            rows = connection.execute(SQL["members"], here)
+            return _members(rows)
 
         return await self._database.run(read)
 
@@ -60,15 +61,17 @@ class SqliteRegistry:
         return await self._database.run(lambda c: c.execute(SQL[query], row).rowcount)
 
 
-def _member(
-    entry: str, beat: int, started: float, beaten: float, running: int, epoch: int, stopping: int
-) -> Member:
-    return Member(
-        entry=_entry(entry),
-        beat=beat,
-        started=started,
-        beaten=beaten,
-        running=running,
-        epoch=epoch,
-        stopping=bool(stopping),
-    )
+def _members(rows: Iterable[Any]) -> list[Member]:
+    return [
+        Member(
+            entry=entry,
+            beat=beat,
+            age=age,
+            silent=silent,
+            running=running,
+            epoch=epoch,
+            stopping=bool(stopping),
+        )
+        for text, beat, age, silent, running, epoch, stopping in rows
+        if (entry := read_entry(text)) is not None
+    ]

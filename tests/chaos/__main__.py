@@ -1,0 +1,93 @@
+"""``python -m chaos``: real workers under real faults, and a check of everything they did."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from chaos.places import NotHere, Place, open_place
+from chaos.planted import PLANTS
+from chaos.running import Outcome, Plan, run
+
+_SHOWN = 5
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
+    names = [options.only] if options.only else ["sqlite", "postgres"]
+    worst = 0
+    for name in names:
+        words = tuple(options.faults.split(",")) if options.faults else ()
+        plan = Plan(options.seconds, seed, options.plant or "", words, _say)
+        _say(f"{name}: {options.seconds:g} s of chaos, seed {seed}")
+        folder = Path(tempfile.mkdtemp(prefix="umbel-chaos-"))
+        try:
+            with open_place(name, seed) as place:
+                outcome = run(place, folder, plan)
+                _report(place, outcome, folder, _repeat(options, name, seed))
+        except NotHere as error:
+            _say(f"  {error}")
+            continue
+        finally:
+            if options.keep:
+                shutil.copytree(folder, Path(options.keep) / name, dirs_exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+        worst = max(worst, 1 if outcome.violations else 0)
+    return worst
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=90.0, help="of faults, on each database")
+    parser.add_argument("--seed", type=int, help="which faults come when")
+    parser.add_argument("--only", choices=["sqlite", "postgres"])
+    parser.add_argument("--plant", choices=PLANTS, help="run workers with this bug")
+    parser.add_argument("--faults", metavar="WORD,…", help="only those with such a word in them")
+    parser.add_argument("--keep", metavar="DIR", help="keep diaries and logs there")
+    return parser
+
+
+def _repeat(options: argparse.Namespace, database: str, seed: int) -> str:
+    command = f'make chaos ARGS="--only {database} --seconds {options.seconds:g} --seed {seed}'
+    for name in ("plant", "faults"):
+        value = getattr(options, name)
+        command += f" --{name} {value}" if value else ""
+    return f'{command}"'
+
+
+def _report(place: Place, outcome: Outcome, folder: Path, repeat: str) -> None:
+    if place.without:
+        _say(f"  {place.without}")
+    if place.disk is not None:
+        _say(f"  the full disk was {place.disk.what}")
+    faults = ", ".join(f"{name} {times}" for name, times in sorted(outcome.faults.items()))
+    _say(f"  faults: {outcome.faults.total()} ({faults})")
+    _say("  " + ", ".join(f"{name} {count}" for name, count in outcome.figures.items()))
+    if outcome.drained is not None:
+        _say(f"  everything ended {outcome.drained:.0f} s after the last fault")
+    _say(f"  violations: {len(outcome.violations)}")
+    for job, what in outcome.violations[:_SHOWN]:
+        _say(f"  VIOLATION {what}")
+        _say(outcome.story.jobs[job].told() if job else _last_words(folder))
+    if outcome.violations:
+        _say(f"  to repeat: {repeat}")
+        _say("  (the faults and jobs are the same; the moments at which they meet are not)")
+
+
+def _last_words(folder: Path) -> str:
+    """What processes said last that is no log line: why they ended."""
+    lines = (folder / "processes.log").read_text(errors="replace").splitlines()
+    return "\n".join(f"    {line}" for line in lines if not line.startswith("{"))[-2000:]
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Bugs to plant in workers, so that the checker can show that it finds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from umbel.drivers import queries
+from umbel.messages import Lease, Settlement, Succeeded
+from umbel.router import Router
+
+PLANTS = ("fence", "record", "pause")
+
+
+def plant(name: str) -> None:
+    """Spoil this process. The adapters must not have been loaded yet."""
+    {"fence": _no_fence, "record": _lost_records, "pause": _no_pause}[name]()
+
+
+def _no_fence() -> None:
+    """Outcomes are taken from anybody who ever held the job: no look at owner and fence."""
+    names = ("finish", "delete_leased", "again")
+    _spoil(names, r"and (j\.)?owner = (:owner|s\.owner)", "")
+    _spoil(names, r"and (j\.)?fence = (:fence|s\.fence)", "")
+
+
+def _no_pause() -> None:
+    """Claims do not look whether anything is paused."""
+    _spoil(("claim", "pauses"), r"(pause( p)?\s+where)", r"\1 1 = 0 and")
+
+
+def _lost_records() -> None:
+    """One success in eight is acknowledged, but leaves no record."""
+    plain = Router.settle
+
+    async def settle(self: Router, settlements: Sequence[Settlement]) -> list[Lease]:
+        return await plain(self, [_forget_some(settlement) for settlement in settlements])
+
+    Router.settle = settle  # type: ignore[method-assign]
+
+
+def _forget_some(settlement: Settlement) -> Settlement:
+    unlucky = int(settlement.lease.job[-2:], 16) % 8 == 0
+    if unlucky and isinstance(settlement.outcome, Succeeded):
+        return replace(settlement, keep=False)
+    return settlement
+
+
+def _spoil(names: Sequence[str], pattern: str, by: str) -> None:
+    """Change the text of the brokers' queries of these names, as they are loaded from now on."""
+    plain: Callable[[str, str], dict[str, str]] = queries.load
+
+    def load(package: str, filename: str) -> dict[str, str]:
+        found = plain(package, filename)
+        if not package.startswith("umbel.brokers"):
+            return found
+        spoilt = {name: re.sub(pattern, by, found[name]) for name in names if name in found}
+        if all(found[name] == text for name, text in spoilt.items()):
+            raise RuntimeError(f"nothing to spoil: {pattern} is in none of {names} of {package}")
+        return found | spoilt
+
+    queries.load = load
+    for module in ("umbel.brokers.sqlite.rows", "umbel.drivers.postgres.home"):
+        _use(module, load)
+
+
+def _use(module: str, load: Callable[[str, str], dict[str, str]]) -> None:
+    """Modules that have it by name already."""
+    import importlib
+
+    loaded = importlib.import_module(module)
+    if hasattr(loaded, "load"):
+        loaded.load = load  # type: ignore[attr-defined]
+    known: dict[str, str] | None = getattr(loaded, "SQL", None)
+    if known is not None:
+        known |= load("umbel.brokers.sqlite", "queries.sql")

@@ -1,0 +1,159 @@
+"""One chaos run on one database: work and faults for a while, then peace, then the check."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from desk import Desk
+
+from chaos.audit import Audit
+from chaos.crew import Crew
+from chaos.diary import Diary, read
+from chaos.faults import Deck
+from chaos.peace import PEACE, Peace
+from chaos.places import Place
+from chaos.rules import Violation, broken
+from chaos.story import Story, between, resumed_at
+from processes import until
+from umbel import State
+
+
+@dataclass
+class Outcome:
+    """What came of a run."""
+
+    story: Story
+    faults: Counter[str]
+    violations: list[Violation]
+    seconds: float
+    drained: float | None
+    """Seconds from the last fault until nothing was left to do; None when that never came."""
+    figures: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run."""
+
+    seconds: float
+    seed: int
+    plant: str = ""
+    faults: tuple[str, ...] = ()
+    """Words of the faults to draw from; all when empty."""
+    progress: Callable[[str], None] = print
+
+
+def run(place: Place, folder: Path, plan: Plan) -> Outcome:
+    """Chaos, peace, check."""
+    (folder / "diaries").mkdir()
+    audit = Audit(place.url)
+    audit.put_up()
+    diary = Diary(folder / "diaries", "chaos-")
+    desk = Desk(place.url)
+    crew = Crew(
+        folder,
+        diary,
+        place.urls,
+        one_clock=place.server is None,
+        plant=plan.plant,
+        poison=plan.seconds >= 60,
+        seed=plan.seed,
+    )
+    deck = Deck(crew, place, desk, diary, seed=plan.seed, only=plan.faults)
+    try:
+        _begin(crew, desk)
+        _rage(crew, deck, plan)
+        began = time.monotonic()
+        deck.undo(all_of_it=True)
+        place.get_up()
+        drained = Peace(crew, desk, audit, diary).kept(ahead=deck.ahead)
+        took = time.monotonic() - began if drained else None
+        records = desk.records()
+    finally:
+        crew.end()
+        desk.close()
+    entries = audit.entries()
+    (folder / "audit.json").write_bytes(b"\n".join(map(msgspec.json.encode, entries)))
+    story = Story(read(folder / "diaries"), entries, records, audit.fences(), audit.business())
+    violations = broken(story)
+    counts = figures(story)
+    if not counts["starts"]:
+        violations.append(("", "nothing ran: this has proved nothing"))
+    if not drained:
+        violations.append(("", f"not everything came to an end within {PEACE:g} s of peace"))
+    return Outcome(story, deck.done, violations, plan.seconds, took, counts)
+
+
+def _begin(crew: Crew, desk: Desk) -> None:
+    for number, worker in enumerate(crew.workers):
+        worker.release = ("old", "new")[number % 2]
+    for member in crew.everybody:
+        crew.start(member)
+
+    def all_enlisted() -> bool:
+        crew.reap()
+        return len(desk.workers()) >= len(crew.workers)
+
+    until(all_enlisted, "the crew to enlist")
+
+
+def _rage(crew: Crew, deck: Deck, plan: Plan) -> None:
+    pick = random.Random(plan.seed + 1)
+    due = told = time.monotonic()
+    end = due + plan.seconds
+    while (now := time.monotonic()) < end:
+        deck.undo()
+        if now >= due:
+            deck.strike()
+            due = now + pick.uniform(0.4, 1.1)
+        if now - told > 10:
+            told = now
+            plan.progress(f"  {end - now:4.0f} s to go, {deck.done.total()} faults so far")
+        crew.reap()
+        time.sleep(0.05)
+
+
+def figures(story: Story) -> dict[str, int]:
+    """The counts of a run."""
+    jobs = story.jobs.values()
+    known = [job for job in jobs if any(entry.what == "published" for entry in job.entries)]
+    states = Counter(record.state for record in story.records)
+    return {
+        "jobs": len(known),
+        "rolled back or refused": sum(
+            bool(j.answers & {"rolled back", "not published"}) for j in jobs
+        ),
+        "answers lost": sum(j.answers == {"unsure"} or not j.answers for j in jobs),
+        "claims": sum(len(job.leases) for job in jobs),
+        "starts": sum(len(job.runs) for job in jobs),
+        "redeliveries": sum(max(0, len(job.runs) - 1) for job in jobs),
+        "outcomes refused": sum(1 for _ in story.of("refused")),
+        "lives ended by others": _ended_lives(story),
+        "deaths": sum(record.deaths for record in story.records),
+        "succeeded": states[State.SUCCEEDED],
+        "buried": states[State.BURIED],
+        "cancelled": states[State.CANCELLED],
+        "expired": states[State.EXPIRED],
+        "replayed": sum(job.replayed for job in jobs),
+        "pauses confirmed": _confirmed_pauses(story),
+    }
+
+
+def _confirmed_pauses(story: Story) -> int:
+    """Pauses that at least one worker confirmed before they were over."""
+    pauses = [
+        between(story.entries, entry.seq, resumed_at(story.entries, entry))
+        for entry in story.entries
+        if entry.what == "paused"
+    ]
+    return sum(any(entry.what == "confirmed" for entry in during) for during in pauses)
+
+
+def _ended_lives(story: Story) -> int:
+    return sum(entry.what == "ended" for entry in story.entries)

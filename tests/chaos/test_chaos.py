@@ -1,0 +1,62 @@
+"""A short chaos and a short soak: no promise is broken, and what is planted is found."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chaos import __main__ as chaos
+from chaos import soak
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_no_promise_is_broken_under_faults(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = chaos.main(["--only", database, "--seconds", "18", "--seed", "7"])
+    said = capsys.readouterr().out
+    if "not run:" in said:
+        pytest.skip(said.splitlines()[-1].strip())
+    with capsys.disabled():
+        print(f"\n{said}", end="")
+    assert not failed, said
+
+
+@pytest.mark.parametrize(
+    ("plant", "faults", "seconds", "rule"),
+    [
+        ("fence", "frozen", "14", "no (outcome under an old fence|two runs of coroutines overlap)"),
+        ("record", "cancelled", "6", "nothing is lost"),
+        ("pause", "paused", "8", "nothing is claimed by who confirmed a pause"),
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: str, faults: str, seconds: str, rule: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["--only", "sqlite", "--seed", "3", "--seconds", seconds, "--faults", faults]
+    failed = chaos.main([*run, "--plant", plant])
+    said = capsys.readouterr().out
+    assert failed, said
+    assert re.search(f"VIOLATION {rule}", said), said
+    assert f"--seed 3 --plant {plant} --faults {faults}" in said
+
+
+def test_nothing_grows_under_steady_work(capsys: pytest.CaptureFixture[str]) -> None:
+    leaks = soak.main(["--minutes", "0.6"])
+    said = capsys.readouterr().out
+    assert not leaks, said
+
+
+@pytest.mark.parametrize(("leak", "series"), [("memory", "memory, MB"), ("connection", "files")])
+def test_a_planted_leak_is_found(
+    leak: str, series: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    leaks = soak.main(["--minutes", "0.4", "--only", "sqlite", "--leak", leak])
+    said = capsys.readouterr().out
+    assert leaks, said
+    found = [line for line in said.splitlines() if line.endswith("LEAKS")]
+    assert any(f"worker 0 {series}" in line for line in found), said
+    assert not any("publisher" in line for line in found), said
