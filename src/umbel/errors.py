@@ -55,7 +55,7 @@ class BadMessage(UmbelError, ValueError):
     """Bytes from outside cannot be read as a message. ``field`` names the part that is wrong."""
 
     def __init__(self, field: str, why: str, *, unsupported: bool = False) -> None:
-        self.field = _readable(field, 100) or '""'
+        self.field = _readable(field, 100) if field.strip() else repr(field)
         super().__init__(f"{self.field}: {_readable(why, 800)}")
         self.unsupported = unsupported
         """The type asked for has no wire form, whatever the value."""

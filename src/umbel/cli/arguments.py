@@ -49,7 +49,7 @@ def _object(text: str | None) -> dict[str, Any]:
         return {}
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise click.UsageError(f"--kwargs: not a JSON object: {error}") from None
     return found
 
@@ -57,7 +57,7 @@ def _object(text: str | None) -> dict[str, Any]:
 def _word(text: str) -> Word:
     try:
         return Word(text, msgspec.json.decode(text))
-    except (msgspec.MsgspecError, UnicodeEncodeError):
+    except (msgspec.MsgspecError, RecursionError):
         return Word(text, text)
 
 
@@ -132,10 +132,17 @@ def as_event(name: str, call: Call, options: dict[str, Any], now: float) -> byte
     }
     for option, attribute in (("delay", "notbefore"), ("expires", "expiry")):
         if option in options:
-            event[attribute] = _rfc3339(now + options[option])
+            event[attribute] = _later(now, option, options[option])
     if "unique" in options:
         event["uniquekey"] = options["unique"]
     return msgspec.json.encode(event)
+
+
+def _later(now: float, option: str, seconds: float) -> str:
+    try:
+        return _rfc3339(now + seconds)
+    except (ValueError, OverflowError, OSError):
+        raise click.UsageError(f"--{option} {seconds:g}: no calendar has that day.") from None
 
 
 def _rfc3339(moment: float) -> str:

@@ -6,10 +6,11 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
-from umbel.cli.errors import tell, tell_usage
+from umbel.cli.errors import FAILED, tell, tell_failure, tell_usage
 from umbel.cli.frame import Frame
 from umbel.errors import UmbelError
 
@@ -102,13 +103,18 @@ def cli(ctx: click.Context, address: str | None) -> None:
 
 def main() -> None:
     """The command line; ends the process with its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open to the end
     sys.exit(run(sys.argv[1:]))
 
 
 def run(words: Sequence[str]) -> int:
     """Run one command; returns its exit code. Nothing but a bug comes out as a traceback."""
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
+    stdout = sys.stdout
     try:
+        _check(words)
         code = cli.main(list(words), prog_name="umbel", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
@@ -120,6 +126,30 @@ def run(words: Sequence[str]) -> int:
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone (``umbel jobs list | head``): nothing to tell anybody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
         return 0
+    except SystemExit:
+        if sys.stdout is stdout:
+            raise
+        _write_no_more()  # click noticed it first, and has put a quiet stream there
+        return 0
+    except OSError as error:
+        _write_no_more()
+        tell_failure(error, as_json=as_json)
+        return FAILED
     return code if isinstance(code, int) else 0
+
+
+def _check(words: Sequence[str]) -> None:
+    """Refuse words that nothing could store or print. Raises UsageError."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise click.UsageError(f"{ascii(word)[:80]} is not text in UTF-8.") from None
+
+
+def _write_no_more() -> None:
+    """What is still in the buffer goes nowhere, so that Python does not try it again."""
+    with suppress(OSError):  # a stream without a file has nothing to try
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

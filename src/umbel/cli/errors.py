@@ -45,6 +45,11 @@ def tell(error: UmbelError, *, as_json: bool) -> int:
     return code
 
 
+def tell_failure(error: OSError, *, as_json: bool) -> None:
+    """Print that the system refused something, such as writing to a full disk."""
+    _print(type(error).__name__, error.strerror or str(error), FAILED, as_json)
+
+
 def tell_usage(error: click.ClickException, *, as_json: bool) -> int:
     """Print what is wrong with a command to stderr; returns the exit code."""
     if isinstance(error, AppError | Failure):
@@ -59,6 +64,7 @@ def tell_usage(error: click.ClickException, *, as_json: bool) -> int:
 
 
 def _print(kind: str, message: str, code: int, as_json: bool, details: str = "") -> None:
+    message = message.encode("utf-8", "backslashreplace").decode()
     if as_json:
         told: dict[str, Any] = {"type": kind, "message": message, "exit_code": code}
         if details:

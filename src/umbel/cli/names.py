@@ -40,9 +40,11 @@ async def full_id(operations: Operations, given: str) -> str:
     Raises:
         UnknownJob: none has it, or several have.
     """
-    given = given.strip().lower()
+    given = given.strip()
     if len(given) >= _WHOLE - 4:
-        return given
+        # Ours are lower case; a row that somebody else wrote may have any other.
+        return given if await _exists(operations, given) else given.lower()
+    given = given.lower()
     if len(given) < _SHORTEST:
         raise UnknownJob(f"{given!r}: give at least {_SHORTEST} letters of a job's id")
     recent = [record.id for record in await operations.jobs(JobFilter(limit=_RECENT))]
@@ -53,3 +55,11 @@ async def full_id(operations: Operations, given: str) -> str:
         raise UnknownJob(f"no job {given}… among the {_RECENT:,} newest; give its whole id")
     some = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
     raise UnknownJob(f"{given!r} fits {len(found)} jobs: {some}; give more of it")
+
+
+async def _exists(operations: Operations, job: str) -> bool:
+    try:
+        await operations.job(job)
+    except UnknownJob:
+        return False
+    return True

@@ -22,8 +22,8 @@ class Address(click.ParamType[tuple[str, int]]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, int]:
         host, _, port = str(value).rpartition(":")
-        if not port.isdecimal() or int(port) > 65_535:
-            self.fail(f"{value!r}: give an address such as 127.0.0.1:8081", param, ctx)
+        if not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
+            self.fail(f"{value!r:.80}: give an address such as 127.0.0.1:8081", param, ctx)
         return host.strip("[]") or "127.0.0.1", int(port)
 
 

@@ -90,6 +90,10 @@ class Settings:
 
 def _parsed(variable: str, text: str, like: Any) -> Any:
     try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{variable}={text!a}: give text in UTF-8") from None
+    try:
         return msgspec.convert(text, type(like), strict=False)
     except msgspec.ValidationError:
         kind = "a whole number" if isinstance(like, int) else "a number"
@@ -97,7 +101,10 @@ def _parsed(variable: str, text: str, like: Any) -> Any:
 
 
 def _check_url(name: str, url: str) -> None:
-    scheme = urlsplit(url).scheme
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError:  # a bracket that is never closed
+        scheme = ""
     if url and scheme not in SCHEMES:
         raise ConfigurationError(
             f"{name}={url!r}: give a URL such as sqlite:///umbel.db or"

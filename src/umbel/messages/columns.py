@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -11,6 +11,9 @@ from umbel.messages.leases import Attempt, Failure
 MALFORMED = "malformed"
 """The header that says which column of a hand-written row cannot be read."""
 
+# Below nothing, a section would be tried again as good as for ever.
+Counts = dict[str, Annotated[int, msgspec.Meta(ge=0)]]
+
 T = TypeVar("T")
 
 
@@ -18,8 +21,8 @@ def read_headers(headers: str, sections: str = "{}") -> dict[str, str]:
     """Headers as text to text; when a column cannot be read, only the word that says so."""
     if headers == "{}" and sections == "{}":
         return {}
-    if _read(sections, dict[str, int], None) is None:
-        return {MALFORMED: "sections: must be an object of numbers"}
+    if _read(sections, Counts, None) is None:
+        return {MALFORMED: "sections: must be an object of counts"}
     found = _read(headers, dict[str, Any], None)
     if found is None:
         return {MALFORMED: "headers: must be an object"}
@@ -42,7 +45,7 @@ def plain_headers(found: dict[str, Any]) -> dict[str, str]:
 
 def read_sections(text: str) -> dict[str, int]:
     """How often each retry section has failed."""
-    return {} if text == "{}" else _read(text, dict[str, int], {})
+    return {} if text == "{}" else _read(text, Counts, {})
 
 
 def read_attempts(text: str) -> tuple[Attempt, ...]:

@@ -27,6 +27,8 @@ _KNOWN = frozenset(
     | {"data", "data_base64", "namespace", "queue", "kind", "priority", "notbefore", "expiry"}
     | {"attempt", "maxdeaths", "uniquekey", "onconflict", "traceparent"}
 )
+_ATTRIBUTES = 65_536
+"""Characters that attributes of the sender's own may have together: every fetch carries them."""
 _KINDS = ("", "io", "cpu")
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _CONFLICTS = ("raise", "return", "replace")
@@ -56,7 +58,7 @@ def write(envelope: Envelope) -> bytes:
         "attempt": envelope.attempt,
         "maxdeaths": envelope.max_deaths,
     }
-    if envelope.body.content_type == JSON:
+    if _is_json(envelope.body):
         event["data"] = msgspec.Raw(envelope.body.data)
     else:
         event["data_base64"] = base64.b64encode(envelope.body.data).decode()
@@ -65,7 +67,7 @@ def write(envelope: Envelope) -> bytes:
         "notbefore": None if envelope.not_before is None else _to_rfc3339(envelope.not_before),
         "expiry": None if envelope.expires is None else _to_rfc3339(envelope.expires),
         "uniquekey": envelope.unique,
-        "onconflict": envelope.on_conflict if envelope.unique is not None else None,
+        "onconflict": envelope.on_conflict if envelope.on_conflict != "raise" else None,
         "traceparent": envelope.traceparent,
     }
     event.update((name, value) for name, value in optional.items() if value is not None)
@@ -120,14 +122,21 @@ def _envelope(event: dict[str, Any]) -> Envelope:
 
 def _headers(event: dict[str, Any]) -> dict[str, str]:
     found = {name: value for name, value in event.items() if name not in _KNOWN}
-    if MALFORMED in found:
-        raise BadMessage(MALFORMED, "is a name of our own; call the attribute something else")
     for name, value in found.items():
-        if not name or len(name) > 255 or "\x00" in name:
-            raise BadMessage(name, "an attribute's name has 1 to 255 characters, none of them NUL")
-        if isinstance(value, str) and "\x00" in value:
-            raise BadMessage(name, "must not hold the character NUL")
-    return plain_headers(found)
+        _check_attribute(name, value)
+    headers = plain_headers(found)
+    if sum(map(len, (*headers, *headers.values()))) > _ATTRIBUTES:
+        raise BadMessage("body", f"more than {_ATTRIBUTES:,} characters in further attributes")
+    return headers
+
+
+def _check_attribute(name: str, value: Any) -> None:
+    if name == MALFORMED:
+        raise BadMessage(name, "is a name of our own; call the attribute something else")
+    if not name or len(name) > 255 or "\x00" in name:
+        raise BadMessage(name, "an attribute's name has 1 to 255 characters, none of them NUL")
+    if isinstance(value, str) and "\x00" in value:
+        raise BadMessage(name, "must not hold the character NUL")
 
 
 def _id(event: dict[str, Any]) -> str:
@@ -151,15 +160,29 @@ def _body(event: dict[str, Any]) -> Body:
     if "data_base64" in event:
         if "data" in event:
             raise BadMessage("data_base64", "is there beside data; send one of them")
-        try:
-            return Body(content_type, base64.b64decode(event["data_base64"], validate=True))
-        except (TypeError, ValueError):  # binascii.Error is a ValueError
-            raise BadMessage("data_base64", "must be text in base64") from None
+        return Body(content_type, _from_base64(event["data_base64"]))
     if "data" not in event:
         raise BadMessage("data", 'is missing; a command carries {"args": [...], "kwargs": {...}}')
     if content_type.partition(";")[0].strip() != JSON:
         raise BadMessage("data", f"must be data_base64 when datacontenttype is {content_type}")
     return Body(JSON, msgspec.json.encode(event["data"]))
+
+
+def _from_base64(text: Any) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError):  # binascii.Error is a ValueError
+        raise BadMessage("data_base64", "must be text in base64") from None
+
+
+def _is_json(body: Body) -> bool:
+    """Whether it can be written as ``data`` and read again as the very same bytes."""
+    if body.content_type != JSON:
+        return False
+    try:
+        return msgspec.json.encode(msgspec.json.decode(body.data)) == body.data
+    except (ValueError, RecursionError):
+        return False
 
 
 _REQUIRED = object()

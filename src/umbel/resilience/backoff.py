@@ -8,7 +8,6 @@ import msgspec
 
 from umbel.errors import ConfigurationError
 
-
 _LONGEST = 10_000_000_000.0
 """Seconds, some three centuries: beyond that, databases refuse the moment."""
 
@@ -35,7 +34,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
                 given = f"{name}={getattr(self, name)!r:.80}"
                 raise ConfigurationError(f"{given}: give seconds, 0 to {_LONGEST:.0f}")
         if not 1 <= self.factor < float("inf"):
-            raise ConfigurationError(f"factor={self.factor!r:.80}: give 1 (steady) or more (growing)")
+            given = f"factor={self.factor!r:.80}"
+            raise ConfigurationError(f"{given}: give 1 (steady) or more (growing)")
         if not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"jitter={self.jitter!r:.80}: give a share from 0 to 1")
 

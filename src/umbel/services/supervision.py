@@ -70,9 +70,7 @@ class _Trouble:
         return min(_WAITS.delay(self._tries, self._service), self._longest)
 
 
-async def keep_running(
-    service: Service, telemetry: Telemetry, longest: float = _WAITS.cap
-) -> None:
+async def keep_running(service: Service, telemetry: Telemetry, longest: float = _WAITS.cap) -> None:
     """Run a service, and again whenever it fails: the outermost loop, the one broad ``except``.
 
     Waits grow, up to ``longest`` seconds.

@@ -87,7 +87,7 @@ select (select array_agg(queue) from ready),
        case when (select sum(jobs) from ready) >= 1000 then 0 else
          (select date_part('epoch', min(not_before) - statement_timestamp()) from $schema.job
           where namespace = %(namespace)s and state = 'scheduled'
-            and not_before > statement_timestamp()) end,
+            and not_before > statement_timestamp() and isfinite(not_before)) end,
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)) from ready)
 
 -- name: claim
@@ -125,7 +125,7 @@ picked as materialized (select id from io union all select id from cpu),
 claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
-      fence = j.fence + 1, claimed = statement_timestamp()
+      fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
   from picked where j.id = picked.id
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
@@ -200,7 +200,7 @@ picked as materialized (
 claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
-      fence = j.fence + 1, claimed = statement_timestamp()
+      fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
   from picked where j.id = picked.id
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
@@ -345,7 +345,7 @@ orphan as materialized (
   order by j.owner, seq for update of j
 ),
 judged as (
-  select id, deaths + 1 as deaths, attempts,
+  select id, least(deaths, 2147483646) + 1 as deaths, attempts,
          (count(*) over theirs = 1
           or deaths >= 2 and count(*) filter (where deaths >= 2) over theirs = 1)::int as blamed,
          case when deaths >= 1 then random() * least(3600, 0.25 * power(2, least(deaths - 1, 20))
@@ -359,13 +359,13 @@ back as (
                         then statement_timestamp() + make_interval(secs => o.delay)
                         else j.not_before end,
       owner = null, worker = null, progress_done = null, progress_of = null,
-      deaths = o.deaths, blame = j.blame + o.blamed, attempts = o.attempts
-  from judged o where j.id = o.id and j.blame + o.blamed < j.max_deaths and j.max_deaths > 1
+      deaths = o.deaths, blame = least(j.blame, 2147483646) + o.blamed, attempts = o.attempts
+  from judged o where j.id = o.id and j.blame::bigint + o.blamed < j.max_deaths and j.max_deaths > 1
   returning j.id, j.queue, j.state
 ),
 gone as (
   delete from $schema.job j using judged o
-  where j.id = o.id and not (j.blame + o.blamed < j.max_deaths and j.max_deaths > 1)
+  where j.id = o.id and not (j.max_deaths > 1 and j.blame::bigint + o.blamed < j.max_deaths)
   returning j.*, o.deaths as died, o.attempts as story
 ),
 kept as (
@@ -376,7 +376,7 @@ kept as (
   select id, namespace, queue, kind, task, type, 'buried', priority, content_type, body, created,
          not_before, expires, attempt, died, max_deaths, unique_key, traceparent, headers, worker,
          fence, claimed, story, progress_done, progress_of, statement_timestamp(),
-         'poison: ' || died || ' workers died while running it, the last was ' || worker
+         'poison: ' || died || ' workers died while running it, the last was ' || coalesce(worker, '?')
   from gone
   on conflict (id) do nothing
 ),

@@ -59,7 +59,8 @@ order by priority desc, seq limit :limit
 -- name: claim
 -- Takes the first jobs of a lane, highest priority first, then oldest; raises their fence.
 update job
-set state = 'running', owner = :owner, worker = :worker, fence = fence + 1, claimed = :now
+set state = 'running', owner = :owner, worker = :worker, fence = min(fence, 9223372036854775806) + 1,
+    claimed = :now
 where seq in (
   select seq from job
   where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued'
@@ -137,7 +138,8 @@ where namespace = :namespace and state = 'running'
 update job
 set state = case when :delay > 0 then 'scheduled' else 'queued' end,
     not_before = case when :delay > 0 then :now + :delay else not_before end,
-    owner = null, worker = null, deaths = deaths + 1, blame = :blame,
+    owner = null, worker = null, deaths = min(deaths, 9223372036854775806) + 1,
+    blame = :blame,
     progress_done = null, progress_of = null,
     attempts = json_insert(
       iif(json_array_length(attempts) < 100, attempts, json_remove(attempts, '$[0]')),
@@ -146,7 +148,8 @@ where id = :id and owner = :owner and fence = :fence
 
 -- name: add_death
 -- Counts the death that is the last straw, before the job is buried.
-update job set deaths = deaths + 1 where id = :id and owner = :owner and fence = :fence
+update job set deaths = min(deaths, 9223372036854775806) + 1
+where id = :id and owner = :owner and fence = :fence
 
 -- name: depths
 -- Live jobs by queue and state.

@@ -25,6 +25,8 @@ from umbel.messages import (
 from umbel.messages.columns import read_sections
 from umbel.resilience import Verdict, judge, spread
 
+_MANY = 2**62
+
 
 def settle(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> list[Lease]:
     """Settle them; gives the leases that are not held any more: nothing of those has happened."""
@@ -109,7 +111,7 @@ def recover(cursor: sqlite3.Cursor, orphans: Iterable[tuple[Any, ...]], now: flo
 
 def _recover(cursor: sqlite3.Cursor, orphan: tuple[Any, ...], verdict: Verdict, now: float) -> None:
     (job, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths) = orphan
-    blame += verdict.blamed
+    blame = min(blame, _MANY) + verdict.blamed
     row = {
         "id": job,
         "owner": owner,

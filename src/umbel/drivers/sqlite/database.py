@@ -212,7 +212,14 @@ class Database:
         with self.explaining(), self.home.exclusive():
             connection = self._ready()
             before = connection.total_changes
-            result = work(connection)
+            try:
+                result = work(connection)
+            except sqlite3.OperationalError as error:
+                if "decode to UTF-8" not in str(error):
+                    raise
+                # A row that somebody wrote by hand. Slower from here on, but it can be read.
+                connection.text_factory = _readable
+                result = work(connection)
             if connection.total_changes != before:
                 self.home.wrote()
             return result
@@ -247,6 +254,10 @@ class Database:
             if self._watch is not None:
                 self._watch.renew()
         return self._connection
+
+
+def _readable(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 def _open(path: str, synchronous: str, busy: float) -> sqlite3.Connection:

@@ -58,6 +58,8 @@ def _attempt(errand: Errand[Any], connection: sqlite3.Connection) -> None:
     except BaseException as error:
         if not connection.in_transaction:  # SQLite has undone everything: the disk is full, say
             raise
+        if "decode to UTF-8" in str(error) and connection.text_factory is str:
+            raise  # all of them once more, by somebody who can read it
         errand.error = error
         connection.execute("rollback to umbel_errand")
     connection.execute("release umbel_errand")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 
@@ -31,13 +32,12 @@ def version_of(path: str) -> int:
     """The schema's version in a file, without touching it; 0 when there is none."""
     if path == ":memory:" or not Path(path).exists():
         return 0
-    connection = sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True)
     try:
-        return version(connection)
+        address = f"{Path(path).absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(address, uri=True)) as connection:
+            return version(connection)
     except sqlite3.Error as error:
         raise explain(error, path) from error
-    finally:
-        connection.close()
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:

@@ -138,9 +138,10 @@ returning beat
 
 -- name: members
 -- All living workers.
-select entry::text, beat, date_part('epoch', statement_timestamp() - started),
-       date_part('epoch', statement_timestamp() - beaten), running, epoch, stopping
-from $schema.worker where namespace = %(namespace)s order by name, started
+select entry::text, beat, now - date_part('epoch', started), now - date_part('epoch', beaten),
+       running, epoch, stopping
+from $schema.worker, date_part('epoch', statement_timestamp()) as now
+where namespace = %(namespace)s order by name, started
 
 -- name: remove_member
 -- Ends a life that stood still.
