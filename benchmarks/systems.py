@@ -39,7 +39,7 @@ class System:
 
 _UMBEL = (
     *("umbel", "-A", "benchmarks.peers.umbel:app", "worker"),
-    *("--cpu", "100"),
+    *("--io", "300", "--cpu", "100"),
     *("--processes", "{processes}", "--log-level", "warning"),
 )
 _RECORDED = "state and record of every job, settled in one transaction, fenced"

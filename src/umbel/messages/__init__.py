@@ -25,7 +25,14 @@ from umbel.messages.outcomes import (
     Succeeded,
 )
 from umbel.messages.records import Record
-from umbel.messages.settlements import Again, Disposition, Finish, Settlement, disposition
+from umbel.messages.settlements import (
+    Again,
+    Disposition,
+    Finish,
+    Settlement,
+    disposition,
+    is_final,
+)
 from umbel.messages.states import LIVE, TERMINAL, TRANSITIONS, State
 
 __all__ = [
@@ -63,4 +70,5 @@ __all__ = [
     "decode_as",
     "disposition",
     "fresh_id",
+    "is_final",
 ]

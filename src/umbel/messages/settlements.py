@@ -57,6 +57,11 @@ class Again(msgspec.Struct, frozen=True):
 Disposition = Finish | Again
 
 
+def is_final(outcome: Outcome) -> bool:
+    """Whether the job ends with it."""
+    return not isinstance(outcome, Retry | Snoozed | Interrupted)
+
+
 def disposition(outcome: Outcome) -> Disposition:
     """What an outcome means for the job."""
     match outcome:

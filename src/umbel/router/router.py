@@ -12,10 +12,9 @@ from umbel.messages import (
     Attempt,
     Cancelled,
     Delivery,
-    Finish,
     Lease,
     Settlement,
-    disposition,
+    is_final,
 )
 from umbel.router.receiver import Receiver
 from umbel.stores import Control, ControlState, ProgressNote, Records, Registry, WorkerEntry
@@ -71,9 +70,7 @@ class Router:
         lost = {(lease.job, lease.fence) for lease in refused}
         for settlement in settlements:
             lease = settlement.lease
-            if (lease.job, lease.fence) not in lost and isinstance(
-                disposition(settlement.outcome), Finish
-            ):
+            if (lease.job, lease.fence) not in lost and is_final(settlement.outcome):
                 self._receiver.remember(lease)
         return refused
 

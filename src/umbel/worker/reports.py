@@ -140,25 +140,21 @@ def _unrecordable(report: Report, error: Exception) -> Report:
 
 
 def _settlement(report: Report, worker: str) -> Settlement:
-    outcome = report.outcome
-    failure = outcome.failure if isinstance(outcome, Failed | Retry) else None
-    reason = outcome.reason if isinstance(outcome, Interrupted | Cancelled | Rejected) else ""
-    delay = outcome.delay if isinstance(outcome, Retry | Snoozed) else None
-    return Settlement(
-        lease=report.delivery.lease,
-        outcome=outcome,
-        keep=report.keep,
-        attempt=Attempt(
-            report.delivery.attempt,
+    delivery, outcome = report.delivery, report.outcome
+    if isinstance(outcome, Succeeded):
+        story = Attempt(delivery.attempt, worker, report.started, report.finished, "succeeded")
+    else:
+        story = Attempt(
+            delivery.attempt,
             worker,
             report.started,
             report.finished,
             type(outcome).__name__.lower(),
-            failure,
-            reason,
-            delay,
-        ),
-    )
+            outcome.failure if isinstance(outcome, Failed | Retry) else None,
+            outcome.reason if isinstance(outcome, Interrupted | Cancelled | Rejected) else "",
+            outcome.delay if isinstance(outcome, Retry | Snoozed) else None,
+        )
+    return Settlement(lease=delivery.lease, outcome=outcome, keep=report.keep, attempt=story)
 
 
 def _who(delivery: Delivery) -> dict[str, Any]:
