@@ -1,0 +1,16 @@
+"""Real workers in virtual time: one seed, one run, the same every time.
+
+Owns: a timeline, simulated processes and faults, and an auditor that knows the promises.
+Called by: tests, and ``python -m umbel.testing.simulation``.
+Never: sleeps, opens a socket, starts a thread or reads a clock.
+"""
+
+from umbel.testing.simulation.running import (
+    Outcome,
+    Tally,
+    simulate,
+    simulate_many,
+    simulate_some,
+)
+
+__all__ = ["Outcome", "Tally", "simulate", "simulate_many", "simulate_some"]

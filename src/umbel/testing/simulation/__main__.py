@@ -1,0 +1,47 @@
+"""``python -m umbel.testing.simulation``: run seeds and say what they found."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from umbel.testing.simulation.running import STEPS, Tally, simulate, simulate_many
+
+_SHOWN = 3
+
+
+@click.command()
+@click.option("--seeds", default=1000, show_default=True, help="How many seeds to run.")
+@click.option("--first", default=0, show_default=True, help="The first of them.")
+@click.option("--seed", type=int, help="Run this one alone and show its whole log.")
+@click.option("--steps", default=STEPS, show_default=True, help="Steps after which a run ends.")
+@click.option("--processes", type=int, help="Simulated workers. [default: the seed says]")
+@click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Cores to use.")
+def main(
+    seeds: int, first: int, seed: int | None, steps: int, processes: int | None, jobs: int
+) -> None:
+    """Run Umbel's claims, leases, hearts and recovery in virtual time, with faults by seed."""
+    if seed is not None:
+        outcome = simulate(seed, steps=steps, processes=processes)
+        click.echo("\n".join(outcome.log))
+        click.echo(f"seed {seed}: {outcome.steps} steps, {len(outcome.violations)} violations")
+        sys.exit(bool(outcome.violations))
+    chosen = range(first, first + seeds)
+    tally = simulate_many(chosen, steps=steps, processes=processes, jobs=jobs, progress=_tell)
+    click.echo("", err=True)
+    for failure in tally.failures[:_SHOWN]:
+        click.echo(f"{failure}\n")
+    for failure in tally.failures[_SHOWN:]:
+        click.echo(f"seed {failure.seed}: {failure.violations[0]}")
+    click.echo(str(tally))
+    sys.exit(bool(tally.failures))
+
+
+def _tell(tally: Tally) -> None:
+    click.echo(f"\r{tally.seeds} seeds, {len(tally.failures)} failed", err=True, nl=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What the database says at one moment, as plain values that can be compared."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+_JOBS = """select id, state, owner, fence, attempt, deaths, blame, max_deaths, task, queue,
+ cancel_reason is not null from job order by seq"""
+_RECORDS = "select id, state, fence, attempt, deaths, task, queue from record order by id"
+_WORKERS = "select incarnation, beat, epoch from worker order by incarnation"
+_PAUSES = "select scope, name from pause order by scope, name"
+_EPOCH = "select epoch from control"
+TABLES = ("job", "record", "worker", "pause", "control")
+
+
+class JobRow(NamedTuple):
+    """A live job."""
+
+    state: str
+    owner: str | None
+    fence: int
+    attempt: int
+    deaths: int
+    blame: int
+    max_deaths: int
+    task: str
+    queue: str
+    cancelled: int
+
+
+class RecordRow(NamedTuple):
+    """A finished job."""
+
+    state: str
+    fence: int
+    attempt: int
+    deaths: int
+    task: str
+    queue: str
+
+
+class Picture:
+    """Jobs, records, lives, pauses: five small tables."""
+
+    __slots__ = ("epoch", "jobs", "pauses", "records", "workers")
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobRow] = {}
+        self.records: dict[str, RecordRow] = {}
+        self.workers: dict[str, tuple[int, int]] = {}
+        self.pauses: list[tuple[str, str]] = []
+        self.epoch = 0
+
+    def after(self, connection: sqlite3.Connection, tables: Iterable[str] = TABLES) -> Picture:
+        """The picture now, when only these tables can have changed."""
+        new = Picture()
+        new.jobs, new.records, new.workers = self.jobs, self.records, self.workers
+        new.pauses, new.epoch = self.pauses, self.epoch
+        for table in tables:
+            _READERS[table](new, connection.execute)
+        return new
+
+
+def _read_jobs(picture: Picture, execute: Any) -> None:
+    picture.jobs = {row[0]: JobRow._make(row[1:]) for row in execute(_JOBS)}
+
+
+def _read_records(picture: Picture, execute: Any) -> None:
+    picture.records = {row[0]: RecordRow._make(row[1:]) for row in execute(_RECORDS)}
+
+
+def _read_workers(picture: Picture, execute: Any) -> None:
+    picture.workers = {row[0]: (row[1], row[2]) for row in execute(_WORKERS)}
+
+
+def _read_pauses(picture: Picture, execute: Any) -> None:
+    picture.pauses = execute(_PAUSES).fetchall()
+
+
+def _read_epoch(picture: Picture, execute: Any) -> None:
+    found = execute(_EPOCH).fetchone()
+    picture.epoch = found[0] if found else 0
+
+
+_READERS = {
+    "job": _read_jobs,
+    "record": _read_records,
+    "worker": _read_workers,
+    "pause": _read_pauses,
+    "control": _read_epoch,
+}

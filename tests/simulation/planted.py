@@ -1,0 +1,225 @@
+"""Bugs to plant: each breaks one promise and says what the auditor must say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from umbel.brokers.sqlite import SqliteBroker
+from umbel.brokers.sqlite import settling as sqlite_settling
+from umbel.brokers.sqlite.rows import SQL
+from umbel.drivers.sqlite import writing
+from umbel.errors import Unavailable
+from umbel.messages import Lease, Settlement
+from umbel.resilience import Verdict
+from umbel.router import Lifeline, Router
+from umbel.stores import WorkerEntry
+from umbel.stores.sqlite import SqliteRegistry
+from umbel.worker import heart
+from umbel.worker.consumer import Consumer
+from umbel.worker.heart import Heart
+
+Plant = Callable[[pytest.MonkeyPatch], tuple[str, ...]]
+_OVERLAP = ("believes in fence", "which it lost", "it runs, and was put back")
+
+
+def change(monkeypatch: pytest.MonkeyPatch, query: str, old: str, new: str) -> None:
+    """Another text for a query of the broker, in place of what the pattern finds."""
+    changed, times = re.subn(old, new, SQL[query])
+    assert times, f"{query} has changed: plant the bug anew"
+    monkeypatch.setitem(SQL, query, changed)
+
+
+def settle_without_a_fence(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    for query in ("finish", "delete_leased", "again"):
+        change(monkeypatch, query, " and owner = :owner and fence = :fence", "")
+    return ("settle",)
+
+
+def acknowledge_before_the_record(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """Two transactions: the job leaves, and then its record is written, unless somebody dies."""
+    settle = SqliteBroker.settle
+
+    async def in_two_steps(self: SqliteBroker, settlements: Sequence[Settlement]) -> list[Lease]:
+        rows: list[Any] = []
+
+        def take(connection: sqlite3.Connection) -> None:
+            for settlement in settlements:
+                lease = settlement.lease
+                held = (lease.job, lease.owner, lease.fence)
+                where = "from job where id = ? and owner = ? and fence = ?"
+                rows.extend(connection.execute(f"select * {where}", held))
+                connection.execute(f"delete {where}", held)
+
+        def put(connection: sqlite3.Connection) -> None:
+            with writing(connection) as cursor:
+                for row in rows:
+                    marks = ", ".join("?" * len(row))
+                    cursor.execute(f"insert into job values ({marks})", row)
+
+        await self._database.run(take)
+        await self._database.run(put)
+        return await settle(self, settlements)
+
+    monkeypatch.setattr(SqliteBroker, "settle", in_two_steps)
+    return ("is lost: settle removed it without a record",)
+
+
+def never_stop_oneself(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.setattr(heart, "FENCE_AT", 100.0)
+    return _OVERLAP
+
+
+def count_a_beat_after_the_end(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    beat = SqliteRegistry.beat
+
+    async def always_alive(self: SqliteRegistry, incarnation: str, **said: Any) -> bool:
+        await beat(self, incarnation, **said)
+        return True
+
+    extend = Router.extend
+
+    async def nothing_lost(self: Router, *said: Any) -> list[Lease]:
+        await extend(self, *said)
+        return []
+
+    monkeypatch.setattr(SqliteRegistry, "beat", always_alive)
+    monkeypatch.setattr(Router, "extend", nothing_lost)
+    return _OVERLAP
+
+
+def claim_what_is_paused(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.setitem(SQL, "pauses", f"{SQL['pauses']} and false")
+    paused = (
+        "and task not in (select name from pause where namespace = :namespace and scope = 'task')"
+    )
+    change(monkeypatch, "claim", re.escape(paused), "")
+    return ("is paused",)
+
+
+def recover_from_the_living(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    alive = re.escape("and not exists (select 1 from worker where incarnation = job.owner)")
+    change(monkeypatch, "orphans", alive, "")
+    return ("its owner lives",)
+
+
+def count_a_death_twice(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    change(monkeypatch, "count_death", r"deaths = .*?deaths.*? \+ 1", "deaths = deaths + 2")
+    return ("deaths went from",)
+
+
+def blame_everybody(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    def judge(deaths: Sequence[int]) -> list[Verdict]:
+        return [Verdict(blamed=True, within=0.0) for _ in deaths]
+
+    monkeypatch.setattr(sqlite_settling, "judge", judge)
+    return ("was blamed",)
+
+
+def claim_under_the_same_fence(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    change(monkeypatch, "claim", r"fence = .*? \+ 1", "fence = max(fence, 1)")
+    return ("the fence went from 1 to 1",)
+
+
+def claim_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    monkeypatch.setitem(SQL, "enlisted", "select 'somebody'")
+    return ("who is not enlisted",)
+
+
+def claim_more_than_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    change(monkeypatch, "claim", "limit :limit", "limit :limit + 1")
+    return ("took",)
+
+
+def count_an_interruption(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    change(monkeypatch, "again", r"\+ :cost", "+ 1")
+    return ("attempt 1 became 2",)
+
+
+def confirm_a_pause_too_soon(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    def see_epoch(self: Consumer, epoch: int) -> None:
+        self.epoch = self._new_epoch = epoch
+
+    monkeypatch.setattr(Consumer, "see_epoch", see_epoch)
+    return ("has confirmed that",)
+
+
+def take_back_what_was_just_given(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    extend = SqliteBroker.extend
+
+    async def at_once(self: SqliteBroker, owner: str, held: Any, older_than: float) -> list[Lease]:
+        return await extend(self, owner, held, 0.0)
+
+    monkeypatch.setattr(SqliteBroker, "extend", at_once)
+    return _OVERLAP
+
+
+def leave_without_giving_back(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    async def leave(self: Router, incarnation: str) -> None:
+        await self._backend.registry.leave(incarnation)
+
+    monkeypatch.setattr(Router, "leave", leave)
+    return ("left in good order",)
+
+
+def watch_from_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """A beat that came while the question was on its way is taken for an older one."""
+
+    async def look(self: Lifeline) -> list[str]:
+        now = self._clock.monotonic()
+        try:
+            members = await self._registry.members()
+        except Unavailable:
+            self._seen = {}
+            raise
+        seen: dict[str, tuple[int, float]] = {}
+        for member in members:
+            entry: WorkerEntry = member.entry
+            beat, since = self._seen.get(entry.incarnation, (-1, now))
+            seen[entry.incarnation] = (member.beat, since if beat == member.beat else now)
+            if beat == member.beat and now - since > entry.lease:
+                await self._registry.remove(entry.incarnation, member.beat)
+        self._seen = seen
+        return await self._broker.recover()
+
+    monkeypatch.setattr(Lifeline, "look", look)
+    return ("was ended after",)
+
+
+def rest_as_long_as_the_server_likes(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    async def rest(self: Heart, intake: Any, beaten: float | None) -> None:
+        try:
+            if beaten is None or await intake.control_changed(self._lease / 3):
+                self._control_changed = True
+        except Unavailable:
+            pass
+        await asyncio.sleep(self._lease / 10)
+
+    monkeypatch.setattr(Heart, "_rest", rest)
+    return _OVERLAP
+
+
+PLANTED: tuple[Plant, ...] = (
+    settle_without_a_fence,
+    acknowledge_before_the_record,
+    never_stop_oneself,
+    count_a_beat_after_the_end,
+    claim_what_is_paused,
+    recover_from_the_living,
+    count_a_death_twice,
+    blame_everybody,
+    claim_under_the_same_fence,
+    claim_for_the_dead,
+    claim_more_than_was_asked_for,
+    count_an_interruption,
+    confirm_a_pause_too_soon,
+    take_back_what_was_just_given,
+    leave_without_giving_back,
+    watch_from_before_the_answer,
+    rest_as_long_as_the_server_likes,
+)

@@ -1,0 +1,214 @@
+"""What the simulation found, each told once more as plainly as it can be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from umbel.brokers import Demand
+from umbel.brokers.sqlite import SqliteBroker
+from umbel.drivers.sqlite import Database, Home
+from umbel.messages import JSON, Body, Envelope, Lease, fresh_id
+from umbel.router import Backend, Lifeline, Receiver, Router
+from umbel.stores import ControlState, Member, WorkerEntry
+from umbel.stores.sqlite import SqliteControl, SqliteRecords, SqliteRegistry
+from umbel.telemetry import Telemetry
+from umbel.testing import FakeClock
+from umbel.worker.heart import Heart
+from umbel.worker.life import Life
+
+LEASE = 10.0
+SHORT = 0.6
+
+
+def site() -> tuple[Backend, FakeClock]:
+    """Real adapters on a database in memory, by a clock that only moves when told to."""
+    clock = FakeClock()
+    clock.stop()
+    database = Database(Home(":memory:"), inline=True)
+    common: Any = {"namespace": "umbel", "clock": clock}
+    return Backend(
+        SqliteBroker(database, **common),
+        SqliteRecords(database, **common),
+        SqliteRegistry(database, **common),
+        SqliteControl(database, **common),
+    ), clock
+
+
+def entry(incarnation: str, lease: float = LEASE) -> WorkerEntry:
+    return WorkerEntry(
+        incarnation=incarnation,
+        name="w",
+        host="here",
+        pid=1,
+        queues=("default",),
+        io=1,
+        cpu=0,
+        lease=lease,
+    )
+
+
+async def running_job(backend: Backend, owner: str) -> str:
+    job = fresh_id()
+    body = Body(JSON, b'{"args":[],"kwargs":{}}')
+    await backend.broker.publish([Envelope(id=job, subject="t", body=body, kind="io")])
+    [delivery] = await backend.broker.fetch(["default"], Demand(io=1), owner, 0.0)
+    assert delivery.id == job
+    return job
+
+
+def test_a_beat_that_came_while_the_watchers_question_was_on_its_way_is_seen_when_it_is_told() -> (
+    None
+):
+    async def tale() -> None:
+        backend, clock = site()
+        registry: Any = backend.registry
+        watcher = Lifeline(registry, backend.broker, clock=clock, telemetry=Telemetry())
+        members = registry.members
+
+        async def slowly() -> list[Member]:
+            clock.advance(0.9 * LEASE)
+            await registry.beat("a", running=0, epoch=0, stopping=False)
+            found: list[Member] = await members()
+            return found
+
+        await registry.enlist(entry("a"))
+        registry.members = slowly
+        await watcher.look()
+        registry.members = members
+        clock.advance(0.5 * LEASE)
+        await watcher.look()
+        assert [m.entry.incarnation for m in await members()] == ["a"], "ended within half a lease"
+        clock.advance(LEASE)
+        await watcher.look()
+        assert not await members()
+
+    asyncio.run(tale())
+
+
+def test_a_claim_whose_answer_was_lost_is_no_death_when_its_worker_leaves() -> None:
+    async def tale() -> None:
+        backend, clock = site()
+        router = Router(
+            backend,
+            queues=["default"],
+            receiver=Receiver(),
+            clock=clock,
+            telemetry=Telemetry(),
+        )
+        await router.enlist(entry("a"))
+        job = await running_job(backend, "a")
+        await router.leave("a")
+        await backend.broker.recover()
+        record = await backend.records.find(job)
+        assert (record.state, record.deaths, record.attempts) == ("queued", 0, ())
+
+    asyncio.run(tale())
+
+
+class Quiet:
+    """An intake whose server answers beats, and never the question whether control changed."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+        self.fourth = asyncio.Event()
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.held: list[Lease] = []
+
+    async def beat(self, incarnation: str, **said: Any) -> bool:
+        self.beats += 1
+        if self.beats == 4:
+            self.fourth.set()
+        self.meanwhile()
+        return True
+
+    async def control_changed(self, wait: float) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    async def control(self) -> ControlState:
+        return ControlState(0, ())
+
+    async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
+        self.held = list(held)
+        return []
+
+    async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
+        return {}
+
+    async def sort(self, kinds: Any) -> int:
+        return 0
+
+    async def waiting(self, kinds: Any) -> bool:
+        return False
+
+
+class Still:
+    """A worker that has nothing to do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: {"kinds": {}, "free_kinds": [], "stopping": False}.get(name, 0)
+
+
+def heart_of(intake: Any, life: Life, clock: FakeClock, lease: float) -> Heart:
+    body: Any = Still()
+    return Heart(
+        life,
+        body,
+        lease=lease,
+        stall=60.0,
+        open_intake=lambda: intake,
+        open_upkeep=list,
+        clock=clock,
+        telemetry=Telemetry(),
+    )
+
+
+def test_a_heart_beats_on_although_the_server_does_not_answer_whether_control_changed() -> None:
+    async def tale() -> None:
+        intake: Any = Quiet()
+        heart = heart_of(intake, Life("w"), FakeClock(), SHORT)
+        heart._host = asyncio.get_running_loop()
+        heart._stop = asyncio.Event()
+        beating = asyncio.create_task(heart._beat_on(intake))
+        async with asyncio.timeout(45):  # it hangs, else
+            await intake.fourth.wait()
+        beating.cancel()
+        await asyncio.wait([beating])
+
+    asyncio.run(tale())
+
+
+def test_a_job_that_came_while_the_heart_was_beating_is_said_to_be_held() -> None:
+    async def tale() -> None:
+        intake: Any = Quiet()
+        life = Life("w")
+        lease = Lease(fresh_id(), life.incarnation, 1)
+        intake.meanwhile = lambda: life.hold(lease)
+        await heart_of(intake, life, FakeClock(), LEASE)._beat(intake)
+        assert intake.held == [lease]
+
+    asyncio.run(tale())
+
+
+class SetClock(FakeClock):
+    """A machine whose wall clock is set by somebody."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
+def test_nothing_is_taken_for_unseen_for_a_lease_after_the_wall_clock_was_set() -> None:
+    clock = SetClock()
+    clock.stop()
+    heart = heart_of(Quiet(), Life("w"), clock, LEASE)
+    assert heart._unseen_after() == LEASE
+    clock.ahead = 3600.0
+    assert heart._unseen_after() > 3600 + LEASE
+    clock.advance(0.9 * LEASE)
+    assert heart._unseen_after() > 3600 + LEASE
+    clock.advance(0.2 * LEASE)
+    assert heart._unseen_after() == LEASE

@@ -1,0 +1,105 @@
+"""Ten thousand seeds keep the promises; a planted bug is found (promises 2 to 6 and 9)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from kept_seeds import KEPT
+from planted import PLANTED, Plant
+
+from umbel.testing.simulation import Outcome, simulate, simulate_some
+
+SEEDS = 10_000
+CHUNK = 250
+WITHIN = 600
+"""So many seeds at most until a planted bug is found."""
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_whatever_a_seed_brings_the_promises_hold(first: int) -> None:
+    tally = simulate_some(range(first, first + CHUNK), stop_after=1)
+    assert not tally.failures, f"\n{tally.failures[0]}"
+
+
+@pytest.mark.parametrize("seed", KEPT, ids=str)
+def test_a_seed_that_once_failed_holds(seed: int) -> None:
+    outcome = simulate(seed)
+    assert not outcome.violations, f"{KEPT[seed]}\n{outcome}"
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plant(monkeypatch)
+    tally = simulate_some(range(WITHIN), stop_after=1)
+    assert tally.failures, f"not found in {tally.seeds} seeds"
+    told = " ".join(tally.failures[0].violations)
+    assert any(text in told for text in expected), tally.failures[0]
+
+
+def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
+    first, second = simulate(5), simulate(5)
+    assert len(first.log) > 50
+    assert first.log == second.log
+    assert first == second
+
+
+def test_neither_hash_seeds_nor_addresses_change_a_run() -> None:
+    command = [sys.executable, "-m", "umbel.testing.simulation", "--seed", "5"]
+    logs = {
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(logs) == 1
+    assert logs.pop().splitlines()[:-1] == [line.encode() for line in simulate(5).log]
+
+
+def test_another_seed_gives_another_run() -> None:
+    assert simulate(5).log != simulate(6).log
+
+
+def test_every_kind_of_fault_happens() -> None:
+    faults = simulate_some(range(60)).faults
+    missing = [name for name in EVERY_FAULT if not faults[name]]
+    assert not missing
+
+
+def test_a_failing_seed_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED[0](monkeypatch)
+    failure: Outcome = simulate_some(range(WITHIN), processes=2, stop_after=1).failures[0]
+    told = str(failure).splitlines()
+    command = f"python -m umbel.testing.simulation --seed {failure.seed} --processes 2"
+    assert told[0].startswith(f"seed {failure.seed}: ")
+    assert f"  to repeat it: {command}" in told
+    assert any("WRONG" in line for line in told)
+
+
+EVERY_FAULT = (
+    "crash",
+    "crash before",
+    "crash after",
+    "poison",
+    "stall",
+    "block",
+    "slow",
+    "lost",
+    "refused",
+    "hang",
+    "outage",
+    "cut",
+    "cut heart",
+    "jump",
+    "term",
+    "hurry",
+    "pause",
+    "resume",
+    "cancel",
+    "replay",
+    "late claim",
+    "hint dropped",
+    "hint doubled",
+)
