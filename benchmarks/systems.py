@@ -51,7 +51,7 @@ SYSTEMS = (
         worker=_UMBEL,
         unfinished="select count(*) from umbel.job",
         size=30_000,
-        setup="umbel worker, default settings, uvloop",
+        setup="umbel worker --io 300 --cpu 100, uvloop",
         promises=_RECORDED,
     ),
     System(
@@ -96,7 +96,7 @@ SYSTEMS = (
         worker=_UMBEL,
         unfinished="select count(*) from job",
         size=10_000,
-        setup="umbel worker, default settings, uvloop; WAL, synchronous=full",
+        setup="umbel worker --io 300 --cpu 100, uvloop; WAL, synchronous=full",
         promises=_RECORDED,
     ),
     System(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 from desk import Desk
+from processes import until
 
 from chaos.audit import Audit
 from chaos.crew import Crew
@@ -20,7 +21,6 @@ from chaos.peace import PEACE, Peace
 from chaos.places import Place
 from chaos.rules import Violation, broken
 from chaos.story import Story, between, resumed_at
-from processes import until
 from umbel import State
 
 

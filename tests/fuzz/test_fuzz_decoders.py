@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import targets
 from hostile import (
     ODD_NUMBERS,
     ODD_TEXT,
@@ -25,7 +26,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zoo import PARAMETERS
 
-import targets
 from umbel.errors import BadMessage, ConfigurationError
 from umbel.messages import JSON, MESSAGEPACK, PICKLE, State, wire
 from umbel.messages.columns import read_headers

@@ -19,10 +19,10 @@ from typing import Any
 import psycopg
 import pytest
 import trio
+from processes import until
 from servers import PrivatePostgres
 
 from integration.conftest import HANG, POSTGRES, Place, in_child, in_threads, working
-from processes import until
 from umbel import Handle, State, Umbel, Unique
 from umbel.app.desk import Desk
 from umbel.brokers import Published

@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from benchmarks import (
     charts,
     drawing,
@@ -26,8 +29,6 @@ from benchmarks import (
 from benchmarks.figures import Measures
 from benchmarks.runner import Failure, Results, run
 from benchmarks.systems import SYSTEMS
-from hypothesis import given
-from hypothesis import strategies as st
 
 values = st.lists(st.floats(0, 1e9), min_size=1)
 

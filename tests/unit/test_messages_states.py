@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import typing
 import uuid
 
@@ -19,6 +20,7 @@ from umbel.messages import (
     State,
     disposition,
     fresh_id,
+    random_hex,
 )
 from umbel.testing.acts import FAILURE, OUTCOMES
 
@@ -71,3 +73,16 @@ def test_fresh_ids_are_version_7_uuids_in_order_of_time() -> None:
     assert {uuid.UUID(one).version for one in made} == {7}
     assert len(set(made)) == 1000
     assert [one[:13] for one in made] == sorted(one[:13] for one in made)
+
+
+def test_a_forked_child_makes_other_ids_than_its_parent() -> None:
+    """They share the generator's state at the moment of the fork."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, random_hex(16).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs, ours = os.read(reading, 100).decode(), random_hex(16)
+    assert len(theirs) == len(ours) == 32
+    assert theirs != ours

@@ -11,7 +11,14 @@ from umbel.messages.bodies import (
     BodyCodec,
     decode_as,
 )
-from umbel.messages.envelopes import Command, Document, Envelope, MessageType, fresh_id
+from umbel.messages.envelopes import (
+    Command,
+    Document,
+    Envelope,
+    MessageType,
+    fresh_id,
+    random_hex,
+)
 from umbel.messages.leases import Attempt, Delivery, Failure, Lease
 from umbel.messages.outcomes import (
     Cancelled,
@@ -71,4 +78,5 @@ __all__ = [
     "disposition",
     "fresh_id",
     "is_final",
+    "random_hex",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,7 +10,7 @@ import msgspec
 
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
-from umbel.messages import BodyCodec, Command, Envelope, fresh_id
+from umbel.messages import BodyCodec, Command, Envelope, fresh_id, random_hex
 from umbel.tasks import AS_DECLARED, CallOptions, Signature, TaskOptions, running
 
 
@@ -100,6 +99,5 @@ def _traceparents(count: int) -> list[str]:
     run = running.get()
     parent = run.job.traceparent if run is not None else None
     trace = parent.split("-")[1] if parent and parent.count("-") == 3 else None
-    random = os.urandom(24 * count).hex()
-    parts = (random[at : at + 48] for at in range(0, 48 * count, 48))
+    parts = (random_hex(24) for _ in range(count))
     return [f"00-{trace or part[:32]}-{part[32:]}-01" for part in parts]
