@@ -7,7 +7,8 @@ machines' clocks are ever compared, and a jump of the wall clock kills nobody.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -41,8 +42,24 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     stopping: bool = False
 
 
-def read_entry(text: str) -> WorkerEntry | None:
-    """What a worker said of itself; None in a row that no worker wrote."""
+def read_members(rows: Iterable[Sequence[Any]]) -> list[Member]:
+    """Members from rows of ``members``, but for those that no worker wrote."""
+    return [
+        Member(
+            entry=entry,
+            beat=beat,
+            age=age,
+            silent=silent,
+            running=running,
+            epoch=epoch,
+            stopping=bool(stopping),
+        )
+        for text, beat, age, silent, running, epoch, stopping in rows
+        if (entry := _entry(text)) is not None
+    ]
+
+
+def _entry(text: str) -> WorkerEntry | None:
     try:
         return msgspec.json.decode(text, type=WorkerEntry)
     except (ValueError, RecursionError):

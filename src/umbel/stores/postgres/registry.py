@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from umbel.clock import Clock
 from umbel.drivers.postgres import Database, Row, document
-from umbel.stores.registry import Member, WorkerEntry, read_entry
+from umbel.stores.registry import Member, WorkerEntry, read_members
 
 
 class PostgresRegistry:
@@ -31,7 +30,7 @@ class PostgresRegistry:
         return bool(rows)
 
     async def members(self) -> list[Member]:
-        return _members(await self._rows("members"))
+        return read_members(await self._rows("members"))
 
     async def remove(self, incarnation: str, beat: int) -> bool:
         return bool(await self._rows("remove_member", incarnation=incarnation, beat=beat))
@@ -44,19 +43,3 @@ class PostgresRegistry:
 
     async def _rows(self, query: str, **values: Any) -> list[Row]:
         return await self._database.rows(self._sql[query], {"namespace": self._namespace, **values})
-
-
-def _members(rows: Iterable[Any]) -> list[Member]:
-    return [
-        Member(
-            entry=entry,
-            beat=beat,
-            age=age,
-            silent=silent,
-            running=running,
-            epoch=epoch,
-            stopping=stopping,
-        )
-        for text, beat, age, silent, running, epoch, stopping in rows
-        if (entry := read_entry(text)) is not None
-    ]

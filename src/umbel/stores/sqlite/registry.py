@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ import msgspec
 from umbel.clock import Clock
 from umbel.drivers.queries import load
 from umbel.drivers.sqlite import Database
-from umbel.stores.registry import Member, WorkerEntry, read_entry
+from umbel.stores.registry import Member, WorkerEntry, read_members
 
 SQL = load("umbel.stores.sqlite", "queries.sql")
 
@@ -43,7 +42,7 @@ class SqliteRegistry:
 
         def read(connection: sqlite3.Connection) -> list[Member]:
             rows = connection.execute(SQL["members"], here)
-            return _members(rows)
+            return read_members(rows)
 
         return await self._database.run(read)
 
@@ -59,19 +58,3 @@ class SqliteRegistry:
     async def _execute(self, query: str, **values: Any) -> int:
         row = {"namespace": self._namespace, "now": self._clock.now(), **values}
         return await self._database.run(lambda c: c.execute(SQL[query], row).rowcount)
-
-
-def _members(rows: Iterable[Any]) -> list[Member]:
-    return [
-        Member(
-            entry=entry,
-            beat=beat,
-            age=age,
-            silent=silent,
-            running=running,
-            epoch=epoch,
-            stopping=bool(stopping),
-        )
-        for text, beat, age, silent, running, epoch, stopping in rows
-        if (entry := read_entry(text)) is not None
-    ]
