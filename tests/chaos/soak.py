@@ -80,12 +80,9 @@ class Site:
             self._note(name, at, value)
 
     def finished(self) -> int:
-        """How many jobs have left the hot table, since ids were first given out."""
+        """How many jobs have left the hot table."""
         if self._place.name == "sqlite":
-            query = (
-                "select (select seq from sqlite_sequence where name = 'job') - count(*) from job"
-            )
-            return int(self._sqlite(query))
+            return self._sqlite("select max(rowid) from record")  # the newest is never pruned
         with psycopg.connect(self._place.url) as connection:
             query = (
                 "select coalesce(pg_sequence_last_value('umbel.job_seq_seq'), 0)"

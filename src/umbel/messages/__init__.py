@@ -17,6 +17,7 @@ from umbel.messages.envelopes import (
     Envelope,
     MessageType,
     fresh_id,
+    fresh_ids,
     random_hex,
 )
 from umbel.messages.leases import Attempt, Delivery, Failure, Lease
@@ -77,6 +78,7 @@ __all__ = [
     "decode_as",
     "disposition",
     "fresh_id",
+    "fresh_ids",
     "is_final",
     "random_hex",
 ]

@@ -10,7 +10,7 @@ import msgspec
 
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
-from umbel.messages import BodyCodec, Command, Envelope, fresh_id, random_hex
+from umbel.messages import BodyCodec, Command, Envelope, fresh_ids, random_hex
 from umbel.tasks import AS_DECLARED, CallOptions, Signature, TaskOptions, running
 
 
@@ -29,16 +29,19 @@ class Builder:
             NotEncodable, MessageTooLarge: the arguments have no wire form, or too much of it.
             ConfigurationError: an option of a call is wrong.
         """
-        now, traces = self._clock.now(), _traceparents(len(signatures))
-        return [self._build(s, now, trace) for s, trace in zip(signatures, traces, strict=True)]
+        now, count = self._clock.now(), len(signatures)
+        parts = zip(signatures, fresh_ids(count), _traceparents(count), strict=True)
+        return [self._build(signature, now, new, trace) for signature, new, trace in parts]
 
-    def _build(self, signature: Signature[Any], now: float, traceparent: str) -> Envelope:
+    def _build(
+        self, signature: Signature[Any], now: float, new_id: str, traceparent: str
+    ) -> Envelope:
         task, options = signature.task, signature.options
         declared = task.declared
         unique = signature.unique()
         command = Command(task.name, signature.args, signature.kwargs)
         return Envelope(
-            id=fresh_id() if options.id is None else _checked_id(options.id),
+            id=new_id if options.id is None else _checked_id(options.id),
             subject=command.task,
             body=self._codec.encode(command.data, what=f"arguments of {task.name}"),
             namespace=self._namespace,
@@ -99,5 +102,8 @@ def _traceparents(count: int) -> list[str]:
     run = running.get()
     parent = run.job.traceparent if run is not None else None
     trace = parent.split("-")[1] if parent and parent.count("-") == 3 else None
-    parts = (random_hex(24) for _ in range(count))
-    return [f"00-{trace or part[:32]}-{part[32:]}-01" for part in parts]
+    digits = random_hex(24 * count)
+    return [
+        f"00-{trace or digits[at : at + 32]}-{digits[at + 32 : at + 48]}-01"
+        for at in range(0, 48 * count, 48)
+    ]

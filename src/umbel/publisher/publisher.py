@@ -2,8 +2,10 @@
 
 Callers queue in one line. The first of them leads: it sends its own parcel and all that wait
 behind it, in one round trip and one transaction, in its own thread; then the lead passes to the
-first who came meanwhile. So a lone call is sent at once and nobody has to be woken for it. Callers
-that must not block, the async ones, are led by a courier, a thread that runs only for them.
+first who came meanwhile. So a lone call is sent at once and nobody has to be woken for it. Where
+many called last time the leader lets those come aboard who are about to call again: a batch costs
+about the same whatever its size. Callers that must not block, the async ones, are led by a
+courier, a thread that runs only for them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ Send = Callable[[Sequence[Envelope], float], list[Published]]
 _BATCH = 2_000
 _PAUSE = 0.1
 _GRACE = 1.0
+_BOARDING = 0.002
+"""Seconds within which those who called last time are let come aboard again."""
 
 
 class Parcel:
@@ -65,7 +69,6 @@ class Parcel:
         """They are durable."""
         if not self.answered:
             self.answered, self._published = True, published
-            self.wake()
 
     def fail(self, error: BaseException) -> None:
         """They are not, as far as anybody knows."""
@@ -73,7 +76,6 @@ class Parcel:
             # Each gets its own: one object raised in several threads mixes tracebacks.
             own = PublishTimeout(*error.args) if isinstance(error, PublishTimeout) else error
             self.answered, self._error = True, own
-            self.wake()
 
     def wake(self) -> None:
         """Let the caller go on: answered, or to lead."""
@@ -105,6 +107,8 @@ class Publisher:
         self._line: deque[Parcel] = deque()
         self._led_until = 0.0
         """Nobody leads after this moment: a leader may be stopped by an exception at any line."""
+        self._crowd = 1
+        """How many callers the batches of late had."""
         self._turns: SimpleQueue[bool] | None = None
 
     def publish(self, envelopes: Sequence[Envelope]) -> list[Published]:
@@ -170,9 +174,17 @@ class Publisher:
         """Send the first batch of the line, then pass the lead on."""
         if parcel is not None:
             parcel.leads = False
+        parcels: list[Parcel] = []
         try:
-            self._deliver(self._next_batch())
+            if self._crowd > 1:
+                self._let_board()
+            parcels = self._next_batch()
+            self._crowd = max(len(parcels), self._crowd - 1)
+            self._deliver(parcels)
         finally:
+            for one in parcels:
+                if one is not parcel:
+                    one.wake()
             self._pass_on()
 
     def _pass_on(self) -> None:
@@ -202,6 +214,13 @@ class Publisher:
             self._lead()
 
     # --- sending -----------------------------------------------------------------------------
+
+    def _let_board(self) -> None:
+        """Let other threads run, for as long as that brings callers."""
+        came, until = 0, self._clock.monotonic() + _BOARDING
+        while came < len(self._line) < self._crowd and self._clock.monotonic() < until:
+            came = len(self._line)
+            time.sleep(0)
 
     def _next_batch(self) -> list[Parcel]:
         with self._lock:

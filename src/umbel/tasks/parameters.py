@@ -32,6 +32,7 @@ class Parameters:
         parameters = list(self.signature.parameters.values())
         self._positional = [p for p in parameters if p.kind in _POSITIONAL]
         self._fields = [(p.name, hints.get(p.name, Any)) for p in self._positional]
+        self._plain = [(i, *field) for i, field in enumerate(self._fields) if _is_plain(field[1])]
         self._required = sum(p.default is p.empty for p in self._positional)
         self._hints = {p.name: hints.get(p.name, Any) for p in parameters}
         rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
@@ -48,8 +49,9 @@ class Parameters:
             BadArguments: too many, too few, unknown, or plainly of the wrong type.
         """
         if self._fits(args, kwargs):
-            for (name, hint), value in zip(self._fields, args, strict=False):
-                self._check_plainly(name, hint, value)
+            for place, name, hint in self._plain:
+                if place < len(args):
+                    self._check_plainly(name, hint, args[place])
             return
         try:
             self.signature.bind(*args, **kwargs)
@@ -60,8 +62,7 @@ class Parameters:
 
     def _check_plainly(self, name: str, hint: Any, value: Any) -> None:
         """Refuse a value that is plainly of another type. Others are found out when they run."""
-        plain = _PLAIN.get(hint) if isinstance(hint, type) else None
-        if plain is not None and not isinstance(value, plain):
+        if _is_plain(hint) and not isinstance(value, _PLAIN[hint]):
             raise BadArguments(
                 f"{self.task}{self.signature}: {name} must be {hint.__name__},"
                 f" not {type(value).__name__} ({value!r:.80})"
@@ -103,6 +104,10 @@ class Parameters:
         found += [(*self._rest, value) for value in args[len(self._positional) :]]
         found += [(name, self._hints.get(name, self._extra), v) for name, v in kwargs.items()]
         return found
+
+
+def _is_plain(hint: Any) -> bool:
+    return isinstance(hint, type) and hint in _PLAIN
 
 
 def _typed(name: str, hint: Any, value: Any) -> Any:

@@ -6,11 +6,12 @@ import copy
 import inspect
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+
+import msgspec
 
 from umbel.errors import ConfigurationError
 from umbel.tasks.handle import Handle
@@ -68,8 +69,7 @@ class Outlet(Protocol):
         """The same, from async code."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signature(Generic[R_co]):
+class Signature(msgspec.Struct, Generic[R_co], frozen=True):
     """A call not made yet: task, arguments, options."""
 
     task: Task[..., R_co]

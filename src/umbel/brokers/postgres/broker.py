@@ -72,7 +72,7 @@ class PostgresBroker:
             return await self._database.perform(
                 lambda: atomically(publishing(self._sql, envelopes))
             )
-        left = await self._database.perform(lambda: inserting(self._sql, envelopes))
+        left = await self._database.perform(lambda: inserting(self._sql, envelopes, alone=True))
         if not left:
             return [Published(envelope.id) for envelope in envelopes]
         return await self._database.perform(
@@ -84,7 +84,7 @@ class PostgresBroker:
         direct = self._database.direct
         if not cannot_fail(envelopes):
             return direct.perform(lambda: atomically(publishing(self._sql, envelopes)), timeout)
-        left = direct.perform(lambda: inserting(self._sql, envelopes), timeout)
+        left = direct.perform(lambda: inserting(self._sql, envelopes, alone=True), timeout)
         if not left:
             return [Published(envelope.id) for envelope in envelopes]
         steps = partial(resolving, self._sql, envelopes, left)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from umbel.brokers.port import Published
-from umbel.brokers.postgres.rows import job_arrays, job_row
-from umbel.drivers.postgres import Steps, texts
+from umbel.brokers.postgres.rows import alike_arrays, are_alike, job_arrays, job_row
+from umbel.drivers.postgres import KeyTaken, Row, Steps, texts
 from umbel.errors import DuplicateJob, Unavailable
 from umbel.messages import Envelope, State
 
@@ -22,10 +22,17 @@ def cannot_fail(envelopes: Sequence[Envelope]) -> bool:
     )
 
 
-def inserting(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
-    """Adds what is new. Gives the places of the envelopes that were not added."""
+def inserting(
+    sql: Queries, envelopes: Sequence[Envelope], *, alone: bool = False
+) -> Steps[list[int]]:
+    """Adds what is new. Gives the places of the envelopes that were not added.
+
+    ``alone``: in no transaction, so that a statement that fails spoils nothing else.
+    """
     if len(envelopes) == 1:
         rows = yield sql["insert_job"], job_row(envelopes[0])
+    elif alone and are_alike(envelopes):
+        rows = yield from _insert_alike(sql, envelopes)
     else:
         rows = yield sql["insert_jobs"], job_arrays(envelopes)
     added, places, _ = rows[0]
@@ -35,6 +42,13 @@ def inserting(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
     if added + len(left) < len(envelopes):
         left += _repeated(envelopes, set(left))
     return left
+
+
+def _insert_alike(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Row]]:
+    try:
+        return (yield sql["insert_alike"], alike_arrays(envelopes))
+    except KeyTaken:  # published before; nothing was added, so each has to be looked at
+        return (yield sql["insert_jobs"], job_arrays(envelopes))
 
 
 def publishing(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Published]]:

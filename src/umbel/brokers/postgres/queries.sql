@@ -61,6 +61,37 @@ select count(*), case when count(*) = 0 then array[1] end,
                                    else 's:' || %(namespace)s end))
 from added
 
+-- name: insert_alike
+-- The same for jobs that differ in id, body, time and trace alone and have no unique key: a third
+-- cheaper. An id that lives already fails it, and then nothing was added.
+with sent as (
+  select * from unnest(%(id)s::uuid[], %(body)s::bytea[], %(created)s::float8[],
+                       %(traceparent)s::text[])
+                with ordinality as s (id, body, created, traceparent, place)
+),
+added as (
+  insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
+                           body, created, not_before, expires, attempt, max_deaths, traceparent,
+                           headers)
+  select id, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
+         case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
+              else 'queued' end,
+         %(priority)s::smallint, %(content_type)s, body,
+         coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
+         to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
+         %(attempt)s::integer, %(max_deaths)s::integer, traceparent, %(headers)s::jsonb
+  from sent where not exists (select 1 from $schema.record r where r.id = sent.id offset 0)
+  returning id, state
+)
+select count(*),
+       case when count(*) < cardinality(%(id)s::uuid[])
+            then (select array_agg(place) from sent where id not in (select id from added)) end,
+       (select count(pg_notify('$channel', case state when 'queued'
+                                           then 'r:' || %(namespace)s || ':' || %(queue)s
+                                           else 's:' || %(namespace)s end))
+        from (select state from added limit 1) one)
+from added
+
 -- name: known_ids
 -- Which of these ids live or have finished.
 select id::text from $schema.job where id = any(%(id)s::uuid[])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from umbel.drivers.postgres import Row, blobs, document, numbers, storable, texts
@@ -20,6 +21,10 @@ from umbel.messages import (
 from umbel.messages.columns import read_headers, read_sections
 
 _TYPES = {kind.value: kind for kind in MessageType}
+_common = attrgetter(
+    *("namespace", "queue", "kind", "subject", "type", "priority", "body.content_type"),
+    *("not_before", "expires", "attempt", "max_deaths", "unique", "headers"),
+)
 
 
 def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
@@ -65,6 +70,22 @@ def job_row(envelope: Envelope) -> dict[str, Any]:
         "unique_key": storable(envelope.unique),
         "traceparent": storable(envelope.traceparent),
         "headers": document(envelope.headers),
+    }
+
+
+def are_alike(envelopes: Sequence[Envelope]) -> bool:
+    """Whether ``insert_alike`` can add them: most batches are calls of one task."""
+    first = _common(envelopes[0])
+    return envelopes[0].unique is None and all(_common(e) == first for e in envelopes)
+
+
+def alike_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
+    """The parameters of ``insert_alike``: what they share once, and an array for what not."""
+    return job_row(envelopes[0]) | {
+        "id": texts([e.id for e in envelopes]),
+        "body": blobs([e.body.data for e in envelopes]),
+        "created": numbers([e.created for e in envelopes]),
+        "traceparent": texts([e.traceparent for e in envelopes]),
     }
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
 from umbel.brokers.sqlite.claiming import claim, extend, is_ready, open_queues
-from umbel.brokers.sqlite.publishing import insert
+from umbel.brokers.sqlite.publishing import insert, publish
 from umbel.brokers.sqlite.rows import SQL
 from umbel.brokers.sqlite.settling import recover, settle
 from umbel.clock import Clock
@@ -54,9 +54,7 @@ class SqliteBroker:
     def _publish(
         self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
     ) -> list[Published]:
-        now = self._clock.now()
-        with writing(connection) as cursor:
-            return [insert(cursor, one, now) for one in envelopes]
+        return publish(connection, envelopes, self._clock.now())
 
     def publish_within(
         self, envelopes: Sequence[Envelope], connection: sqlite3.Connection

@@ -15,28 +15,28 @@ SQL = load("umbel.brokers.sqlite", "queries.sql")
 _json = msgspec.json.Encoder().encode
 
 
-def job_row(envelope: Envelope, now: float) -> dict[str, Any]:
+def job_row(envelope: Envelope, now: float) -> tuple[Any, ...]:
     """The parameters of ``insert_job``."""
-    return {
-        "id": envelope.id,
-        "namespace": envelope.namespace,
-        "queue": envelope.queue,
-        "kind": envelope.kind,
-        "task": envelope.subject,
-        "type": envelope.type.value,
-        "priority": envelope.priority,
-        "content_type": envelope.body.content_type,
-        "body": envelope.body.data,
-        "created": envelope.created or now,
-        "not_before": envelope.not_before,
-        "expires": envelope.expires,
-        "attempt": envelope.attempt,
-        "max_deaths": envelope.max_deaths,
-        "unique_key": envelope.unique,
-        "traceparent": envelope.traceparent,
-        "headers": _json(envelope.headers).decode() if envelope.headers else "{}",
-        "now": now,
-    }
+    return (
+        envelope.id,
+        envelope.namespace,
+        envelope.queue,
+        envelope.kind,
+        envelope.subject,
+        envelope.type.value,
+        envelope.priority,
+        envelope.body.content_type,
+        envelope.body.data,
+        envelope.created or now,
+        envelope.not_before,
+        envelope.expires,
+        envelope.attempt,
+        envelope.max_deaths,
+        envelope.unique,
+        envelope.traceparent,
+        _json(envelope.headers).decode() if envelope.headers else "{}",
+        now,
+    )
 
 
 def delivery(row: tuple[Any, ...], namespace: str, owner: str, now: float) -> Delivery:

@@ -13,11 +13,12 @@ from umbel.drivers.postgres.faults import explaining
 from umbel.drivers.postgres.home import Home
 from umbel.drivers.postgres.listener import Listener
 from umbel.drivers.postgres.schema import migrate, newest, schema_version
-from umbel.drivers.postgres.steps import Row, Steps, after, atomically, one
+from umbel.drivers.postgres.steps import KeyTaken, Row, Steps, after, atomically, one
 
 __all__ = [
     "Database",
     "Home",
+    "KeyTaken",
     "Listener",
     "Row",
     "Steps",

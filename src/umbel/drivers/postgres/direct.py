@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -31,10 +32,9 @@ class Blocking(psycopg.Connection[Row]):
         except errors._WaitTimeout:
             self.pgconn.finish()
             raise TimeoutError from None
-        except Exception:
-            raise
-        except BaseException:  # Ctrl-C, a task that is stopped: in the middle of an answer
-            self.pgconn.finish()
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C, a task that is stopped: mid-answer
+                self.pgconn.finish()
             raise
 
 
@@ -88,26 +88,24 @@ class Direct:
 
     def _connected(self, until: float) -> Blocking:
         """A new connection, made in a thread of its own: looking up a name may take for ever."""
-        found: list[Blocking] = []
-        wrong: list[BaseException] = []
-        given_up = threading.Event()
+        made: Future[Blocking] = Future()
 
         def connect() -> None:
             try:
                 connection = self._connect()
             except BaseException as error:  # noqa: BLE001 - raised where it was asked for
-                wrong.append(error)
-                return
-            found.append(connection)
-            if given_up.is_set():
-                connection.close()
+                if made.set_running_or_notify_cancel():
+                    made.set_exception(error)
+            else:
+                if made.set_running_or_notify_cancel():
+                    made.set_result(connection)
+                else:  # whoever asked has given up
+                    connection.close()
 
-        thread = threading.Thread(target=connect, name="umbel-connect", daemon=True)
-        thread.start()
-        thread.join(max(until - time.monotonic(), 0.0))
-        if wrong:
-            raise wrong[0]
-        if not found:
-            given_up.set()
-            raise TimeoutError
-        return found[0]
+        threading.Thread(target=connect, name="umbel-connect", daemon=True).start()
+        try:
+            return made.result(max(until - time.monotonic(), 0.0))
+        except BaseException:
+            if not made.cancel() and made.exception() is None:
+                made.result().close()
+            raise

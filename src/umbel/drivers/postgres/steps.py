@@ -1,7 +1,8 @@
 """Statements as a generator: written once, run over any kind of connection.
 
-A generator yields statements and is sent the rows of each. So publishing within a caller's
-transaction is the same code for our own connections, for sync ones and for async ones.
+A generator yields statements and is sent the rows of each, or thrown ``KeyTaken``. So publishing
+within a caller's transaction is the same code for our own connections, for sync ones and for
+async ones.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from psycopg import AsyncCursor, Cursor
+from psycopg.errors import UniqueViolation
 
 from umbel.errors import UmbelError
 
@@ -17,6 +19,8 @@ T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
 Statement: TypeAlias = tuple[bytes, Mapping[str, Any] | None]
 Steps: TypeAlias = Generator[Statement, list[Row], T]
+
+KeyTaken: TypeAlias = UniqueViolation
 
 TRIES = 3
 """How often steps are begun that meet a deadlock or a conflict."""
@@ -62,8 +66,12 @@ async def perform(cursor: AsyncCursor[Row], steps: Steps[T]) -> T:
     try:
         query, values = next(steps)
         while True:
-            await cursor.execute(query, values)
-            rows = await cursor.fetchall() if cursor.description else []
+            try:
+                await cursor.execute(query, values)
+            except KeyTaken as error:
+                query, values = steps.throw(error)
+                continue
+            rows = await cursor.fetchall() if _has_rows(cursor) else []
             query, values = steps.send(rows)
     except StopIteration as done:
         result: T = done.value
@@ -75,8 +83,17 @@ def perform_sync(cursor: Cursor[Row], steps: Steps[T]) -> T:
     try:
         query, values = next(steps)
         while True:
-            cursor.execute(query, values)
-            query, values = steps.send(cursor.fetchall() if cursor.description else [])
+            try:
+                cursor.execute(query, values)
+            except KeyTaken as error:
+                query, values = steps.throw(error)
+                continue
+            query, values = steps.send(cursor.fetchall() if _has_rows(cursor) else [])
     except StopIteration as done:
         result: T = done.value
         return result
+
+
+def _has_rows(cursor: AsyncCursor[Row] | Cursor[Row]) -> bool:
+    """Whether the statement answered with rows; ``cursor.description`` would describe them all."""
+    return cursor.pgresult is not None and cursor.pgresult.nfields > 0

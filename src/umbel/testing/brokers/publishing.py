@@ -114,6 +114,14 @@ class Publishing:
         assert await take(b, await enlist(b)) == []
 
     @story()
+    async def test_of_a_batch_only_what_finished_before_is_left_out(self, b: Backend) -> None:
+        done, *new = [envelope(b) for _ in range(3)]
+        await finished(b, id=done.id)
+        answer = await b.broker.publish([new[0], done, new[1]])
+        assert [one.existing for one in answer] == [False, True, False]
+        assert ids(await take(b, await enlist(b))) == ids(new)
+
+    @story()
     async def test_the_same_id_twice_in_a_batch_is_published_once(self, b: Backend) -> None:
         sent = envelope(b)
         answer = await b.broker.publish([sent, sent])

@@ -1,6 +1,6 @@
 -- Live jobs. A row here is both the message and its state; it leaves when the job is final.
 create table job (
-  seq integer primary key autoincrement,
+  seq integer primary key,  -- above all live ones; a number may come again once its job is gone
   id text not null unique check (length(id) = 36),
   namespace text not null,
   queue text not null check (length(queue) between 1 and 255),
