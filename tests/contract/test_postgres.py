@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager, contextmanager
 import psycopg
 import pytest
 
-from umbel.brokers.postgres import PostgresBroker
+from umbel.brokers.postgres import PostgresLedger
 from umbel.clock import SystemClock
 from umbel.drivers.postgres import Database, Home, migrate
 from umbel.messages import fresh_id
 from umbel.stores.postgres import PostgresControl, PostgresRecords, PostgresRegistry
 from umbel.testing import Backend, Backends
-from umbel.testing.brokers import BrokerSuite
+from umbel.testing.brokers import BrokerSuite, LedgerSuite
 from umbel.testing.brokers.machine import MachineSuite
 from umbel.testing.stores import StoreSuite
 
@@ -61,7 +61,7 @@ async def opened(url: str, namespace: str, **looks: float) -> AsyncIterator[Back
     how = {"namespace": namespace, "clock": SystemClock()}
     try:
         yield Backend(
-            broker=PostgresBroker(database, **how, **looks),
+            broker=PostgresLedger(database, **how, **looks),
             records=PostgresRecords(database, **how, **looks),
             registry=PostgresRegistry(database, **how),
             control=PostgresControl(database, **how),
@@ -91,7 +91,7 @@ async def async_transaction() -> AsyncIterator[psycopg.AsyncConnection]:
         yield connection
 
 
-class TestListening(BrokerSuite, StoreSuite, MachineSuite):
+class TestListening(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
     """Woken by the server."""
 
     examples = 25
@@ -102,7 +102,7 @@ class TestListening(BrokerSuite, StoreSuite, MachineSuite):
         return lambda: opened(url, f"t{fresh_id()}", safety_poll=PATIENCE)
 
 
-class TestPolling(BrokerSuite, StoreSuite, MachineSuite):
+class TestPolling(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
     """Nothing but looking again, for poolers that hand connections around."""
 
     examples = 10

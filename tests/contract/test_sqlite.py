@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from umbel.brokers.sqlite import SqliteBroker
+from umbel.brokers.sqlite import SqliteLedger
 from umbel.drivers.sqlite import Database, Home
 from umbel.stores.sqlite import SqliteControl, SqliteRecords, SqliteRegistry
 from umbel.testing import Backend, Backends, FakeClock
-from umbel.testing.brokers import BrokerSuite
+from umbel.testing.brokers import BrokerSuite, LedgerSuite
 from umbel.testing.brokers.machine import MachineSuite
 from umbel.testing.stores import StoreSuite
 
@@ -32,7 +32,7 @@ async def opened(
     try:
         await database.open()  # makes the tables
         yield Backend(
-            broker=SqliteBroker(database, **how, safety_poll=PATIENCE),
+            broker=SqliteLedger(database, **how, safety_poll=PATIENCE),
             records=SqliteRecords(database, **how, safety_poll=PATIENCE),
             registry=SqliteRegistry(database, **how),
             control=SqliteControl(database, **how),
@@ -62,7 +62,7 @@ async def async_transaction(path: str) -> AsyncIterator[sqlite3.Connection]:
         yield connection
 
 
-class TestFile(BrokerSuite, StoreSuite, MachineSuite):
+class TestFile(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
     """Each process its own connection to one file."""
 
     @pytest.fixture
@@ -77,7 +77,7 @@ class TestFile(BrokerSuite, StoreSuite, MachineSuite):
         return open_one  # type: ignore[return-value]
 
 
-class TestMemory(BrokerSuite, StoreSuite, MachineSuite):
+class TestMemory(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
     """All parts of one process share one connection."""
 
     @pytest.fixture

@@ -10,18 +10,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 
 from umbel.app.wiring import Site
-from umbel.brokers import Published
+from umbel.brokers import Broker, DirectBroker, Published
 from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.drivers.connections import unwrap
-from umbel.errors import ConfigurationError, UnknownJob
+from umbel.errors import ConfigurationError, UmbelError, Unavailable, UnknownJob
 from umbel.messages import BodyCodec, Envelope, Record
-from umbel.publisher import Bridge, Builder, Publisher, waker
+from umbel.publisher import Bridge, Builder, Publisher, Send, waker
 from umbel.router import Backend
 from umbel.tasks import Handle, Signature
 
@@ -147,10 +147,25 @@ class Desk:
                 self._forgotten.append(self._opened)  # a parent's is not to be touched here
                 backend = self._site.open(inline=True)
                 publisher = Publisher(
-                    backend.broker.publish_now, self._clock, deadline=self._settings.deadline
+                    self._send(backend.broker), self._clock, deadline=self._settings.deadline
                 )
                 self._opened = (generation, backend, publisher)
             return self._opened
+
+    def _send(self, broker: Broker) -> Send:
+        """How to publish for a caller that blocks: in its thread, or on the bridge."""
+        if broker.capabilities.direct:
+            return cast(DirectBroker, broker).publish_now
+
+        def send(envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+            try:
+                return self.bridge.run(broker.publish(envelopes), timeout)
+            except TimeoutError as error:
+                if isinstance(error, UmbelError):
+                    raise
+                raise Unavailable("the broker did not answer in time") from None
+
+        return send
 
     def _forget_lock(self) -> None:
         self._opening = threading.Lock()  # a thread of the parent's may hold the other for ever

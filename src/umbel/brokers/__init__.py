@@ -4,6 +4,30 @@ Called by: the publisher (publish), the router (the rest), operations (depths, p
 Never: runs a task, decides an outcome, or knows which worker is best.
 """
 
-from umbel.brokers.port import Broker, Capabilities, Demand, Depth, Published
+from umbel.brokers.port import (
+    Broker,
+    Capabilities,
+    Demand,
+    Depth,
+    DirectBroker,
+    Ledger,
+    Published,
+    Taken,
+)
+from umbel.brokers.split import SplitBroker
+from umbel.brokers.transport import Arrival, Lane, Transport
 
-__all__ = ["Broker", "Capabilities", "Demand", "Depth", "Published"]
+__all__ = [
+    "Arrival",
+    "Broker",
+    "Capabilities",
+    "Demand",
+    "Depth",
+    "DirectBroker",
+    "Lane",
+    "Ledger",
+    "Published",
+    "SplitBroker",
+    "Taken",
+    "Transport",
+]

@@ -20,7 +20,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     transactional: bool = False
     """``publish(within=...)`` joins the caller's own transaction."""
     direct: bool = False
-    """``publish_now`` publishes without an event loop."""
+    """It is a ``DirectBroker``: it publishes without an event loop."""
     records: bool = False
     """Publishing and settling also write the records of the store at the same address."""
     delay: bool = False
@@ -74,12 +74,6 @@ class Broker(Protocol):
         Raises:
             DuplicateJob: a live job holds the unique key and the envelope says to raise.
             Unavailable: not confirmed.
-        """
-
-    def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """``publish`` in the caller's own thread; blocks, but not for longer than ``timeout``.
-
-        Only for brokers that are ``direct``. Safe from any thread.
         """
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
@@ -154,3 +148,60 @@ class Broker(Protocol):
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""
+
+
+class DirectBroker(Broker, Protocol):
+    """A broker that is ``direct``."""
+
+    def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        """``publish`` in the caller's own thread; blocks, but not for longer than ``timeout``.
+
+        Safe from any thread.
+        """
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What became of jobs that a transport delivered."""
+
+    deliveries: list[Delivery]
+    unknown: list[str]
+    """Ids the books do not have. Note these, and take them then."""
+
+
+class Ledger(Broker, Protocol):
+    """A broker that can keep the books while another one, a ``Transport``, carries its messages.
+
+    The books are the truth: who claims, settles or cancels does it here, under the same promises.
+    A job in them is queued until it was handed to the transport, then sent; others see no
+    difference. Whatever puts a job back into its queue makes it one that has to be sent again.
+    """
+
+    async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
+        """``publish`` of what a transport carries already. A known id changes nothing.
+
+        Raises:
+            Unavailable: not noted; whoever receives the message will make up for it.
+        """
+
+    async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
+        """The first jobs to hand to a transport, in their order; waits when there are none.
+
+        What is paused stays here. Nothing is locked: two may send the same job, which is harmless.
+        """
+
+    async def sent(self, jobs: Sequence[str]) -> None:
+        """A transport has them. Changes nothing of those that are not queued any more."""
+
+    async def take(self, jobs: Mapping[str, str], owner: str) -> Taken:
+        """``fetch`` of the very jobs that a transport delivered: ids, and from which queue.
+
+        One that runs, has ended, or was moved to another queue is not given: its message was a
+        repetition. One that is paused is not given either, and has to be sent again. So the
+        message of everything but the unknown may be acknowledged when this has returned.
+
+        Raises:
+            LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
+        """
+
+    async def recall(self, queues: Sequence[str]) -> int:
+        """The transport has lost what these queues sent: it has to be sent again."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -75,6 +76,52 @@ def write(envelope: Envelope) -> bytes:
     return msgspec.json.encode(event)
 
 
+def attributes(envelope: Envelope) -> dict[str, str]:
+    """An envelope's attributes for binary mode, where the body travels as it is beside them."""
+    found = {
+        "specversion": SPECVERSION,
+        "id": envelope.id,
+        "type": envelope.type.value,
+        "source": f"/umbel/{envelope.namespace}",
+        "subject": envelope.subject,
+        "time": _to_rfc3339(envelope.created),
+        "namespace": envelope.namespace,
+        "queue": envelope.queue,
+    }
+    optional = {
+        "kind": envelope.kind,
+        "priority": envelope.priority,
+        "attempt": envelope.attempt if envelope.attempt != 1 else None,
+        "maxdeaths": envelope.max_deaths if envelope.max_deaths != 3 else None,
+        "notbefore": None if envelope.not_before is None else _to_rfc3339(envelope.not_before),
+        "expiry": None if envelope.expires is None else _to_rfc3339(envelope.expires),
+        "uniquekey": envelope.unique,
+        "onconflict": envelope.on_conflict if envelope.on_conflict != "raise" else None,
+        "traceparent": envelope.traceparent,
+    }
+    found.update((name, str(value)) for name, value in optional.items() if value)
+    found.update((name, text) for name, text in envelope.headers.items() if name not in _KNOWN)
+    return found
+
+
+def read_message(attributes: Mapping[str, Any], content_type: str, data: bytes) -> Envelope:
+    """An envelope from a message with headers: binary mode, or structured by its media type.
+
+    Raises:
+        BadMessage: no CloudEvent, or a field has the wrong form; it names the field.
+    """
+    if content_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
+        return read(data)
+    if attributes.get("specversion") != SPECVERSION:
+        raise BadMessage(
+            "specversion",
+            f'must be "{SPECVERSION}": send CloudEvents attributes as headers, or one event as'
+            f" {MEDIA_TYPE}",
+        )
+    _text(dict(attributes), "source")
+    return _envelope(dict(attributes), Body(content_type or JSON, data))
+
+
 def read(data: bytes) -> Envelope:
     """An envelope from a CloudEvent in structured JSON.
 
@@ -91,17 +138,17 @@ def read(data: bytes) -> Envelope:
         raise BadMessage("specversion", f'must be "{SPECVERSION}"')
     _text(event, "source")
     try:
-        return _envelope(event)
+        return _envelope(event, _body(event))
     except RecursionError:  # what could just be read cannot be written again
         raise BadMessage("body", "nested too deeply") from None
 
 
-def _envelope(event: dict[str, Any]) -> Envelope:
+def _envelope(event: dict[str, Any], body: Body) -> Envelope:
     return Envelope(
         id=_id(event),
         type=_type(event),
         subject=_text(event, "subject", limit=255),
-        body=_body(event),
+        body=body,
         namespace=_text(event, "namespace", "umbel", limit=63),
         queue=_text(event, "queue", "default", limit=255),
         kind=_choice(event, "kind", "", _KINDS),

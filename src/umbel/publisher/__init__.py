@@ -5,6 +5,6 @@ Called by: tasks, through their Outlet. Never: fetches, settles, or waits beyond
 
 from umbel.publisher.bridge import Bridge, waker
 from umbel.publisher.building import Builder
-from umbel.publisher.publisher import Publisher
+from umbel.publisher.publisher import Publisher, Send
 
-__all__ = ["Bridge", "Builder", "Publisher", "waker"]
+__all__ = ["Bridge", "Builder", "Publisher", "Send", "waker"]

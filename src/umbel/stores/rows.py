@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from umbel.messages import Body, Record, State
 from umbel.messages.columns import read_attempts, read_failure, read_headers
 from umbel.stores.records import Changes
+
+SENT = "sent"
+"""A queued job whose message another broker carries. Outside the tables it is a queued one."""
+
+
+def stored_states(wanted: Iterable[State]) -> list[str]:
+    """States as the tables say them."""
+    states = sorted(state.value for state in wanted)
+    return [*states, SENT] if State.QUEUED in states else states
 
 
 def change_row(changes: Changes) -> dict[str, Any]:
@@ -32,7 +41,7 @@ def record(row: Sequence[Any]) -> Record:
         task=task,
         namespace=namespace,
         queue=queue,
-        state=State(state),
+        state=State.QUEUED if state == SENT else State(state),
         kind=kind,
         priority=priority,
         attempt=attempt,

@@ -208,11 +208,12 @@ class PostgresBroker:
             return steps
         return atomically(steps, block_within(connection))
 
-    def _outlook(self, queues: tuple[str, ...]) -> Outlook:
+    def _outlook(self, queues: tuple[str, ...], purpose: str = "fetch") -> Outlook:
         listener = self._database.listener()
-        outlook = self._outlooks.get(queues)
+        outlook = self._outlooks.get((purpose, *queues))
         if outlook is None or outlook.listener is not listener:
-            outlook = self._outlooks[queues] = Outlook(self._namespace, queues, listener)
+            outlook = Outlook(self._namespace, queues, listener)
+            self._outlooks[purpose, *queues] = outlook
         return outlook
 
     async def _look(

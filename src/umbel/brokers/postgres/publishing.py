@@ -23,18 +23,20 @@ def cannot_fail(envelopes: Sequence[Envelope]) -> bool:
 
 
 def inserting(
-    sql: Queries, envelopes: Sequence[Envelope], *, alone: bool = False
+    sql: Queries, envelopes: Sequence[Envelope], *, alone: bool = False, idle: str = "queued"
 ) -> Steps[list[int]]:
     """Adds what is new. Gives the places of the envelopes that were not added.
 
-    ``alone``: in no transaction, so that a statement that fails spoils nothing else.
+    ``alone``: in no transaction, so that a statement that fails spoils nothing else. ``idle`` is
+    the state of what is not scheduled.
     """
+    state = {"idle": idle}
     if len(envelopes) == 1:
-        rows = yield sql["insert_job"], job_row(envelopes[0])
+        rows = yield sql["insert_job"], job_row(envelopes[0]) | state
     elif alone and are_alike(envelopes):
-        rows = yield from _insert_alike(sql, envelopes)
+        rows = yield from _insert_alike(sql, envelopes, state)
     else:
-        rows = yield sql["insert_jobs"], job_arrays(envelopes)
+        rows = yield sql["insert_jobs"], job_arrays(envelopes) | state
     added, places, _ = rows[0]
     if added == len(envelopes):
         return []
@@ -44,11 +46,13 @@ def inserting(
     return left
 
 
-def _insert_alike(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Row]]:
+def _insert_alike(
+    sql: Queries, envelopes: Sequence[Envelope], state: dict[str, str]
+) -> Steps[list[Row]]:
     try:
-        return (yield sql["insert_alike"], alike_arrays(envelopes))
+        return (yield sql["insert_alike"], alike_arrays(envelopes) | state)
     except KeyTaken:  # published before; nothing was added, so each has to be looked at
-        return (yield sql["insert_jobs"], job_arrays(envelopes))
+        return (yield sql["insert_jobs"], job_arrays(envelopes) | state)
 
 
 def publishing(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Published]]:

@@ -1,5 +1,6 @@
 -- name: insert_jobs
--- Adds each job once: an id that lives or has finished, or a unique key in use, adds nothing.
+-- Adds each job once: an id that lives or has finished, or a unique key in use, adds nothing. The
+-- state of those that are not scheduled is given: queued, or sent.
 -- Answers how many were added and the places in the batch of those that were not. The "offset 0"
 -- keeps the look into the history a look: a join might read all of it.
 with sent as (
@@ -20,7 +21,7 @@ added as (
                            traceparent, headers)
   select id, namespace, queue, kind, task, type,
          case when to_timestamp(not_before) > statement_timestamp() then 'scheduled'
-              else 'queued' end,
+              else %(idle)s end,
          priority, content_type, body,
          coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
          to_timestamp(not_before), to_timestamp(expires), attempt, max_deaths, unique_key,
@@ -35,7 +36,7 @@ select (select count(*) from added),
        (select count(pg_notify('$channel', hint))
         from (select distinct case state when 'queued' then 'r:' || namespace || ':' || queue
                                          else 's:' || namespace end as hint
-              from added) h)
+              from added where state <> 'sent') h)
 
 -- name: insert_job
 -- The same for a lone job: half the work.
@@ -45,7 +46,7 @@ with added as (
                            traceparent, headers)
   select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
          case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
-              else 'queued' end,
+              else %(idle)s end,
          %(priority)s::smallint, %(content_type)s, %(body)s,
          coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
          to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
@@ -58,7 +59,7 @@ with added as (
 select count(*), case when count(*) = 0 then array[1] end,
        count(pg_notify('$channel', case state when 'queued'
                                    then 'r:' || %(namespace)s || ':' || %(queue)s
-                                   else 's:' || %(namespace)s end))
+                                   else 's:' || %(namespace)s end)) filter (where state <> 'sent')
 from added
 
 -- name: insert_alike
@@ -75,7 +76,7 @@ added as (
                            headers)
   select id, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
          case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
-              else 'queued' end,
+              else %(idle)s end,
          %(priority)s::smallint, %(content_type)s, body,
          coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
          to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
@@ -89,7 +90,7 @@ select count(*),
        (select count(pg_notify('$channel', case state when 'queued'
                                            then 'r:' || %(namespace)s || ':' || %(queue)s
                                            else 's:' || %(namespace)s end))
-        from (select state from added limit 1) one)
+        from (select state from added where state <> 'sent' limit 1) one)
 from added
 
 -- name: known_ids
@@ -421,7 +422,7 @@ select id::text, (select times from told) from orphan
 
 -- name: depths
 -- Live jobs by queue and state.
-select queue, state, count(*), date_part('epoch', min(created)) from $schema.job
+select queue, case state when 'sent' then 'queued' else state end, count(*), date_part('epoch', min(created)) from $schema.job
 where namespace = %(namespace)s group by 1, 2
 
 -- name: waiting
@@ -446,6 +447,9 @@ select exists (
 union all
 (select id::text from $schema.job
  where namespace = %(namespace)s and queue = %(queue)s and state = 'scheduled' limit 2000)
+union all
+(select id::text from $schema.job
+ where namespace = %(namespace)s and queue = %(queue)s and state = 'sent' limit 2000)
 
 -- name: move
 -- Some of what does not run changes its queue.
@@ -455,11 +459,88 @@ with idle as materialized (
   union all
   (select id from $schema.job
    where namespace = %(namespace)s and queue = %(source)s and state = 'scheduled' limit 2000)
+  union all
+  (select id from $schema.job
+   where namespace = %(namespace)s and queue = %(source)s and state = 'sent' limit 2000)
 ),
 moved as (
-  update $schema.job j set queue = %(target)s from idle
+  update $schema.job j
+  set queue = %(target)s, state = case state when 'sent' then 'queued' else state end from idle
   where j.id = idle.id and j.queue = %(source)s and j.state <> 'running' returning j.id
 )
 select count(*), case when count(*) > 0 then
          pg_notify('$channel', 'r:' || %(namespace)s || ':' || %(target)s) end
 from moved
+
+-- name: unsent
+-- The first queued jobs of each lane that may start now: nothing of them is paused.
+select j.*, q.queue from unnest(%(queue)s::text[]) q (queue), unnest(array['', 'io', 'cpu']) k (kind),
+  lateral (
+    select seq, id::text, kind, task, priority, content_type, body, type,
+           date_part('epoch', created), date_part('epoch', not_before),
+           date_part('epoch', expires), attempt, max_deaths, unique_key, traceparent,
+           headers::text, deaths, sections::text
+    from $schema.job
+    where namespace = %(namespace)s and queue = q.queue and kind = k.kind and state = 'queued'
+      and task <> all (array(select name from $schema.pause
+                             where namespace = %(namespace)s and scope = 'task'))
+    order by priority desc, seq limit %(limit)s
+  ) j
+where not exists (
+  select 1 from $schema.pause p
+  where p.namespace = %(namespace)s and (p.scope = 'all' or (p.scope = 'queue' and p.name = q.queue)))
+
+-- name: sent
+-- Queued jobs are in another broker now. In order of id, as everybody who locks several.
+with found as materialized (
+  select id from $schema.job where id = any(%(id)s::uuid[]) and state = 'queued'
+  order by id for update
+)
+update $schema.job j set state = 'sent' from found where j.id = found.id
+
+-- name: take
+-- Claims these very jobs, each in the queue its message came from; raises their fence. What is
+-- paused is queued again. One row without a job when there is nothing, no row when the owner is
+-- not enlisted.
+with wanted as (select * from unnest(%(id)s::uuid[], %(queue)s::text[]) as w (id, queue)),
+found as materialized (
+  select j.id, exists (
+           select 1 from $schema.pause p
+           where p.namespace = %(namespace)s
+             and (p.scope = 'all' or (p.scope = 'queue' and p.name = j.queue)
+                  or (p.scope = 'task' and p.name = j.task))) as paused
+  from $schema.job j
+  where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s
+    and j.state in ('queued', 'sent')
+    and exists (select 1 from wanted w where w.id = j.id and w.queue = j.queue)
+    and exists (select 1 from $schema.worker where incarnation = %(owner)s)
+  order by j.id for update of j
+),
+back as (
+  update $schema.job j set state = 'queued' from found
+  where j.id = found.id and found.paused and j.state = 'sent'
+),
+claimed as (
+  update $schema.job j
+  set state = 'running', owner = %(owner)s,
+      worker = (select name from $schema.worker where incarnation = %(owner)s),
+      fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
+  from found where j.id = found.id and not found.paused
+  returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
+            date_part('epoch', j.created), date_part('epoch', j.not_before),
+            date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
+            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
+)
+select claimed.*, false
+from $schema.worker left join claimed on true where incarnation = %(owner)s
+
+-- name: recall
+-- What these queues sent is to be sent again.
+with back as (
+  update $schema.job set state = 'queued'
+  where namespace = %(namespace)s and queue = any(%(queue)s::text[]) and state = 'sent'
+  returning queue
+)
+select (select count(*) from back),
+       (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
+        from (select distinct queue from back) b)

@@ -28,7 +28,7 @@ _common = attrgetter(
 
 
 def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
-    """The parameters of ``insert_jobs``: one array a column."""
+    """The parameters of ``insert_jobs`` but for the state: one array a column."""
     return {
         "id": texts([e.id for e in envelopes]),
         "namespace": texts([e.namespace for e in envelopes]),
@@ -51,7 +51,7 @@ def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
 
 
 def job_row(envelope: Envelope) -> dict[str, Any]:
-    """The parameters of ``insert_job``."""
+    """The parameters of ``insert_job`` but for the state."""
     return {
         "id": envelope.id,
         "namespace": storable(envelope.namespace),
@@ -80,7 +80,7 @@ def are_alike(envelopes: Sequence[Envelope]) -> bool:
 
 
 def alike_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
-    """The parameters of ``insert_alike``: what they share once, and an array for what not."""
+    """The same for ``insert_alike``: what they share once, and an array for what not."""
     return job_row(envelopes[0]) | {
         "id": texts([e.id for e in envelopes]),
         "body": blobs([e.body.data for e in envelopes]),
@@ -122,32 +122,38 @@ def _lease_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
 
 
 def delivery(row: Row, namespace: str, queue: str, owner: str) -> Delivery:
-    """A delivery from what ``claim`` returns."""
-    (_, job, kind, task, priority, content_type, body, message, created, not_before) = row[:10]
-    (expires, attempt, max_deaths, unique, trace, headers, deaths, sections) = row[10:18]
-    (fence, claimed, _) = row[18:]
+    """A delivery from what ``claim`` or ``take`` returns."""
+    deaths, sections, fence, claimed = row[16:20]
+    found = envelope(row, namespace, queue)
     return Delivery(
-        envelope=Envelope(
-            id=job,
-            subject=task,
-            body=Body(content_type, body),
-            type=_TYPES[message],
-            namespace=namespace,
-            queue=queue,
-            kind=kind,
-            priority=priority,
-            created=created,
-            not_before=not_before,
-            expires=expires,
-            attempt=attempt,
-            max_deaths=max_deaths,
-            unique=unique,
-            traceparent=trace,
-            headers=read_headers(headers, sections),
-        ),
-        lease=Lease(job, owner, fence),
-        attempt=attempt,
+        envelope=found,
+        lease=Lease(found.id, owner, fence),
+        attempt=found.attempt,
         deaths=deaths,
         sections=read_sections(sections),
         claimed=claimed,
+    )
+
+
+def envelope(row: Row, namespace: str, queue: str) -> Envelope:
+    """An envelope from what ``unsent``, ``claim`` or ``take`` returns."""
+    (_, job, kind, task, priority, content_type, body, message, created, not_before) = row[:10]
+    (expires, attempt, max_deaths, unique, trace, headers, _, sections) = row[10:18]
+    return Envelope(
+        id=job,
+        subject=task,
+        body=Body(content_type, body),
+        type=_TYPES[message],
+        namespace=namespace,
+        queue=queue,
+        kind=kind,
+        priority=priority,
+        created=created,
+        not_before=not_before,
+        expires=expires,
+        attempt=attempt,
+        max_deaths=max_deaths,
+        unique=unique,
+        traceparent=trace,
+        headers=read_headers(headers, sections),
     )

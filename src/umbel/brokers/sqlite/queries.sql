@@ -1,10 +1,11 @@
 -- name: insert_job
 -- Adds a job once: an id that lives or has finished, or a unique key in use, adds nothing.
--- Numbers, in the order of the columns: binding names takes as long as inserting.
+-- Numbers, in the order of the columns: binding names takes as long as inserting. ?19 is the state
+-- of what is not scheduled.
 insert into job (id, namespace, queue, kind, task, type, priority, content_type, body, created,
                  not_before, expires, attempt, max_deaths, unique_key, traceparent, headers, state)
 select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
-       case when ?11 > ?18 then 'scheduled' else 'queued' end
+       case when ?11 > ?18 then 'scheduled' else ?19 end
 where not exists (select 1 from record where id = ?1)
 on conflict do nothing
 
@@ -152,7 +153,8 @@ where id = :id and owner = :owner and fence = :fence
 
 -- name: depths
 -- Live jobs by queue and state.
-select queue, state, count(*), min(created) from job where namespace = :namespace group by 1, 2
+select queue, case state when 'sent' then 'queued' else state end, count(*), min(created) from job
+where namespace = :namespace group by 1, 2
 
 -- name: idle_ids
 -- Jobs of a queue that do not run.
@@ -160,5 +162,43 @@ select id from job where namespace = :namespace and queue = :queue and state <> 
 
 -- name: move
 -- Everything that does not run changes its queue.
-update job set queue = :target
+update job set queue = :target, state = case state when 'sent' then 'queued' else state end
 where namespace = :namespace and queue = :source and state <> 'running'
+
+-- name: unsent
+-- The first queued jobs of a lane whose task is not paused.
+select seq, id, queue, kind, task, priority, content_type, body, created, not_before, expires,
+       attempt, max_deaths, unique_key, traceparent, headers, deaths, sections, fence, type
+from job
+where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued'
+  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+order by priority desc, seq limit :limit
+
+-- name: sent
+-- A queued job is in another broker now.
+update job set state = 'sent' where id = :id and state = 'queued'
+
+-- name: hold_back
+-- A job whose message came while it is paused is to be sent again; no row when it is not paused.
+update job set state = 'queued'
+where id = :id and namespace = :namespace and queue = :queue and state in ('queued', 'sent')
+  and exists (select 1 from pause p
+              where p.namespace = :namespace
+                and (p.scope = 'all' or (p.scope = 'queue' and p.name = job.queue)
+                     or (p.scope = 'task' and p.name = job.task)))
+returning 1
+
+-- name: take
+-- Claims this very job in the queue its message came from; raises its fence.
+update job
+set state = 'running', owner = :owner, worker = :worker, fence = min(fence, 9223372036854775806) + 1,
+    claimed = :now
+where id = :id and namespace = :namespace and queue = :queue and state in ('queued', 'sent')
+returning seq, id, queue, kind, task, priority, content_type, body, created, not_before, expires,
+          attempt, max_deaths, unique_key, traceparent, headers, deaths, sections, fence,
+          type
+
+-- name: recall
+-- What a queue sent is to be sent again.
+update job set state = 'queued'
+where namespace = :namespace and queue = :queue and state = 'sent'

@@ -15,7 +15,7 @@ SQL = load("umbel.brokers.sqlite", "queries.sql")
 _json = msgspec.json.Encoder().encode
 
 
-def job_row(envelope: Envelope, now: float) -> tuple[Any, ...]:
+def job_row(envelope: Envelope, now: float, idle: str = "queued") -> tuple[Any, ...]:
     """The parameters of ``insert_job``."""
     return (
         envelope.id,
@@ -36,39 +36,45 @@ def job_row(envelope: Envelope, now: float) -> tuple[Any, ...]:
         envelope.traceparent,
         _json(envelope.headers).decode() if envelope.headers else "{}",
         now,
+        idle,
     )
 
 
 def delivery(row: tuple[Any, ...], namespace: str, owner: str, now: float) -> Delivery:
-    """A delivery from what ``claim`` returns."""
-    (_, job, queue, kind, task, priority, content_type, body, created, not_before, expires) = row[
-        :11
-    ]
-    (attempt, max_deaths, unique, traceparent, headers, deaths, sections, fence, type_) = row[11:]
+    """A delivery from what ``claim`` or ``take`` returns."""
+    deaths, sections, fence = row[16:19]
+    found = envelope(row, namespace)
     return Delivery(
-        envelope=Envelope(
-            id=job,
-            subject=task,
-            body=Body(content_type, body),
-            type=MessageType(type_),
-            namespace=namespace,
-            queue=queue,
-            kind=kind,
-            priority=priority,
-            created=created,
-            not_before=not_before,
-            expires=expires,
-            attempt=attempt,
-            max_deaths=max_deaths,
-            unique=unique,
-            traceparent=traceparent,
-            headers=read_headers(headers, sections),
-        ),
-        lease=Lease(job, owner, fence),
-        attempt=attempt,
+        envelope=found,
+        lease=Lease(found.id, owner, fence),
+        attempt=found.attempt,
         deaths=deaths,
         sections=read_sections(sections),
         claimed=now,
+    )
+
+
+def envelope(row: tuple[Any, ...], namespace: str) -> Envelope:
+    """An envelope from what ``unsent``, ``claim`` or ``take`` returns."""
+    (_, job, queue, kind, task, priority, content_type, body, created, not_before) = row[:10]
+    (expires, attempt, max_deaths, unique, trace, headers, _, sections, _, message) = row[10:]
+    return Envelope(
+        id=job,
+        subject=task,
+        body=Body(content_type, body),
+        type=MessageType(message),
+        namespace=namespace,
+        queue=queue,
+        kind=kind,
+        priority=priority,
+        created=created,
+        not_before=not_before,
+        expires=expires,
+        attempt=attempt,
+        max_deaths=max_deaths,
+        unique=unique,
+        traceparent=trace,
+        headers=read_headers(headers, sections),
     )
 
 

@@ -12,7 +12,7 @@ from umbel.messages import LIVE, TERMINAL, Record, State
 from umbel.resilience import Backoff
 from umbel.stores.postgres.ids import by_canonical, canonical, unknown
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
-from umbel.stores.rows import change_row, record
+from umbel.stores.rows import change_row, record, stored_states
 
 _LOOKS = Backoff(first=0.05, factor=1.5, cap=0.25, jitter=0.0)
 """Waits between looks when nobody tells us of a job's end."""
@@ -102,7 +102,7 @@ class PostgresRecords:
         self, query: str, states: Iterable[State], wanted: JobFilter, limit: int
     ) -> list[Record]:
         # Written into the query, so that the index of buried jobs is known to fit.
-        chosen = "{" + ",".join(sorted(state.value for state in states)) + "}"
+        chosen = "{" + ",".join(stored_states(states)) + "}"
         values = {
             "namespace": self._namespace,
             "task": wanted.task,

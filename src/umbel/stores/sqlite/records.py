@@ -15,7 +15,7 @@ from umbel.drivers.sqlite import Database, writing
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import LIVE, TERMINAL, Record
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
-from umbel.stores.rows import change_row, record
+from umbel.stores.rows import change_row, record, stored_states
 
 SQL = load("umbel.stores.sqlite", "queries.sql")
 
@@ -110,7 +110,7 @@ class SqliteRecords:
     def _search(self, connection: sqlite3.Connection, wanted: JobFilter) -> list[Record]:
         found: list[Record] = []
         for query, states in (("list_live", LIVE), ("list_finished", TERMINAL)):
-            chosen = [state.value for state in wanted.states if state in states]
+            chosen = stored_states(state for state in wanted.states if state in states)
             if len(found) >= wanted.limit or (wanted.states and not chosen):
                 continue
             row = {

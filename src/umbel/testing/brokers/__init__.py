@@ -3,7 +3,10 @@
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{topic}" for topic in ("delays", "fetching", "follow_ups", "leases", "machine")),
+    *(
+        f"{__name__}.{topic}"
+        for topic in ("delays", "fetching", "follow_ups", "leases", "ledgers", "machine")
+    ),
     *(f"{__name__}.{topic}" for topic in ("pausing", "priorities", "publishing", "queues")),
     *(
         f"{__name__}.{topic}"
@@ -15,6 +18,7 @@ from umbel.testing.brokers.delays import Delays  # noqa: E402
 from umbel.testing.brokers.fetching import Fetching, Waiting  # noqa: E402
 from umbel.testing.brokers.follow_ups import FollowUps  # noqa: E402
 from umbel.testing.brokers.leases import Extending, Fences  # noqa: E402
+from umbel.testing.brokers.ledgers import LedgerSuite  # noqa: E402
 from umbel.testing.brokers.pausing import Pausing  # noqa: E402
 from umbel.testing.brokers.priorities import Kinds, Priorities  # noqa: E402
 from umbel.testing.brokers.publishing import Publishing  # noqa: E402
@@ -25,7 +29,7 @@ from umbel.testing.brokers.sorting import Sorting  # noqa: E402
 from umbel.testing.brokers.transactions import Transactions  # noqa: E402
 from umbel.testing.brokers.unique import UniqueKeys  # noqa: E402
 
-__all__ = ["TOPICS", "BrokerSuite"]
+__all__ = ["TOPICS", "BrokerSuite", "LedgerSuite"]
 
 TOPICS = (
     *(Publishing, Transactions, UniqueKeys, Fetching, Waiting, Priorities, Kinds, Sorting, Delays),

@@ -1,4 +1,5 @@
--- Live jobs. A row here is both the message and its state; it leaves when the job is final.
+-- Live jobs. A row here is both the message and its state; it leaves when the job is final. "Sent"
+-- is a queued job whose message another broker carries.
 create table $schema.job (
   id uuid primary key,
   seq bigint generated always as identity,
@@ -9,7 +10,7 @@ create table $schema.job (
   type text collate "C" not null default 'umbel.command'
     check (type in ('umbel.command', 'umbel.event', 'umbel.document')),
   state text collate "C" not null default 'queued'
-    constraint job_state check (state in ('scheduled', 'queued', 'running')),
+    constraint job_state check (state in ('scheduled', 'queued', 'sent', 'running')),
   priority smallint not null default 0,
   content_type text not null default 'application/json',
   body bytea not null,
@@ -53,6 +54,7 @@ create table $schema.job (
 
 create index job_ready on $schema.job (namespace, queue, kind, priority desc, seq)
   where state = 'queued';
+create index job_sent on $schema.job (namespace, queue) where state = 'sent';
 create index job_due on $schema.job (namespace, not_before) where state = 'scheduled';
 create index job_owner on $schema.job (owner) where state = 'running';
 create unique index job_unique on $schema.job (namespace, unique_key)

@@ -1,4 +1,5 @@
--- Live jobs. A row here is both the message and its state; it leaves when the job is final.
+-- Live jobs. A row here is both the message and its state; it leaves when the job is final. "Sent"
+-- is a queued job whose message another broker carries.
 create table job (
   seq integer primary key,  -- above all live ones; a number may come again once its job is gone
   id text not null unique check (length(id) = 36),
@@ -8,7 +9,7 @@ create table job (
   task text not null check (length(task) between 1 and 255),
   type text not null default 'umbel.command'
     check (type in ('umbel.command', 'umbel.event', 'umbel.document')),
-  state text not null default 'queued' check (state in ('scheduled', 'queued', 'running')),
+  state text not null default 'queued' check (state in ('scheduled', 'queued', 'sent', 'running')),
   priority integer not null default 0,
   content_type text not null default 'application/json',
   body blob not null,
@@ -36,6 +37,7 @@ create table job (
 ) strict;
 
 create index job_ready on job (namespace, queue, kind, priority desc, seq) where state = 'queued';
+create index job_sent on job (namespace, queue) where state = 'sent';
 create index job_due on job (namespace, not_before) where state = 'scheduled';
 create index job_owner on job (owner) where state = 'running';
 create unique index job_unique on job (namespace, unique_key) where unique_key is not null;

@@ -1,0 +1,180 @@
+"""Messages arrive as they were sent, in order, and until they are accepted."""
+
+from __future__ import annotations
+
+import pytest
+
+from umbel.brokers import Lane
+from umbel.errors import MessageTooLarge
+from umbel.messages import MESSAGEPACK, Body
+from umbel.testing.transports.server import (
+    CPU,
+    IO,
+    Server,
+    envelope,
+    ids,
+    is_empty,
+    read,
+    receive,
+    receive_all,
+    send,
+    tale,
+)
+
+
+class Carrying:
+    """What is sent arrives, whole and once."""
+
+    @tale
+    async def test_a_message_arrives_as_it_was_sent(self, s: Server) -> None:
+        async with s.open() as one:
+            sent = envelope(
+                s,
+                7,
+                subject="täsks.ädd 😀",
+                priority=3,
+                attempt=2,
+                max_deaths=5,
+                expires=1_900_000_000.5,
+                unique="a key: with signs/é",
+                on_conflict="return",
+                traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                headers={"timeout": "2.5", "tenant": 'ünïcode, and a comma; "quotes"'},
+            )
+            await one.send([sent])
+            (arrival,) = await receive(one)
+            assert read(arrival) == sent
+            await one.accept([arrival])
+
+    @tale
+    async def test_a_body_of_bytes_arrives_as_it_was_sent(self, s: Server) -> None:
+        async with s.open() as one:
+            body = Body(MESSAGEPACK, bytes(range(256)) * 10)
+            await one.send([envelope(s, body=body), envelope(s, body=Body(MESSAGEPACK, b""))])
+            found = await receive_all(one, 2)
+            assert [read(a).body for a in found] == [body, Body(MESSAGEPACK, b"")]
+
+    @tale
+    async def test_a_large_body_arrives(self, s: Server) -> None:
+        async with s.open() as one:
+            data = b'{"args":["' + b"x" * 900_000 + b'"],"kwargs":{}}'
+            await one.send([envelope(s, body=Body("application/json", data))])
+            (arrival,) = await receive(one)
+            assert arrival.data == data
+            await one.accept([arrival])
+
+    @tale
+    async def test_a_body_over_the_servers_limit_is_refused_and_nothing_is_sent(
+        self, s: Server
+    ) -> None:
+        async with s.open() as one:
+            large = envelope(s, body=Body("application/json", b"1" * (one.limit + 1)))
+            with pytest.raises(MessageTooLarge):
+                await one.send([envelope(s), large])
+            assert await is_empty(one)
+
+    @tale
+    async def test_messages_of_a_lane_arrive_in_order(self, s: Server) -> None:
+        async with s.open() as one:
+            sent = await send(one, s, 150) + await send(one, s, 150)
+            assert ids(await receive_all(one, 300)) == sent
+
+    @tale
+    async def test_each_lane_gives_its_own(self, s: Server) -> None:
+        async with s.open() as one:
+            (io,) = await send(one, s, 1)
+            (cpu,) = await send(one, s, 1, kind="cpu")
+            (mail,) = await send(one, s, 1, queue="mail")
+            (nobody,) = await send(one, s, 1, kind="")
+            lanes = {IO: io, CPU: cpu, Lane("mail", "io"): mail, Lane("default", ""): nobody}
+            for lane, job in lanes.items():
+                (arrival,) = await receive(one, lane)
+                assert (arrival.lane, ids([arrival])) == (lane, [job])
+                await one.accept([arrival])
+
+    @tale
+    async def test_names_of_queues_may_hold_any_sign(self, s: Server) -> None:
+        names = ["a b", "a.b", "a*", "a>", "a/b", "é", "A", "a:b", "x" * 200]
+        async with s.open() as one:
+            for queue in names:
+                await send(one, s, 1, queue=queue)
+            for queue in names:
+                (arrival,) = await receive(one, Lane(queue, "io"))
+                assert arrival.lane.queue == read(arrival).queue == queue
+                await one.accept([arrival])
+
+    @tale
+    async def test_nothing_is_received_by_two(self, s: Server) -> None:
+        async with s.open() as one, s.open() as other:
+            sent = await send(one, s, 60)
+            found: list[str] = []
+            while len(found) < 60:
+                for who in (one, other):
+                    new = await who.receive({IO: 7}, 0.2)
+                    await who.accept(new)
+                    found += ids(new)
+            assert sorted(found) == sorted(sent)
+            assert await is_empty(one)
+
+    @tale
+    async def test_purging_drops_what_waits_in_all_lanes_of_a_queue(self, s: Server) -> None:
+        async with s.open() as one:
+            await send(one, s, 3)
+            await send(one, s, 2, kind="cpu")
+            (other,) = await send(one, s, 1, queue="mail")
+            await one.purge("default")
+            assert await is_empty(one)
+            assert await is_empty(one, CPU)
+            assert ids(await receive_all(one, 1, Lane("mail", "io"))) == [other]
+
+    @tale
+    async def test_purging_what_never_was_is_fine(self, s: Server) -> None:
+        async with s.open() as one:
+            await one.purge("never")
+
+
+class Acknowledging:
+    """What is not accepted comes again; what is does not."""
+
+    @tale
+    async def test_what_was_accepted_does_not_come_again(self, s: Server) -> None:
+        async with s.open() as one:
+            await send(one, s, 3)
+            await receive_all(one, 3)
+        async with s.open() as again:
+            assert await is_empty(again)
+
+    @tale
+    async def test_what_was_not_accepted_comes_again_after_close(self, s: Server) -> None:
+        async with s.open() as one:
+            sent = await send(one, s, 3)
+            found = await receive(one)
+            assert len(found) > 0
+        async with s.open() as again:
+            assert sorted(ids(await receive_all(again, 3))) == sorted(sent)
+
+    @tale
+    async def test_what_was_released_comes_again_to_anybody(self, s: Server) -> None:
+        async with s.open() as one, s.open() as other:
+            (job,) = await send(one, s, 1)
+            await one.release(await receive(one))
+            (arrival,) = await receive(other)
+            assert ids([arrival]) == [job]
+            await other.accept([arrival])
+
+    @tale
+    async def test_accepting_twice_is_fine(self, s: Server) -> None:
+        async with s.open() as one:
+            await send(one, s, 1)
+            found = await receive(one)
+            await one.accept(found)
+            await one.accept(found)
+            (job,) = await send(one, s, 1)
+            assert ids(await receive_all(one, 1)) == [job]
+
+    @tale
+    async def test_closing_twice_is_fine(self, s: Server) -> None:
+        async with s.open() as one:
+            await send(one, s, 1)
+            await one.close()
+            await one.close()
