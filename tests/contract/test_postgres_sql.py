@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ import pytest
 psycopg = pytest.importorskip("psycopg")
 
 from umbel.brokers.port import Demand  # noqa: E402
-from umbel.brokers.postgres import PostgresBroker  # noqa: E402
+from umbel.brokers.postgres import PostgresBroker, outlook  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
 from umbel.drivers.postgres import Database, Home, migrate  # noqa: E402
 from umbel.errors import DuplicateJob, Unavailable  # noqa: E402
@@ -28,6 +28,7 @@ from umbel.messages import (  # noqa: E402
     Attempt,
     Body,
     Envelope,
+    Interrupted,
     Settlement,
     State,
     Succeeded,
@@ -148,14 +149,17 @@ def fill(home: Home) -> None:
         connection.execute(f"analyze {home.schema}.job, {home.schema}.record")
 
 
-@pytest.mark.parametrize(("query", "looks"), [("claim", 3), ("claim_mixed", 6)])
+@pytest.mark.parametrize(
+    ("query", "looks"), [("claim", 3), ("claim_onwards", 7), ("claim_mixed", 6)]
+)
 def test_a_claim_reads_only_the_index_of_ready_jobs(home: Home, query: str, looks: int) -> None:
     fill(home)
     sql = home.queries("umbel.brokers.postgres")[query]
     values = {"namespace": "umbel", "queue": "q", "owner": OWNER, "io": 100, "cpu": 100}
+    marks = {"io_priority": 2, "io_seq": 100, "cpu_priority": 0, "cpu_seq": 0}
     with plain() as connection:
         connection.execute(home.sql["settings"], {"local": False})
-        row = connection.execute(b"explain (format json) " + sql, values).fetchone()
+        row = connection.execute(b"explain (format json) " + sql, values | marks).fetchone()
     found = list(nodes(row[0][0]["Plan"]))
     on_jobs = [n for n in found if n.get("Relation Name") == "job" and "Scan" in n["Node Type"]]
     assert sorted(n["Index Name"] for n in on_jobs) == ["job_pkey", *["job_ready"] * looks]
@@ -509,3 +513,118 @@ def waits_for_a_lock() -> bool:
             " and query like '%orphan%'"
         ).fetchone()
     return waiting is not None
+
+
+# --- a transaction that somebody leaves open -------------------------------------------------
+# In any database of the server it keeps dead entries in the index of ready jobs. A claim must not
+# step over all of them, every time.
+
+JOBS = 3_000
+
+
+@contextmanager
+def left_open() -> Iterator[None]:
+    """A transaction that has written something and does not end."""
+    with psycopg.connect(SERVER) as connection:
+        connection.execute("create temporary table left_open ()")
+        yield
+        connection.rollback()
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look from the start counts as slow, and is made four times a second."""
+    monkeypatch.setattr(outlook, "SLOW", -1.0)
+    monkeypatch.setattr(outlook.Tail, "looked", _looked(outlook.Tail.looked))
+
+
+def _looked(really: Any) -> Any:
+    return lambda tail, took, now, rows: really(tail, 0.25 / outlook.RARELY, now, rows)
+
+
+def _pages_read(home: Home, query: str, **values: int) -> int:
+    sql = home.queries("umbel.brokers.postgres")[query]
+    here = {"namespace": "umbel", "queue": "q", "owner": OWNER, "io": 10, "cpu": 0}
+    with plain() as connection:
+        connection.execute(home.sql["settings"], {"local": False})
+        connection.execute("begin")
+        explain = b"explain (analyze, buffers, timing off, format json) " + sql
+        row = connection.execute(explain, here | values).fetchone()
+        connection.execute("rollback")
+    scans = [n for n in nodes(row[0][0]["Plan"]) if n.get("Index Name") == "job_ready"]
+    return sum(n["Shared Hit Blocks"] + n["Shared Read Blocks"] for n in scans)
+
+
+def test_going_on_from_the_last_look_reads_none_of_the_dead_entries(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            await broker.publish([envelope(kind="io") for _ in range(JOBS + 10)])
+            for _ in range(JOBS // 100):
+                await broker.fetch(["q"], Demand(100, 0), OWNER, 0)
+            with plain() as connection:
+                query = f"select max(seq) from {home.schema}.job where state = 'running'"
+                last = connection.execute(query).fetchone()[0]
+            marks = {"io_priority": 0, "io_seq": last, "cpu_priority": 0, "cpu_seq": 0}
+            onwards = _pages_read(home, "claim_onwards", **marks)
+            from_the_start = _pages_read(home, "claim")
+            assert onwards * 3 < from_the_start, (onwards, from_the_start)
+
+    with left_open():
+        asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("slow")
+def test_every_job_is_claimed_once_and_in_order(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            sent = [envelope(kind=("io", "cpu")[n % 2], priority=n % 3) for n in range(300)]
+            await broker.publish(sent)
+            got = []
+            while len(got) < 300:
+                found = await broker.fetch(["q"], Demand(7, 7), OWNER, 5)
+                assert found
+                got += [
+                    (d.envelope.kind, -d.envelope.priority, sent.index(e))
+                    for d in found
+                    for e in sent
+                    if e.id == d.id
+                ]
+            for kind in ("io", "cpu"):
+                mine = [rest for kind_, *rest in got if kind_ == kind]
+                assert mine == sorted(mine)
+            assert len({place for _, _, place in got}) == 300
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("slow")
+def test_what_is_more_urgent_still_goes_first(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            await broker.publish([envelope(kind="io") for _ in range(20)])
+            await broker.fetch(["q"], Demand(5, 0), OWNER, 5)
+            urgent = envelope(kind="io", priority=9)
+            await broker.publish([urgent])
+            found = await broker.fetch(["q"], Demand(5, 0), OWNER, 5)
+            assert found[0].id == urgent.id
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("slow")
+def test_what_came_back_to_its_place_is_found_by_the_next_look_from_the_start(home: Home) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            await broker.publish([envelope(kind="io") for _ in range(3)])
+            first, *_ = await broker.fetch(["q"], Demand(5, 0), OWNER, 5)
+            await _give_back(broker, first)
+            (again,) = await broker.fetch(["q"], Demand(5, 0), OWNER, 30)
+            assert again.id == first.id
+
+    asyncio.run(scenario())
+
+
+async def _give_back(broker: PostgresBroker, delivery: Any) -> None:
+    story = Attempt(delivery.attempt, "w", 0.0, 0.0, "interrupted")
+    end = Settlement(lease=delivery.lease, outcome=Interrupted("stopping"), attempt=story)
+    assert await broker.settle([end]) == []

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
-from umbel.brokers.postgres.outlook import Outlook
+from umbel.brokers.postgres.outlook import Outlook, Tail
 from umbel.brokers.postgres.publishing import cannot_fail, inserting, publishing, resolving
 from umbel.brokers.postgres.rows import delivery
 from umbel.brokers.postgres.settling import Batch, settling
@@ -127,7 +127,8 @@ class PostgresBroker:
                 return deliveries
             hearing = outlook.listener.hearing
             poll = self._safety_poll if hearing else self._database.home.poll
-            await outlook.wait(min(until - now, max(outlook.due - now, 0.001), poll))
+            next_look = min(outlook.due, outlook.full_look)
+            await outlook.wait(min(until - now, max(next_look - now, 0.001), poll))
         return []
 
     def nudge(self) -> None:
@@ -232,7 +233,7 @@ class PostgresBroker:
             for queue in outlook.queues:
                 if outlook.enter(queue, free):
                     values = {"queue": queue, "owner": owner, **free}
-                    rows, held_back = await self._claim(f"claim{surely}", values)
+                    rows, held_back = await self._claim_from(outlook.tail(queue), values, surely)
                     if held_back:
                         rows, held_back = await self._claim(f"claim_mixed{surely}", values)
                     outlook.leave(queue, free, Counter(row[2] for row in rows), held_back)
@@ -244,6 +245,23 @@ class PostgresBroker:
                 raise
         claimed.sort(key=lambda found: (-found[1][4], found[1][0]))
         return [delivery(row, self._namespace, queue, owner) for queue, row in claimed]
+
+    async def _claim_from(
+        self, tail: Tail, values: dict[str, Any], surely: str
+    ) -> tuple[list[Row], bool]:
+        """Claim from the start of a queue, or from where the last look ended."""
+        began = self._clock.monotonic()
+        marks = None if surely else tail.begin(began)
+        if marks is None:
+            rows, held_back = await self._claim(f"claim{surely}", values)
+            now = self._clock.monotonic()
+            tail.looked(now - began, now, rows)
+        else:
+            for kind, mark in marks.items():
+                values |= {f"{kind}_priority": mark.priority, f"{kind}_seq": mark.seq}
+            rows, held_back = await self._claim("claim_onwards", values)
+            tail.went_on(rows)
+        return rows, held_back
 
     async def _claim(self, claim: str, values: dict[str, Any]) -> tuple[list[Row], bool]:
         """What a queue gives, and whether jobs of unknown kind stood back."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import NamedTuple
 
-from umbel.drivers.postgres import Listener
+from umbel.drivers.postgres import Listener, Row
 
 KINDS = ("", "io", "cpu")
+SLOW = 0.02
+"""Seconds above which a look from the start is not made every time."""
+RARELY = 20
 
 
 def room(free: dict[str, int], kind: str) -> int:
@@ -17,6 +21,48 @@ def room(free: dict[str, int], kind: str) -> int:
     A sender that does not know the task may mean either kind: both must have room.
     """
     return free[kind] if kind else min(free.values())
+
+
+class Mark(NamedTuple):
+    """Where a lane's last look ended: nothing of this priority waits at or before this number."""
+
+    priority: int = -100_000  # below all: everything is yet to be looked at
+    seq: int = 0
+
+
+class Tail:
+    """Where the next look at a queue begins while looks from its start are slow.
+
+    That happens when PostgreSQL may not remove dead index entries: somebody, in any database of
+    the server, has kept a transaction open. Each claim would step over all jobs claimed since.
+    So looks go on where the last one ended, and one from the start is made now and then: for a
+    twentieth of the time, whatever it costs. What came back to its old place waits for that.
+    """
+
+    def __init__(self) -> None:
+        self.marks: dict[str, Mark] | None = None
+        """By kind. None: look from the start."""
+        self.until = 0.0
+        """When a look from the start is due again."""
+
+    def looked(self, took: float, now: float, rows: Sequence[Row]) -> None:
+        """Note a look from the start that took so long and gave these."""
+        self.marks = {"io": Mark(), "cpu": Mark()} | _marks(rows) if took > SLOW else None
+        self.until = now + RARELY * took
+
+    def went_on(self, rows: Sequence[Row]) -> None:
+        """Note what a look from the marks gave."""
+        if self.marks is not None:
+            self.marks |= _marks(rows)
+
+    def begin(self, now: float) -> dict[str, Mark] | None:
+        """The marks to go on from; None: from the start."""
+        return self.marks if now < self.until else None
+
+
+def _marks(rows: Sequence[Row]) -> dict[str, Mark]:
+    ordered = sorted(rows, key=lambda row: (-row[4], row[0]))
+    return {row[2]: Mark(row[4], row[0]) for row in ordered if row[2]}
 
 
 class Outlook:
@@ -34,6 +80,7 @@ class Outlook:
         self._ready = {f"r:{namespace}:{queue}": queue for queue in queues}
         self._scheduled, self._control = f"s:{namespace}", f"c:{namespace}"
         self._lanes: set[tuple[str, str]] = set()
+        self._tails = {queue: Tail() for queue in queues}
         self._looked = float("-inf")
         self._stack = ExitStack()
         topics = [*self._ready, self._scheduled, self._control]
@@ -48,6 +95,9 @@ class Outlook:
                 self.due = 0.0
             elif topic == self._control:  # something was resumed, perhaps
                 self.doubt()
+        for queue, tail in self._tails.items():
+            if tail.marks is not None and now >= tail.until:
+                self.expect(queue)
         if not self.listener.hearing or now - self._looked >= trusted_for:
             self.doubt()
             self._looked = now
@@ -57,6 +107,15 @@ class Outlook:
         self.due = 0.0
         for queue in self.queues:
             self.expect(queue)
+
+    @property
+    def full_look(self) -> float:
+        """Monotonic time at which some queue has to be looked at from its start."""
+        return min((t.until for t in self._tails.values() if t.marks), default=float("inf"))
+
+    def tail(self, queue: str) -> Tail:
+        """Where looks at this queue begin."""
+        return self._tails[queue]
 
     def expect(self, queue: str) -> None:
         """All lanes of a queue may have work."""

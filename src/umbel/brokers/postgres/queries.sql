@@ -167,6 +167,90 @@ claimed as (
 select claimed.*, coalesce((select mixed from allowed), false)
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
+-- name: claim_onwards
+-- The same from where the last look ended: in each lane after a sequence number of one priority,
+-- and whatever has another. While the server cannot remove dead entries, because of a transaction
+-- somewhere that has been open for long, a look from the start steps over all of them.
+with allowed as materialized (
+  select name, array(select p.name from $schema.pause p
+                     where p.namespace = %(namespace)s and p.scope = 'task') as paused,
+         exists (select 1 from $schema.job
+                 where namespace = %(namespace)s and queue = %(queue)s and kind = ''
+                   and state = 'queued') as mixed
+  from $schema.worker where incarnation = %(owner)s
+    and not exists (select 1 from $schema.pause p
+                    where p.namespace = %(namespace)s
+                      and (p.scope = 'all' or (p.scope = 'queue' and p.name = %(queue)s)))
+),
+io_above as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
+    and priority > %(io_priority)s::integer
+    and exists (select 1 from allowed where not mixed)
+    and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(io)s for update skip locked
+),
+io_level as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
+    and priority = %(io_priority)s::integer and seq > %(io_seq)s::bigint
+    and exists (select 1 from allowed where not mixed)
+    and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(io)s - (select count(*) from io_above) for update skip locked
+),
+io_below as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
+    and priority < %(io_priority)s::integer
+    and exists (select 1 from allowed where not mixed)
+    and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(io)s - (select count(*) from io_above)
+    - (select count(*) from io_level) for update skip locked
+),
+cpu_above as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
+    and priority > %(cpu_priority)s::integer
+    and exists (select 1 from allowed where not mixed)
+    and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(cpu)s for update skip locked
+),
+cpu_level as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
+    and priority = %(cpu_priority)s::integer and seq > %(cpu_seq)s::bigint
+    and exists (select 1 from allowed where not mixed)
+    and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(cpu)s - (select count(*) from cpu_above) for update skip locked
+),
+cpu_below as materialized (
+  select id from $schema.job
+  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
+    and priority < %(cpu_priority)s::integer
+    and exists (select 1 from allowed where not mixed)
+    and task <> all ((select paused from allowed)::text[])
+  order by priority desc, seq limit %(cpu)s - (select count(*) from cpu_above)
+    - (select count(*) from cpu_level) for update skip locked
+),
+-- Materialized: a flattened union loses rows that changed while their lock was waited for.
+picked as materialized (
+  select id from io_above union all select id from io_level union all select id from io_below
+  union all
+  select id from cpu_above union all select id from cpu_level union all select id from cpu_below
+),
+claimed as (
+  update $schema.job j
+  set state = 'running', owner = %(owner)s, worker = (select name from allowed),
+      fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
+  from picked where j.id = picked.id
+  returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
+            date_part('epoch', j.created), date_part('epoch', j.not_before),
+            date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
+            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
+)
+select claimed.*, coalesce((select mixed from allowed), false)
+from $schema.worker left join claimed on true where incarnation = %(owner)s
+
 -- name: claim_mixed
 -- The same where there are jobs of unknown kind: such a one takes room of both kinds, when it is
 -- its turn in both. The last column says whether some of them had to stand back.
