@@ -11,14 +11,19 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-POSTGRES = ("127.0.0.1", 5432)
+HOST = "127.0.0.1"
+SCRATCH = Path("/var/tmp/umbel-test-servers")
+PATIENCE = 60.0
 
 
-def answers(address: tuple[str, int]) -> bool:
+def answers(port: int) -> bool:
     try:
-        with socket.create_connection(address, timeout=1):
+        with socket.create_connection((HOST, port), timeout=1):
             return True
     except OSError:
         return False
@@ -28,42 +33,87 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
 
 
-def install_postgres() -> None:
-    if not list(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
-        print("installing PostgreSQL from Debian's packages …", flush=True)
-        run("apt-get", "update", "-qq")
-        os.environ["DEBIAN_FRONTEND"] = "noninteractive"
-        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql")
+def spawn(*command: str) -> None:
+    """Start something that goes on after this program."""
+    quiet = subprocess.DEVNULL
+    subprocess.Popen(command, stdout=quiet, stderr=quiet, cwd="/", start_new_session=True)
 
 
 def start_postgres() -> None:
     """A cluster for tests in a scratch folder, trusting connections from this machine."""
     binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1]
-    data = Path("/var/tmp/umbel-test-postgres")
+    data = SCRATCH / "postgres"
     as_postgres = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
     if not data.exists():
         data.mkdir()
         shutil.chown(data, "postgres", "postgres")
         run(*as_postgres, f"{binaries}/initdb", "-D", f"{data}", "-A", "trust", "-U", "postgres")
-    options = f"-c listen_addresses={POSTGRES[0]} -p {POSTGRES[1]} -k {data}"
+    options = f"-c listen_addresses={HOST} -p 5432 -k {data}"
     control = [f"{binaries}/pg_ctl", "-D", f"{data}", "-o", options, "-l", f"{data}/log", "-w"]
     run(*as_postgres, *control, "start")
-    run(f"{binaries}/createdb", "-h", POSTGRES[0], "-U", "postgres", "test")
+    run(f"{binaries}/createdb", "-h", HOST, "-U", "postgres", "test")
 
 
-def main() -> None:
-    if answers(POSTGRES):
-        return
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print("not run: tests on PostgreSQL (nothing on 127.0.0.1:5432, and not root to install)")
-        return
-    try:
-        install_postgres()
-        if not answers(POSTGRES):  # the package may have started one
-            start_postgres()
-    except (OSError, subprocess.CalledProcessError) as error:
-        print(f"not run: tests on PostgreSQL ({error})", file=sys.stderr)
+def start_redis() -> None:
+    spawn("redis-server", "--bind", HOST, "--port", "6379", "--save", "", "--dir", f"{SCRATCH}")
 
+
+def start_rabbitmq() -> None:
+    spawn("rabbitmq-server")
+
+
+def start_nats() -> None:
+    spawn("nats-server", "-a", HOST, "-p", "4222", "-js", "-sd", f"{SCRATCH}/nats")
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server: its port, its package, and how it is started when the package has not."""
+
+    name: str
+    port: int
+    package: str
+    program: str
+    start: Callable[[], None]
+
+    def provide(self) -> None:
+        if answers(self.port):
+            return
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            print(f"not run: tests on {self.name} (nothing on {HOST}:{self.port}, and not root)")
+            return
+        try:
+            self._install()
+            if not answers(self.port):  # the package may have started one
+                self.start()
+            self._await()
+        except (OSError, subprocess.CalledProcessError, TimeoutError) as error:
+            print(f"not run: tests on {self.name} ({error})", file=sys.stderr)
+
+    def _install(self) -> None:
+        if shutil.which(self.program) is None and not list(Path("/usr/lib").glob(self.program)):
+            print(f"installing {self.name} from Debian's packages …", flush=True)
+            os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+            run("apt-get", "update", "-qq")
+            run("apt-get", "install", "-y", "-qq", "--no-install-recommends", self.package)
+        SCRATCH.mkdir(exist_ok=True)
+        SCRATCH.chmod(0o755)
+
+    def _await(self) -> None:
+        until = time.monotonic() + PATIENCE
+        while not answers(self.port):
+            if time.monotonic() > until:
+                raise TimeoutError(f"it did not answer on port {self.port}")
+            time.sleep(0.2)
+
+
+SERVERS = (
+    Server("PostgreSQL", 5432, "postgresql", "postgresql/*/bin/initdb", start_postgres),
+    Server("Redis", 6379, "redis-server", "redis-server", start_redis),
+    Server("RabbitMQ", 5672, "rabbitmq-server", "rabbitmq-server", start_rabbitmq),
+    Server("NATS", 4222, "nats-server", "nats-server", start_nats),
+)
 
 if __name__ == "__main__":
-    main()
+    for server in SERVERS:
+        server.provide()

@@ -14,7 +14,8 @@
     ├── NotAllowed              the operation does not fit the job's state
     ├── SchemaError             the database has no Umbel schema, or one of another version
     ├── Unavailable             the server cannot be reached right now; trying later is right
-    │   └── PublishTimeout      ... and the publishing deadline has passed
+    │   ├── PublishTimeout      ... and the publishing deadline has passed
+    │   └── BacklogFull         ... and the backlog holds all it may
     ├── LeaseLost               the work was taken from this worker; what it did is not recorded
     ├── ResultTimeout           the job is not finished yet
     └── JobFailed               the job ended without a result
@@ -95,6 +96,11 @@ class Unavailable(UmbelError, ConnectionError):
 
 class PublishTimeout(Unavailable, TimeoutError):
     """The broker did not confirm within the deadline. Publishing the same id again is safe."""
+
+
+class BacklogFull(Unavailable):
+    """The broker is out of reach and the backlog is full: nothing was kept. Slow down, or raise
+    ``backlog_limit``."""
 
 
 class LeaseLost(UmbelError):

@@ -93,7 +93,7 @@ class Place:
 
     def app(self, **settings: Any) -> Umbel:
         """An application here, closed when the test ends."""
-        settings = {"namespace": self.namespace, "deadline": 15.0, **settings}
+        settings = {"namespace": self.namespace, "deadline": 15.0, "backlog": "none", **settings}
         app = Umbel(self.url, **settings)
         self._closing.callback(app.close)
         return app

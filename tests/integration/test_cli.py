@@ -542,6 +542,22 @@ def test_queues_are_shown_moved_and_purged(shell: Shell) -> None:
     assert {job["state"] for job in shell.ask("jobs", "list")} == {"cancelled"}
 
 
+def test_what_a_backlog_holds_is_shown_and_published(shell: Shell) -> None:
+    assert "in memory" in shell.say("publisher", "status")
+    broker = shell.env["UMBEL_URL"]
+    shell.env["UMBEL_BACKLOG"] = "sqlite:///backlog.db"
+    assert "nothing waits in backlog.db" in shell.say("publisher", "status")
+    shell.env["UMBEL_URL"] = "postgresql://nobody@127.0.0.1:1/nowhere"
+    shell.say("send", "add", "1", "2")
+    waiting = shell.run("publisher", "status")
+    assert (waiting.returncode, "1 message of at most 10,000" in waiting.stdout) == (1, True)
+    refused = shell.run("publisher", "flush", "--timeout", "0.1", "--json")
+    assert (refused.returncode, json.loads(refused.stdout)) == (1, {"published": 0, "left": 1})
+    shell.env["UMBEL_URL"] = broker
+    assert shell.ask("publisher", "flush") == {"published": 1, "left": 0}
+    assert [job["state"] for job in shell.ask("jobs", "list")] == ["queued"]
+
+
 def test_workers_are_shown(shell: Shell) -> None:
     assert "no worker" in shell.say("workers")
     with shell.worker("--name", "box", "--io", "7", "--queues", "mail,default"):

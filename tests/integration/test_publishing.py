@@ -1156,7 +1156,7 @@ def fill(size):
 """
 LIMITED = """
 import resource
-app = Umbel(sys.argv[1], namespace=sys.argv[2], deadline=0.5)
+app = Umbel(sys.argv[1], namespace=sys.argv[2], deadline=0.5, backlog="none")
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
 kept, text = fill(50_000)

@@ -7,38 +7,64 @@ alone.
 
 from __future__ import annotations
 
+import atexit
+import logging
 import os
 import threading
+import time
+import weakref
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import anyio
+import msgspec
 
-from umbel.app.wiring import Site
+from umbel.app.keeping import backlog
+from umbel.app.sites import Site
 from umbel.brokers import Broker, DirectBroker, Published
 from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.drivers.connections import unwrap
 from umbel.errors import ConfigurationError, UmbelError, Unavailable, UnknownJob
 from umbel.messages import BodyCodec, Envelope, Record
-from umbel.publisher import Bridge, Builder, Publisher, Send, waker
+from umbel.publisher import Bridge, Builder, Forwarder, Publisher, Send, Tell, waker
+from umbel.publisher.backlogs import Held
 from umbel.router import Backend
 from umbel.tasks import Handle, Signature
+from umbel.telemetry import Telemetry, events
 
+_log = logging.getLogger("umbel")
 T = TypeVar("T")
+
+
+class Opened(NamedTuple):
+    """What a desk has open, since a fork or from the start."""
+
+    generation: int
+    backend: Backend
+    publisher: Publisher
+    forwarder: Forwarder | None
 
 
 class Desk:
     """Implements the Outlet of tasks and the Jobs of handles."""
 
-    def __init__(self, site: Site, settings: Settings, codec: BodyCodec, clock: Clock) -> None:
+    def __init__(
+        self,
+        site: Site,
+        settings: Settings,
+        codec: BodyCodec,
+        clock: Clock,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self.codec = codec
         self.bridge = Bridge()
         self._site = site
         self._settings = settings
         self._clock = clock
+        self._telemetry = telemetry or Telemetry()
         self._builder = Builder(codec, settings.namespace, clock)
-        self._opened: tuple[int, Backend, Publisher] | None = None
+        self._opened: Opened | None = None
         self._forgotten: list[Any] = []
         self._opening = threading.Lock()
         os.register_at_fork(after_in_child=self._forget_lock)
@@ -96,6 +122,25 @@ class Desk:
         """Publish a message that was built elsewhere."""
         return Handle(self._publish([envelope])[0].id, self)
 
+    def kept(self) -> Held | None:
+        """What is kept where other processes see it."""
+        found = backlog(self._settings, self._clock)
+        if found is None or not found.durable:
+            return None
+        try:
+            return found.held()
+        finally:
+            found.close()
+
+    def flush(self, timeout: float) -> int:
+        """Publish what is kept, for so long; how many messages are left."""
+        forwarder, until = self._open().forwarder, self._clock.monotonic() + timeout
+        while forwarder is not None and (left := forwarder.held().messages):
+            if self._clock.monotonic() >= until:
+                return left
+            time.sleep(0.02)
+        return 0
+
     # --- Jobs --------------------------------------------------------------------------------
 
     async def record(self, job: str) -> Record:
@@ -126,31 +171,51 @@ class Desk:
     def close(self) -> None:
         """Close the adapters and the bridge. Using the desk again opens new ones."""
         opened, self._opened = self._opened, None
-        if opened is not None and opened[0] == self.bridge.generation:
-            opened[2].close()
-            self.bridge.run(opened[1].close(), timeout=5)
+        if opened is not None and opened.generation == self.bridge.generation:
+            if opened.forwarder is not None:
+                _part(opened.forwarder, self._settings.deadline, self._tell)
+            opened.publisher.close()
+            self.bridge.run(opened.backend.close(), timeout=5)
         self.bridge.close()
 
     def _backend(self) -> Backend:
-        return self._open()[1]
+        return self._open().backend
 
     def _publisher(self) -> Publisher:
-        return self._open()[2]
+        return self._open().publisher
 
-    def _open(self) -> tuple[int, Backend, Publisher]:
+    def _open(self) -> Opened:
         generation = self.bridge.generation
         opened = self._opened
-        if opened is not None and opened[0] == generation:
+        if opened is not None and opened.generation == generation:
             return opened
         with self._opening:
-            if self._opened is None or self._opened[0] != generation:
+            if self._opened is None or self._opened.generation != generation:
                 self._forgotten.append(self._opened)  # a parent's is not to be touched here
                 backend = self._site.open(inline=True)
+                send, deadline = self._send(backend.broker), self._settings.deadline
+                forwarder = self._forwarder(send)
                 publisher = Publisher(
-                    self._send(backend.broker), self._clock, deadline=self._settings.deadline
+                    forwarder.send if forwarder else send, self._clock, deadline=deadline
                 )
-                self._opened = (generation, backend, publisher)
+                self._opened = Opened(generation, backend, publisher, forwarder)
             return self._opened
+
+    def _forwarder(self, send: Send) -> Forwarder | None:
+        kept, deadline = backlog(self._settings, self._clock), self._settings.deadline
+        if kept is None:
+            return None
+        forwarder = Forwarder(send, kept, self._clock, deadline=deadline, tell=self._tell)
+        atexit.register(_part_at_exit, weakref.ref(forwarder), deadline, self._tell)
+        return forwarder
+
+    def _tell(self, event: events.Event) -> None:
+        """Tell whoever listens; in a program that has no listener of ours, its log."""
+        if self._telemetry.hears(type(event)):
+            self._telemetry.emit(event)
+        else:
+            fields = " ".join(f"{k}={v!r}" for k, v in msgspec.structs.asdict(event).items())
+            _log.log(logging.getLevelName(event.level.upper()), "%s %s", event.text, fields)
 
     def _send(self, broker: Broker) -> Send:
         """How to publish for a caller that blocks: in its thread, or on the bridge."""
@@ -169,6 +234,18 @@ class Desk:
 
     def _forget_lock(self) -> None:
         self._opening = threading.Lock()  # a thread of the parent's may hold the other for ever
+
+
+def _part_at_exit(kept: weakref.ref[Forwarder], deadline: float, tell: Tell) -> None:
+    forwarder = kept()
+    if forwarder is not None:
+        _part(forwarder, deadline, tell)
+
+
+def _part(forwarder: Forwarder, deadline: float, tell: Tell) -> None:
+    left = forwarder.close(deadline)
+    if left:
+        tell(events.BacklogLost(messages=left))
 
 
 def _one_connection(signatures: Sequence[Signature[Any]]) -> Any:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 from msgspec.structs import replace
 
 from umbel.app.desk import Desk
-from umbel.app.wiring import site
+from umbel.app.sites import site
 from umbel.clock import Clock, SystemClock
 from umbel.configuration import Settings
 from umbel.errors import BadMessage, ConfigurationError
 from umbel.messages import BodyCodec, MessageType
 from umbel.messages.wire import read
+from umbel.publisher.backlogs import Held
 from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
 from umbel.tasks.task import CPUTask, Declaration, Decorator, IOTask, declare
@@ -47,6 +48,8 @@ class Umbel:
         store: str | None = None,
         namespace: str | None = None,
         deadline: float | None = None,
+        backlog: str | None = None,
+        backlog_limit: int | None = None,
         max_message: int | None = None,
         format: str | None = None,
         pickle_key: str | None = None,
@@ -61,6 +64,8 @@ class Umbel:
             "store": store,
             "namespace": namespace,
             "deadline": deadline,
+            "backlog": backlog,
+            "backlog_limit": backlog_limit,
             "max_message": max_message,
             "format": format,
             "pickle_key": pickle_key,
@@ -78,7 +83,7 @@ class Umbel:
             pickle_key=self.settings.pickle_key.encode() or None,
         )
         self.site = site(self.settings, self.clock)
-        self._desk = Desk(self.site, self.settings, self.codec, self.clock)
+        self._desk = Desk(self.site, self.settings, self.codec, self.clock, self.telemetry)
 
     # --- declaring ---------------------------------------------------------------------------
 
@@ -149,6 +154,14 @@ class Umbel:
         kind = known.kind if known is not None else envelope.kind
         namespace = self.settings.namespace
         return self._desk.send_envelope(replace(envelope, kind=kind, namespace=namespace))
+
+    def kept(self) -> Held | None:
+        """What a backlog on disk or in a database holds; None where there is none."""
+        return self._desk.kept()
+
+    def flush(self, timeout: float) -> int:
+        """Publish what is kept, for so many seconds; how many messages are left."""
+        return self._desk.flush(timeout)
 
     def handle(self, job: str) -> Handle[Any]:
         """A handle for a job published elsewhere or before. It is asked for when used."""

@@ -15,17 +15,19 @@ from umbel.brokers.port import (
     Taken,
 )
 from umbel.brokers.split import SplitBroker
-from umbel.brokers.transport import Arrival, Lane, Transport
+from umbel.brokers.transport import Arrival, Carry, Lane, Lost, Transport
 
 __all__ = [
     "Arrival",
     "Broker",
     "Capabilities",
+    "Carry",
     "Demand",
     "Depth",
     "DirectBroker",
     "Lane",
     "Ledger",
+    "Lost",
     "Published",
     "SplitBroker",
     "Taken",

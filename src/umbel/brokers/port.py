@@ -29,6 +29,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     notify: bool = False
     """A waiting ``fetch`` is woken by push rather than by its next look."""
     move: bool = False
+    forgets: bool = False
+    """A success that is not to be kept leaves nothing behind."""
 
 
 class Demand(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from uuid import NAMESPACE_OID, uuid5
 from msgspec.structs import replace
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Ledger, Published
-from umbel.brokers.transport import Arrival, Lane, Transport
+from umbel.brokers.transport import Arrival, Carry, Lane
 from umbel.clock import Clock
 from umbel.errors import BadMessage, Unavailable
 from umbel.messages import (
@@ -31,13 +31,14 @@ from umbel.messages import (
     Lease,
     Rejected,
     Settlement,
-    State,
 )
 from umbel.messages.wire import read_message
 from umbel.resilience import Backoff
 
 _BATCH = 500
 _PATIENCE = 5.0
+_MOMENT = 1.0
+"""Seconds that a message may be held that could not start yet."""
 _AGAIN = Backoff(first=0.2, factor=2.0, cap=5.0)
 _PLAIN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UNREADABLE = "(unreadable)"
@@ -47,19 +48,28 @@ UNREADABLE = "(unreadable)"
 class SplitBroker:
     """See ``brokers.port.Broker`` for what each method promises."""
 
-    def __init__(
-        self, transport: Transport, ledger: Ledger, *, namespace: str, clock: Clock
-    ) -> None:
+    def __init__(self, carry: Carry, ledger: Ledger, *, namespace: str, clock: Clock) -> None:
         keeps = ledger.capabilities
-        self.capabilities: Capabilities = replace(keeps, direct=False, priority=False, notify=True)
-        self._transport = transport
+        self.capabilities: Capabilities = replace(
+            keeps, direct=False, priority=False, notify=True, forgets=False
+        )
+        self._transport = carry(self._lost_queue)
         self._ledger = ledger
         self._namespace = namespace
         self._clock = clock
+        self._lost: set[str] = set()
+        """Queues whose messages are gone: what was sent there has to be sent again."""
+        self._aside: list[Arrival] = []
+        """Received beyond a demand that covers several lanes."""
+        self._patience: asyncio.TimerHandle | None = None
+        self._giving_back: asyncio.Task[None] | None = None
         self._relay: asyncio.Task[None] | None = None
         self._relayed: tuple[str, ...] = ()
+        self._ended: list[asyncio.Task[None]] = []
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
+        if not envelopes:
+            return []
         if within is not None or not all(map(self._can_go_at_once, envelopes)):
             return await self._ledger.publish(envelopes, within)
         try:
@@ -67,6 +77,7 @@ class SplitBroker:
         except Unavailable:
             return await self._ledger.publish(envelopes)
         with suppress(Unavailable):
+            await self._recall()
             return await self._ledger.note(envelopes)
         # Durable all the same: whoever receives the messages will note them.
         return [Published(envelope.id) for envelope in envelopes]
@@ -80,14 +91,25 @@ class SplitBroker:
     ) -> list[Delivery]:
         self._start_relay(tuple(queues))
         if wait <= 0:
-            await self._relay_once(queues, 0.0)
+            return await self._fetch_all(queues, demand, owner)
         until = self._clock.monotonic() + wait
-        while True:
-            left = until - self._clock.monotonic()
-            arrivals = await self._transport.receive(_room(queues, demand), max(left, 0.0))
+        while (left := until - self._clock.monotonic()) > 0:
+            arrivals = await self._receive(queues, demand, left)
             deliveries = await self._take(arrivals, owner) if arrivals else []
-            if deliveries or not arrivals or left <= 0:
+            if deliveries or not arrivals:  # none at all: nudged, or the time is over
                 return deliveries
+        return []
+
+    async def _fetch_all(self, queues: Sequence[str], demand: Demand, owner: str) -> list[Delivery]:
+        """Everything that is there, unsent or on its way: nobody will come back for it soon."""
+        while await self._relay_once(queues, 0.0):
+            pass
+        found: list[Delivery] = []
+        while demand and (arrivals := await self._receive(queues, demand, 0.0)):
+            taken = await self._take(arrivals, owner)
+            demand = _admit([one.envelope.kind for one in taken], demand)[1]
+            found += taken
+        return found
 
     def nudge(self) -> None:
         self._transport.nudge()
@@ -109,10 +131,7 @@ class SplitBroker:
         return await self._ledger.depths()
 
     async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
-        if await self._ledger.waiting(queues, kinds):
-            return True
-        depths = await self._ledger.depths()
-        return any(one.queue in queues and one.state is State.QUEUED for one in depths)
+        return await self._ledger.waiting(queues, kinds)
 
     async def purge(self, queue: str) -> int:
         await self._transport.purge(queue)
@@ -126,10 +145,14 @@ class SplitBroker:
         await self._transport.check()
 
     async def close(self) -> None:
-        relay, self._relay = self._relay, None
-        if relay is not None:
-            relay.cancel()
-            await asyncio.wait([relay])
+        if self._patience is not None:
+            self._patience.cancel()
+        tasks = [task for task in (self._relay, self._giving_back, *self._ended) if task]
+        self._relay = self._giving_back = None
+        self._ended.clear()
+        for task in tasks:
+            task.cancel()
+            await asyncio.wait([task])
         await self._transport.close()
         await self._ledger.close()
 
@@ -147,6 +170,7 @@ class SplitBroker:
             return
         if self._relay is not None:
             self._relay.cancel()
+            self._ended.append(self._relay)
         self._relayed = queues
         self._relay = asyncio.create_task(self._keep_relaying(queues), name="umbel-relay")
 
@@ -160,13 +184,54 @@ class SplitBroker:
                 tries += 1
                 await asyncio.sleep(_AGAIN.delay(tries, self._namespace))
 
-    async def _relay_once(self, queues: Sequence[str], wait: float) -> None:
+    def _lost_queue(self, queue: str) -> None:
+        self._lost.add(queue)
+
+    async def _recall(self) -> None:
+        if self._lost:
+            queues = [*self._lost]
+            await self._ledger.recall(queues)
+            self._lost.difference_update(queues)
+
+    async def _relay_once(self, queues: Sequence[str], wait: float) -> bool:
+        """Send what is unsent; whether there was something."""
+        await self._recall()
         found = await self._ledger.unsent(queues, _BATCH, wait)
         if found:
             await self._transport.send(found)
             await self._ledger.sent([one.id for one in found])
+        return bool(found)
 
     # --- receiving ---------------------------------------------------------------------------
+
+    async def _receive(self, queues: Sequence[str], demand: Demand, wait: float) -> list[Arrival]:
+        """Messages that could start now. A demand covers all queues; a transport counts lanes."""
+        arrivals = [one for one in self._aside if one.lane.queue in queues]
+        if not _admit([one.lane.kind for one in arrivals], demand)[0]:
+            came = await self._transport.receive(_room(queues, demand), wait)
+            places = {queue: place for place, queue in enumerate(queues)}
+            arrivals += sorted(came, key=lambda one: places[one.lane.queue])
+        kept, _ = _admit([one.lane.kind for one in arrivals], demand)
+        others = [one for one in self._aside if one.lane.queue not in queues]
+        self._set_aside(others + [one for at, one in enumerate(arrivals) if at not in {*kept}])
+        return [arrivals[place] for place in kept]
+
+    def _set_aside(self, arrivals: list[Arrival]) -> None:
+        """Hold what came beyond the demand: for a moment, then it goes back."""
+        self._aside = arrivals
+        if arrivals and self._patience is None:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(_MOMENT, self._give_back)
+
+    def _give_back(self) -> None:
+        self._patience = None
+        arrivals, self._aside = self._aside, []
+        if arrivals:
+            self._giving_back = asyncio.create_task(self._release(arrivals))
+
+    async def _release(self, arrivals: Sequence[Arrival]) -> None:
+        with suppress(Unavailable):  # then they go back with their connection
+            await self._transport.release(arrivals)
 
     async def _take(self, arrivals: Sequence[Arrival], owner: str) -> list[Delivery]:
         """What the books give for these messages, which are acknowledged then."""
@@ -236,3 +301,15 @@ def _room(queues: Sequence[str], demand: Demand) -> dict[Lane, int]:
     """How much of each lane could start. What nobody knows the kind of may need either room."""
     room = {"": min(demand.io, demand.cpu), "io": demand.io, "cpu": demand.cpu}
     return {Lane(q, kind): many for q in queues for kind, many in room.items() if many > 0}
+
+
+def _admit(kinds: Sequence[str], demand: Demand) -> tuple[list[int], Demand]:
+    """The places of those that fit, in their order, and the demand that is left."""
+    left, places = {"io": demand.io, "cpu": demand.cpu}, []
+    for place, kind in enumerate(kinds):
+        needed = (kind,) if kind else ("io", "cpu")
+        if all(left[one] > 0 for one in needed):
+            places.append(place)
+            for one in needed:
+                left[one] -= 1
+    return places, Demand(left["io"], left["cpu"])

@@ -86,3 +86,7 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Free connections; what was not accepted goes back. Closing twice is fine."""
+
+
+Carry = Callable[[Lost], Transport]
+"""Opens a transport for the running event loop."""

@@ -4,6 +4,6 @@ Called by: the composition root and the command line.
 Never: read at import; never reaches into another room.
 """
 
-from umbel.configuration.settings import Settings
+from umbel.configuration.settings import DEFAULT_URL, Settings
 
-__all__ = ["Settings"]
+__all__ = ["DEFAULT_URL", "Settings"]

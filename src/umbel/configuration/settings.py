@@ -14,7 +14,11 @@ from umbel.errors import ConfigurationError
 from umbel.messages import JSON, MESSAGEPACK, PICKLE
 
 DEFAULT_URL = "sqlite:///umbel.db"
-SCHEMES = ("sqlite", "postgresql", "postgres")
+SCHEMES = (
+    *("sqlite", "postgresql", "postgres", "redis", "rediss", "valkey", "valkeys"),
+    *("redis+unix", "valkey+unix", "amqp", "amqps", "nats", "tls"),
+)
+BACKLOGS = ("sqlite", "postgresql", "postgres")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,63}")
 _FORMATS = {"json": JSON, "msgpack": MESSAGEPACK, "pickle": PICKLE}
 
@@ -26,11 +30,16 @@ class Settings:
     broker: str = DEFAULT_URL
     """UMBEL_URL or UMBEL_BROKER"""
     store: str = ""
-    """UMBEL_STORE; the broker's own address when empty"""
+    """UMBEL_STORE; when empty the broker's own address, or the default URL where that keeps none"""
     namespace: str = "umbel"
     """UMBEL_NAMESPACE"""
     deadline: float = 2.0
     """UMBEL_DEADLINE: seconds publishing may take"""
+    backlog: str = "memory"
+    """UMBEL_BACKLOG: where messages wait while the broker is out of reach: memory, none, or the
+    URL of a SQLite file or a PostgreSQL database"""
+    backlog_limit: int = 10_000
+    """UMBEL_BACKLOG_LIMIT: how many messages may wait there"""
     max_message: int = 1_048_576
     """UMBEL_MAX_MESSAGE: bytes"""
     format: str = "json"
@@ -49,6 +58,10 @@ class Settings:
             raise ConfigurationError(
                 f"namespace={self.namespace!r}: give 1 to 63 letters, digits, '_', '-' or '.'"
             )
+        if self.backlog not in ("memory", "none"):
+            _check_url("backlog", self.backlog, BACKLOGS)
+        if self.backlog_limit < 1:
+            raise ConfigurationError(f"backlog_limit={self.backlog_limit}: give 1 or more messages")
         if not 0 < self.deadline <= 3600:
             raise ConfigurationError(f"deadline={self.deadline}: give seconds above 0")
         if self.format not in _FORMATS:
@@ -81,7 +94,7 @@ class Settings:
     def public(self) -> dict[str, Any]:
         """Settings to show: passwords and keys are covered."""
         shown = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("broker", "store"):
+        for name in ("broker", "store", "backlog"):
             shown[name] = re.sub(r"(://[^:/@]*:)[^@/]+@", r"\1***@", shown[name])
             shown[name] = re.sub(r"(password=)[^&]*", r"\1***", shown[name])
         shown["pickle_key"] = "***" if self.pickle_key else ""
@@ -100,12 +113,12 @@ def _parsed(variable: str, text: str, like: Any) -> Any:
         raise ConfigurationError(f"{variable}={text!r}: give {kind}") from None
 
 
-def _check_url(name: str, url: str) -> None:
+def _check_url(name: str, url: str, schemes: tuple[str, ...] = SCHEMES) -> None:
     try:
         scheme = urlsplit(url).scheme
     except ValueError:  # a bracket that is never closed
         scheme = ""
-    if url and scheme not in SCHEMES:
+    if url and scheme not in schemes:
         raise ConfigurationError(
             f"{name}={url!r}: give a URL such as sqlite:///umbel.db or"
             " postgresql://user@host/database"

@@ -5,6 +5,7 @@ Called by: tasks, through their Outlet. Never: fetches, settles, or waits beyond
 
 from umbel.publisher.bridge import Bridge, waker
 from umbel.publisher.building import Builder
+from umbel.publisher.forwarder import Forwarder, Tell
 from umbel.publisher.publisher import Publisher, Send
 
-__all__ = ["Bridge", "Builder", "Publisher", "Send", "waker"]
+__all__ = ["Bridge", "Builder", "Forwarder", "Publisher", "Send", "Tell", "waker"]

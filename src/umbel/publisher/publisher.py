@@ -19,7 +19,7 @@ from queue import SimpleQueue
 
 from umbel.brokers import Published
 from umbel.clock import Clock
-from umbel.errors import PublishTimeout, Unavailable
+from umbel.errors import BacklogFull, PublishTimeout, Unavailable
 from umbel.messages import Envelope
 
 Send = Callable[[Sequence[Envelope], float], list[Published]]
@@ -258,6 +258,8 @@ class Publisher:
             try:
                 envelopes = [envelope for parcel in parcels for envelope in parcel.envelopes]
                 published = self._send_now(envelopes, max(left, 0.001))
+            except BacklogFull:
+                raise
             except Unavailable as error:
                 why = error
             else:

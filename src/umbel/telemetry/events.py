@@ -93,6 +93,34 @@ class DuplicateDiscarded(JobEvent, frozen=True, kw_only=True):
     text = "duplicate discarded"
 
 
+# --- publishing ----------------------------------------------------------------------------
+
+
+class BacklogBegun(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "the broker is out of reach; messages are kept and will be published"
+    backlog: str
+    error: str
+
+
+class BacklogEnded(Event, frozen=True, kw_only=True):
+    text = "the broker answers again; what was kept is published"
+
+
+class MessageRefused(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = "a message that was kept is refused by the broker and was dropped"
+    job: str
+    task: str
+    error: str
+
+
+class BacklogLost(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = "the process ends with messages in memory that could not be published"
+    messages: int
+
+
 # --- a worker's life -----------------------------------------------------------------------
 
 

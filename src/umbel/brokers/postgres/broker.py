@@ -46,6 +46,7 @@ class PostgresBroker:
         unique=True,
         notify=True,
         move=True,
+        forgets=True,
     )
 
     def __init__(

@@ -21,8 +21,7 @@ class PostgresLedger(PostgresBroker):
         left = await self._database.perform(
             lambda: inserting(self._sql, envelopes, alone=True, idle="sent")
         )
-        known = {envelopes[place].id for place in left}
-        return [Published(one.id, existing=one.id in known) for one in envelopes]
+        return [Published(one.id, place in left) for place, one in enumerate(envelopes)]
 
     async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         until = self._clock.monotonic() + wait
@@ -63,12 +62,9 @@ class PostgresLedger(PostgresBroker):
         if not rows:
             raise LeaseLost(f"incarnation {owner} is not enlisted")
         taken = {row[1]: row for row in rows if row[0] is not None}
-        missing = jobs.keys() - taken.keys()
-        if missing:
-            missing -= {row[0] for row in await self._rows("known_ids", id=texts([*missing]))}
         return Taken(
             [delivery(taken[j], self._namespace, jobs[j], owner) for j in jobs if j in taken],
-            [*missing],
+            rows[0][-1] or [],
         )
 
     async def recall(self, queues: Sequence[str]) -> int:

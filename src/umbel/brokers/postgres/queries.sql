@@ -327,14 +327,22 @@ select claimed.*, (select count(*) from first_either) > (select jobs from fittin
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: sort
--- Queued jobs whose sender did not know the task's kind get it from somebody who does.
+-- Queued jobs whose sender did not know the task's kind get it from somebody who does. Those that
+-- were sent are to be sent again, to where that kind is waited for.
 with known as (select * from unnest(%(task)s::text[], %(kind)s::text[]) as k (task, kind)),
-sorted as (
+waits as (
   update $schema.job j set kind = k.kind from known k
   where j.namespace = %(namespace)s and j.queue = any(%(queue)s::text[]) and j.kind = ''
     and j.state = 'queued' and j.task = k.task
   returning j.queue
-)
+),
+went as (
+  update $schema.job j set kind = k.kind, state = 'queued' from known k
+  where j.namespace = %(namespace)s and j.queue = any(%(queue)s::text[]) and j.kind = ''
+    and j.state = 'sent' and j.task = k.task
+  returning j.queue
+),
+sorted as (select queue from waits union all select queue from went)
 select (select count(*) from sorted),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
         from (select distinct queue from sorted) s)
@@ -514,10 +522,15 @@ where namespace = %(namespace)s group by 1, 2
 select exists (
   select 1 from unnest(%(queue)s::text[]) q, unnest(%(kind)s::text[]) k
   where exists (
-    select 1 from $schema.job j
-    where j.namespace = %(namespace)s and j.queue = q and j.kind = k and j.state = 'queued'
-      and j.task <> all (array(select name from $schema.pause
-                               where namespace = %(namespace)s and scope = 'task'))
+    (select 1 from $schema.job j
+     where j.namespace = %(namespace)s and j.queue = q and j.kind = k and j.state = 'queued'
+       and j.task <> all (array(select name from $schema.pause
+                                where namespace = %(namespace)s and scope = 'task')) limit 1)
+    union all
+    (select 1 from $schema.job j
+     where j.namespace = %(namespace)s and j.queue = q and j.kind = k and j.state = 'sent'
+       and j.task <> all (array(select name from $schema.pause
+                                where namespace = %(namespace)s and scope = 'task')) limit 1)
   ) and not exists (
     select 1 from $schema.pause p
     where p.namespace = %(namespace)s and (p.scope = 'all' or (p.scope = 'queue' and p.name = q))
@@ -585,7 +598,8 @@ update $schema.job j set state = 'sent' from found where j.id = found.id
 -- name: take
 -- Claims these very jobs, each in the queue its message came from; raises their fence. What is
 -- paused is queued again. One row without a job when there is nothing, no row when the owner is
--- not enlisted.
+-- not enlisted. The last column names those that are not in the books, as of the same moment: one
+-- that is being noted just now must not pass for one that was taken before.
 with wanted as (select * from unnest(%(id)s::uuid[], %(queue)s::text[]) as w (id, queue)),
 found as materialized (
   select j.id, exists (
@@ -615,7 +629,11 @@ claimed as (
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
             j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
 )
-select claimed.*, false
+select claimed.*,
+       (select array_agg(w.id::text) from wanted w
+        where w.id not in (select id from found)
+          and not exists (select 1 from $schema.job j where j.id = w.id)
+          and not exists (select 1 from $schema.record r where r.id = w.id))
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: recall

@@ -32,6 +32,7 @@ class SqliteBroker:
         unique=True,
         notify=True,
         move=True,
+        forgets=True,
     )
 
     def __init__(

@@ -33,7 +33,7 @@ class SqliteLedger(SqliteBroker):
             while True:
                 ear.clear()
                 look = partial(_unsent, here=self._here(), queues=queues, limit=limit)
-                found, due = await self._database.run(look, writes=True)
+                found, due = await self._database.run(look)  # reads, but for what falls due
                 left = until - self._clock.monotonic()
                 if found or left <= 0:
                     return found

@@ -26,7 +26,7 @@ where namespace = :namespace and queue = :queue and kind = :kind and state = 'qu
 -- Whether a lane has something that a fetch would give: not paused, queued or due by now.
 select 1 from job
 where namespace = :namespace and queue = :queue and kind = :kind
-  and (state = 'queued' or (state = 'scheduled' and not_before <= :now))
+  and (state in ('queued', 'sent') or (state = 'scheduled' and not_before <= :now))
   and task not in (select name from pause where namespace = :namespace and scope = 'task')
 limit 1
 
@@ -71,16 +71,17 @@ returning seq, id, queue, kind, task, priority, content_type, body, created, not
           type
 
 -- name: sort
--- Queued jobs whose sender did not know the task's kind get it from somebody who does.
-update job set kind = (select value from json_each(:kinds) where key = task)
+-- Queued jobs whose sender did not know the task's kind get it from somebody who does. Those that
+-- were sent are to be sent again, to where that kind is waited for.
+update job set kind = (select value from json_each(:kinds) where key = task), state = 'queued'
 where namespace = :namespace and queue in (select value from json_each(:queues)) and kind = ''
-  and state = 'queued' and task in (select key from json_each(:kinds))
+  and state in ('queued', 'sent') and task in (select key from json_each(:kinds))
 
 -- name: unsorted
 -- Whether there is such a job; reads only.
 select 1 from job
 where namespace = :namespace and queue in (select value from json_each(:queues)) and kind = ''
-  and state = 'queued' and task in (select key from json_each(:kinds)) limit 1
+  and state in ('queued', 'sent') and task in (select key from json_each(:kinds)) limit 1
 
 -- name: held
 -- What an owner holds according to us.

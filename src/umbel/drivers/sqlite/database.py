@@ -119,6 +119,7 @@ class Database:
         self._thread = None if inline else ThreadPoolExecutor(1, "umbel-sqlite")
         self._errands: deque[Errand[Any]] = deque()
         self._called = False
+        self._ended = False
         _databases.add(self)
 
     def part(self) -> None:
@@ -182,19 +183,23 @@ class Database:
                 self._watch.detach()
 
     async def close(self) -> None:
-        """Close the connection (a shared one stays) and the watch."""
+        """Close the connection (a shared one stays) and the watch. Twice is fine."""
         self.home.detach(self.bell)
-        connection, self._connection = self._connection, None
-        if connection is not None and not self.home.in_memory:
-            if self._thread is None:
-                connection.close()
-            else:
-                await asyncio.get_running_loop().run_in_executor(self._thread, connection.close)
+        if self._thread is None:
+            self._drop()
+        elif not self._ended:
+            self._ended = True
+            # In its turn: what is under way would open another connection.
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._drop)
+            self._thread.shutdown(wait=False)
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        if self._thread is not None:
-            self._thread.shutdown(wait=False)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not self.home.in_memory:
+            connection.close()
 
     @contextmanager
     def explaining(self) -> Iterator[None]:

@@ -228,6 +228,19 @@ class Taking:
         assert await taken(b, owner, [stranger]) == [stranger.id]
 
     @story()
+    async def test_a_message_that_overtakes_its_note_is_not_lost(self, b: Backend) -> None:
+        owner, made = await enlist(b), [envelope(b) for _ in range(100)]
+        async with b.another() as other:
+            for one in made:
+                noting = asyncio.create_task(books(other).note([one]))
+                answer = await books(b).take({one.id: "default"}, owner)
+                await noting
+                if answer.unknown:
+                    await books(b).note([one])
+                    answer = await books(b).take({one.id: "default"}, owner)
+                assert ids(answer.deliveries) == [one.id]
+
+    @story()
     async def test_a_job_that_was_moved_is_not_taken_from_its_old_queue(self, b: Backend) -> None:
         owner, one = await enlist(b), await noted(b)
         await b.broker.move("default", "other")

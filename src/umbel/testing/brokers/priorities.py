@@ -34,7 +34,7 @@ class Priorities:
         second = await take(b, owner, Demand(io=100))
         assert ids(first) + ids(second) == ids(sent)
 
-    @story()
+    @story("priority")
     async def test_a_job_that_goes_back_is_not_behind_younger_ones(self, b: Backend) -> None:
         owner = await enlist(b)
         await publish(b)

@@ -72,7 +72,7 @@ class Finishing:
         found = await b.records.find(await finished(b, Succeeded(Body(JSON, b""))))
         assert found.result == Body(JSON, b"")
 
-    @story("records")
+    @story("records", "forgets")
     async def test_a_success_that_is_not_kept_leaves_no_record(self, b: Backend) -> None:
         held = await running(b)
         assert await settle(b, held, Succeeded(RESULT), keep=False) == []

@@ -104,7 +104,7 @@ class Results:
         with pytest.raises(UnknownJob):
             await b.records.finished(fresh_id(), None)
 
-    @story("records")
+    @story("records", "forgets")
     async def test_a_waiter_learns_that_a_job_ended_without_a_record(self, b: Backend) -> None:
         held = await running(b)
         waiting = asyncio.create_task(b.records.finished(held.id, PATIENCE))

@@ -54,7 +54,7 @@ create table $schema.job (
 
 create index job_ready on $schema.job (namespace, queue, kind, priority desc, seq)
   where state = 'queued';
-create index job_sent on $schema.job (namespace, queue) where state = 'sent';
+create index job_sent on $schema.job (namespace, queue, kind) where state = 'sent';
 create index job_due on $schema.job (namespace, not_before) where state = 'scheduled';
 create index job_owner on $schema.job (owner) where state = 'running';
 create unique index job_unique on $schema.job (namespace, unique_key)

@@ -37,7 +37,7 @@ create table job (
 ) strict;
 
 create index job_ready on job (namespace, queue, kind, priority desc, seq) where state = 'queued';
-create index job_sent on job (namespace, queue) where state = 'sent';
+create index job_sent on job (namespace, queue, kind) where state = 'sent';
 create index job_due on job (namespace, not_before) where state = 'scheduled';
 create index job_owner on job (owner) where state = 'running';
 create unique index job_unique on job (namespace, unique_key) where unique_key is not null;

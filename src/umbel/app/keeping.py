@@ -1,0 +1,45 @@
+"""From settings to the backlog they ask for."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote, urlsplit
+
+from umbel.clock import Clock
+from umbel.configuration import Settings
+from umbel.errors import ConfigurationError
+from umbel.publisher.backlogs import Backlog, MemoryBacklog, Reserve
+
+_SHARE = 0.15
+"""Of the publishing deadline a backlog may take so much; memory takes over then."""
+
+
+def backlog(settings: Settings, clock: Clock) -> Backlog | None:
+    """Where messages wait while the broker is out of reach; None: nowhere."""
+    if settings.backlog == "none":
+        return None
+    memory = MemoryBacklog(clock, limit=settings.backlog_limit)
+    if settings.backlog == "memory":
+        return memory
+    return Reserve(_durable(settings, clock), memory)
+
+
+def _durable(settings: Settings, clock: Clock) -> Backlog:
+    url, busy = settings.backlog, _SHARE * settings.deadline
+    limit, namespace = settings.backlog_limit, settings.namespace
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        try:
+            from umbel.publisher.backlogs.postgres import PostgresBacklog
+        except ImportError as error:
+            raise ConfigurationError(
+                f"backlog={url!r} needs its driver: pip install 'umbel[postgres]' ({error})"
+            ) from None
+        return PostgresBacklog(url, namespace, clock, limit=limit, busy=busy)
+    from umbel.publisher.backlogs.sqlite import SqliteBacklog
+
+    path = unquote(parts.path)[1:]
+    if parts.netloc or parts.query or not path or path == ":memory:":
+        raise ConfigurationError(
+            f"backlog={url!r}: three slashes and a path, as in sqlite:///backlog.db"
+        )
+    return SqliteBacklog(path, namespace, clock, limit=limit, busy=busy)

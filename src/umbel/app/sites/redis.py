@@ -1,0 +1,48 @@
+"""A Redis or Valkey server: broker and store in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from umbel.clock import Clock
+from umbel.configuration import Settings
+from umbel.errors import ConfigurationError
+from umbel.router import Backend
+
+
+class RedisSite:
+    """A namespace on a Redis server. It has no schema that could be old."""
+
+    def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
+        try:
+            from umbel.drivers.redis import Home
+        except ImportError as error:
+            raise ConfigurationError(
+                f"Redis needs its driver: pip install 'umbel[redis]' ({error})"
+            ) from None
+        self._home = Home(url)
+        self._settings = settings
+        self._clock = clock
+
+    def open(self, *, inline: bool = False, ledger: bool = False) -> Backend:
+        from umbel.brokers.redis import RedisBroker, RedisLedger
+        from umbel.drivers.redis import Database
+        from umbel.stores.redis import RedisControl, RedisRecords, RedisRegistry
+
+        database = Database(self._home)
+        common: Any = {"namespace": self._settings.namespace, "clock": self._clock}
+        return Backend(
+            (RedisLedger if ledger else RedisBroker)(database, **common),
+            RedisRecords(database, **common),
+            RedisRegistry(database, **common),
+            RedisControl(database, **common),
+        )
+
+    async def migrate(self) -> list[int]:
+        return []
+
+    async def version(self) -> tuple[int, int]:
+        return 1, 1
+
+    async def unwrap(self, connection: Any) -> Any:
+        return connection

@@ -1,0 +1,76 @@
+"""CloudEvents over NATS: attributes as headers, the data as it is.
+
+Headers are one line each, so values are percent-encoded as CloudEvents asks. Names are in lower
+case there; other letters in a name are encoded, too, and so come back as they were.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from urllib.parse import quote, unquote
+
+from umbel.messages import Envelope
+from umbel.messages.wire import MEDIA_TYPE, attributes
+
+_PREFIX = "ce-"
+_PLAIN_NAME = re.compile("[a-z0-9_.-]+")
+_PLAIN = re.compile("[!#$&-~]*")
+_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_ONE_LINE = re.compile("[ -~]+")
+_GENERAL = "application/cloudevents"
+"""What the binding calls a structured event, whatever it is written in. It is JSON."""
+
+
+def write(envelope: Envelope, sending: str) -> bytes:
+    """The block of headers for an envelope.
+
+    By the job's id and ``sending`` together the server knows a message that it has already.
+    """
+    content_type = envelope.body.content_type
+    found = [f"NATS/1.0\r\nNats-Msg-Id: {_value(envelope.id)}:{sending}\r\n"]
+    if _ONE_LINE.fullmatch(content_type):
+        found.append(f"Content-Type: {content_type}\r\n")
+    found.append(f"ce-datacontenttype: {_value(content_type)}\r\n")
+    for name, value in attributes(envelope).items():
+        found.append(f"{_name(name)}: {_value(value)}\r\n")
+    found.append("\r\n")
+    return "".join(found).encode()
+
+
+def read(headers: bytes, data: bytes) -> tuple[dict[str, str], str]:
+    """The attributes in a block of headers, without their prefix, and the content type."""
+    if not headers:  # before NATS had headers, an event was the whole message
+        return {}, MEDIA_TYPE if data[:1] == b"{" else ""
+    found: dict[str, str] = {}
+    declared = ""
+    for line in headers.decode("utf-8", "replace").split("\r\n"):
+        name, colon, value = line.partition(":")
+        name, value = name.strip().lower(), value.strip()
+        if name.startswith(_PREFIX) and colon:
+            found[_decoded(name[3:])] = _decoded(value)
+        elif name == "content-type":
+            declared = value
+    if declared.partition(";")[0].strip().lower() in (_GENERAL, MEDIA_TYPE):
+        return found, MEDIA_TYPE
+    return found, found.pop("datacontenttype", declared)
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> str:
+    if _PLAIN_NAME.fullmatch(name):
+        return _PREFIX + name
+    plain = "".join(c if _PLAIN_NAME.fullmatch(c) else _escaped(c) for c in name)
+    return _PREFIX + plain
+
+
+def _escaped(sign: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "replace"))
+
+
+def _value(value: str) -> str:
+    return value if _PLAIN.fullmatch(value) else quote(value, safe=_SAFE, errors="replace")
+
+
+def _decoded(text: str) -> str:
+    return unquote(text) if "%" in text else text

@@ -1,0 +1,90 @@
+"""Lanes on the server: each has a stream and a consumer, made by whoever finds none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from umbel.brokers.nats.names import stream_of
+from umbel.brokers.transport import Lane, Lost
+from umbel.drivers.nats import Connection, Stream, make_consumer, make_stream, missing_part
+from umbel.messages import random_hex
+
+_SETTLED = 1.0
+"""Seconds until something that was deleted is made anew. A server says that a stream is gone, and
+takes a new one of that name, while it still removes the files: the new one's, too, then."""
+
+
+class Lanes:
+    """Knows which lanes are there. It looks once in a connection's life, and when told to."""
+
+    def __init__(self, *, namespace: str, replicas: int, ack_wait: float, lost: Lost) -> None:
+        self._namespace = namespace
+        self._replicas = replicas
+        self._ack_wait = ack_wait
+        self._lost = lost
+        self._streams: dict[Lane, Stream] = {}
+        self._lanes: dict[Stream, Lane] = {}
+        self._unsure: set[Lane] = set()
+        self._seen: set[Lane] = set()
+        self._connection: Connection | None = None
+        self._known: set[Lane] = set()
+        self._turn = asyncio.Lock()
+
+    def stream(self, lane: Lane) -> Stream:
+        """A lane's stream."""
+        found = self._streams.get(lane)
+        if found is None:
+            found = self._streams[lane] = stream_of(self._namespace, lane)
+            self._lanes[found] = lane
+        return found
+
+    def lane(self, stream: Stream) -> Lane:
+        """The lane of a stream that was asked for before."""
+        return self._lanes[stream]
+
+    def forget(self, lane: Lane) -> None:
+        """It may have been deleted: look again before it is used again."""
+        self._known.discard(lane)
+
+    async def prepare(self, connection: Connection, lanes: Iterable[Lane]) -> None:
+        """See to it that all of these are there, and tell of those that were not.
+
+        Raises:
+            Refused: the server does not want one.
+        """
+        if connection is not self._connection:
+            self._connection, self._known, self._turn = connection, set(), asyncio.Lock()
+        if self._known.issuperset(lanes):
+            return
+        async with self._turn:  # one looks for all: two that made it would both tell of it
+            for lane in lanes:
+                if lane not in self._known:
+                    await self._make(connection, lane)
+                    self._known.add(lane)
+                    self._seen.add(lane)
+
+    async def _make(self, connection: Connection, lane: Lane) -> None:
+        stream = self.stream(lane)
+        missing = await missing_part(connection, stream)
+        if missing is not None and lane in self._seen:
+            await asyncio.sleep(_SETTLED)
+            missing = await missing_part(connection, stream)
+        if missing == "stream":
+            self._unsure.add(lane)
+            made = await make_stream(
+                connection, stream, replicas=self._replicas, description=_signature(lane)
+            )
+            if not made:
+                self._unsure.discard(lane)
+        if lane in self._unsure:  # made now, or by a request whose answer got lost: tell of both
+            self._unsure.discard(lane)
+            self._lost(lane.queue)
+        if missing is not None:
+            await make_consumer(connection, stream, ack_wait=self._ack_wait)
+
+
+def _signature(lane: Lane) -> str:
+    """What tells our stream from one that somebody else makes at the same moment."""
+    kind = f", {lane.kind} tasks" if lane.kind else ""
+    return f"Umbel, queue {lane.queue[:200]!a}{kind}, made by {random_hex(8)}"

@@ -1,0 +1,13 @@
+"""Messages by way of RabbitMQ: a durable queue for each lane, reached by its name alone.
+
+::
+
+    RabbitTransport ─┬─ Sender ───── a connection that only publishes; an alarm may block it
+                     ├─ Receiver ─── a connection that never publishes, so no alarm blocks it
+                     │    └─ Intake  one lane's channel, consumer, and what it holds
+                     └─ Queues ───── names them, makes them when they are missing, and tells
+"""
+
+from umbel.brokers.rabbitmq.transport import RabbitTransport
+
+__all__ = ["RabbitTransport"]

@@ -1,0 +1,48 @@
+"""The queues of the lanes on the server: made when they are missing, and told about."""
+
+from __future__ import annotations
+
+import asyncio
+
+from umbel.brokers.rabbitmq.names import KINDS, queue_name
+from umbel.brokers.transport import Lane, Lost
+from umbel.drivers.rabbitmq import Channel, Connection
+
+
+class Queues:
+    """Knows each lane's queue. One of them for all connections of a transport."""
+
+    def __init__(self, namespace: str, lost: Lost) -> None:
+        self._namespace = namespace
+        self._lost = lost
+        self._names: dict[Lane, str] = {}
+        self._making = asyncio.Lock()
+
+    def name(self, lane: Lane) -> str:
+        """What a lane's queue is called on the server."""
+        if lane not in self._names:
+            self._names[lane] = queue_name(self._namespace, lane)
+        return self._names[lane]
+
+    def lanes(self, queue: str) -> list[Lane]:
+        """All lanes that a queue may have."""
+        return [Lane(queue, kind) for kind in KINDS]
+
+    async def open(self, connection: Connection, lane: Lane) -> Channel:
+        """A new channel to a lane whose queue is there for certain. Raises Unavailable."""
+        name = self.name(lane)
+        # Sender and receiver may miss the same queue at the same time; one of them tells.
+        async with self._making:
+            channel = await connection.channel()
+            try:
+                if await channel.finds(name):
+                    return channel
+                # Told before it is made, because whoever waits here may be cancelled. What is
+                # sent again meanwhile finds no queue and makes it.
+                self._lost(lane.queue)
+                channel = await connection.channel()
+                await channel.declare(name)
+                return channel
+            except BaseException:
+                channel.close()
+                raise

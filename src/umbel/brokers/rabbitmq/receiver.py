@@ -1,0 +1,166 @@
+"""Receives from the lanes that somebody has room for, over a connection that never publishes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from umbel.brokers.rabbitmq.intake import Intake, Token
+from umbel.brokers.rabbitmq.queues import Queues
+from umbel.brokers.transport import Arrival, Lane
+from umbel.drivers.rabbitmq import Connection, Home, connect
+from umbel.errors import Unavailable
+
+_LOOK = 1.0
+"""Seconds in which something that waits on the server, with room for it here, has to come."""
+_GLANCE = 0.05
+
+
+class Receiver:
+    """See ``Transport.receive``. Connects on use and again after a loss."""
+
+    def __init__(self, home: Home, queues: Queues) -> None:
+        self._home = home
+        self._queues = queues
+        self._opening = asyncio.Lock()
+        self._connection: Connection | None = None
+        self._serving: dict[Lane, Intake] = {}
+        self._intakes: dict[int, Intake] = {}
+        """By generation: those that serve, and those that were replaced and are not done."""
+        self._stirred = asyncio.Event()
+        self._nudged = False
+
+    async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
+        """Up to so many of each lane. Nothing is handed out to somebody who was cancelled."""
+        self._nudged = False
+        room = {lane: many for lane, many in room.items() if many > 0}
+        until = asyncio.get_running_loop().time() + wait
+        while True:
+            self._stirred.clear()
+            found = await self._ask_and_take(room)
+            if found or self._nudged:
+                return found
+            if wait <= 0:
+                return await self._look(room)
+            try:
+                async with asyncio.timeout_at(until):
+                    await self._stirred.wait()
+            except TimeoutError:
+                return self._take(room)
+
+    def nudge(self) -> None:
+        """Make a ``receive`` that waits return."""
+        self._nudged = True
+        self._stirred.set()
+
+    def accept(self, arrivals: Sequence[Arrival]) -> None:
+        """These are in the books."""
+        for intake, tags in self._sorted(arrivals):
+            intake.accept(tags)
+
+    def release(self, arrivals: Sequence[Arrival]) -> None:
+        """These go back."""
+        for intake, tags in self._sorted(arrivals):
+            intake.release(tags)
+
+    async def purge(self, queue: str) -> None:
+        """Drop what waits in all lanes of a queue, on the server and here."""
+        connection = await self._connected()
+        for lane in self._queues.lanes(queue):
+            channel = await connection.channel()
+            try:
+                await channel.purges(self._queues.name(lane))
+            finally:
+                channel.close()
+            if lane in self._serving:
+                self._serving[lane].forget()
+
+    async def check(self) -> None:
+        """Ask the server something, or raise Unavailable."""
+        connection = await self._connected()
+        (await connection.channel()).close()
+
+    async def close(self) -> None:
+        """Acknowledge what was accepted; the rest goes back. Twice is fine."""
+        connection, self._connection = self._connection, None
+        for intake in self._intakes.values():
+            intake.settle()
+        self._intakes.clear()
+        self._serving.clear()
+        if connection is not None:
+            await connection.close()
+
+    async def _ask_and_take(self, room: Mapping[Lane, int]) -> list[Arrival]:
+        """What has been pushed, after the server was told what there is room for.
+
+        A lane that cannot be opened keeps nobody from what other lanes bring.
+        """
+        problem: Unavailable | None = None
+        for lane, many in room.items():
+            intake = self._serving.get(lane)
+            if intake is not None and intake.suits(many):
+                intake.ask(many)
+                continue
+            try:
+                await self._open(lane, many)
+            except Unavailable as error:
+                problem = error
+                if self._connection is None or not self._connection.is_open:
+                    break  # the others would only wait for the same
+        found = self._take(room)
+        if problem is not None and not found:
+            raise problem
+        return found
+
+    def _take(self, room: Mapping[Lane, int]) -> list[Arrival]:
+        found: list[Arrival] = []
+        for lane, many in room.items():
+            if lane in self._serving:
+                found += self._serving[lane].take(many)
+        return found
+
+    async def _look(self, room: Mapping[Lane, int]) -> list[Arrival]:
+        """What was confirmed before this call: it is on its way here, or still on the server."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK):
+                while True:
+                    self._stirred.clear()
+                    waiting = sum([await self._serving[lane].count() for lane in room])
+                    found = self._take(room)
+                    if found or self._nudged or not waiting:
+                        return found
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_GLANCE):
+                            await self._stirred.wait()
+        return self._take(room)
+
+    def _sorted(self, arrivals: Sequence[Arrival]) -> list[tuple[Intake, list[int]]]:
+        """What belongs to which intake. What belongs to none any more comes again by itself."""
+        tags: dict[int, list[int]] = {}
+        for arrival in arrivals:
+            token: Token = arrival.token
+            tags.setdefault(token.generation, []).append(token.tag)
+        return [(self._intakes[one], found) for one, found in tags.items() if one in self._intakes]
+
+    async def _open(self, lane: Lane, room: int) -> None:
+        """Serve a lane by a new intake, in place of one that is lost or too small."""
+        connection = await self._connected()
+        async with self._opening:
+            intake = self._serving.get(lane)
+            if intake is not None and intake.suits(room):
+                return
+            channel = await self._queues.open(connection, lane)
+            if intake is not None:
+                intake.retire()
+            name = self._queues.name(lane)
+            intake = Intake(lane, name, channel, room=room, stir=self._stirred.set)
+            await intake.start()
+            self._intakes = {n: one for n, one in self._intakes.items() if one.is_open}
+            self._intakes[intake.generation] = self._serving[lane] = intake
+
+    async def _connected(self) -> Connection:
+        async with self._opening:
+            if self._connection is None or not self._connection.is_open:
+                self._connection = await connect(self._home, "receiver")
+            return self._connection

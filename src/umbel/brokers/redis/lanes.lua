@@ -1,0 +1,174 @@
+-- What claims, the ledger and operators share: getting at the jobs that wait. It stands before their
+-- scripts, after jobs.lua, which has the key space; touches job, lane, aside, asides, due, held, owners.
+-- Guarantees: at most a portion of what is due, resumed or put aside is touched a call, so that no
+-- script keeps the server busy for long.
+
+local left = PORTION
+
+-- Those that are not paused, each once, in order and by name.
+local function open_queues(queues, paused)
+  local open = {}
+  for _, queue in ipairs(queues) do
+    if not paused.all and not paused.queue[queue] and not open[queue] then
+      open[queue] = true
+      open[#open + 1] = queue
+    end
+  end
+  return open
+end
+
+-- What is due goes to its lane. Gives when the next one is due; false when there is none.
+local function promote(queue, now)
+  local key = root .. ':due:' .. queue
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  if first and tonumber(first) <= now then
+    local ids = redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, left)
+    left = left - #ids
+    for _, id in ipairs(ids) do
+      local job = read(id, 'kind', 'priority', 'place')
+      if job and job[1] == 'scheduled' then
+        redis.call('HSET', root .. ':job:' .. id, 'state', 'queued')
+        enter(id, queue, job[2], job[3], job[4])
+      end
+      drop(key, id)
+    end
+    write_all()
+    first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  end
+  return first and tonumber(first)
+end
+
+-- Jobs whose task is not paused any more go back to their lane. Whether some are left.
+local function bring_back(name, queue)
+  local key = root .. ':aside:' .. name
+  local places = left > 0 and redis.call('ZRANGE', key, 0, left - 1) or {}
+  left = left - #places
+  for _, place in ipairs(places) do
+    local id = id_of(place)
+    local job = read(id, 'kind', 'priority', 'place')
+    if job then
+      redis.call('HDEL', root .. ':job:' .. id, 'aside')
+      enter(id, queue, job[2], job[3], job[4])
+    end
+    drop(key, place)
+  end
+  write_all()
+  if redis.call('EXISTS', key) == 1 then return true end
+  redis.call('SREM', root .. ':asides', name)
+  return false
+end
+
+-- Fills the lanes of open queues with what is due or resumed by now. Gives whether there is more of
+-- it, and when something falls due.
+local function fill(open, paused, now)
+  local more, due = false, false
+  for _, queue in ipairs(open) do
+    local first = promote(queue, now)
+    if first then
+      more = more or first <= now
+      due = math.min(due or first, first)
+    end
+  end
+  for _, name in ipairs(redis.call('SMEMBERS', root .. ':asides')) do
+    local queue, task = aside_parts(name)
+    if open[queue] and not paused.task[task] and bring_back(name, queue) then more = true end
+  end
+  return more, due
+end
+
+-- Puts a job of a paused task out of the way, once, so that nobody has to pass it again and again.
+local function put_aside(key, queue, task, place, score)
+  local name = #queue .. ':' .. queue .. ':' .. task
+  redis.call('ZREM', key, place)
+  redis.call('HSET', root .. ':job:' .. id_of(place), 'aside', name)
+  redis.call('ZADD', root .. ':aside:' .. name, score, place)
+  redis.call('SADD', root .. ':asides', name)
+end
+
+-- The first places of a lane that may start, with their scores, and whether there may be more.
+local function front(queue, kind, limit, paused)
+  if limit <= 0 then return {}, false end
+  local key = root .. ':lane:' .. kind .. ':' .. queue
+  if not paused.tasks then
+    return redis.call('ZRANGE', key, 0, limit - 1, 'WITHSCORES'), false
+  end
+  local found = {}
+  while #found < 2 * limit do
+    local some = redis.call('ZRANGE', key, #found / 2, #found / 2 + limit - 1, 'WITHSCORES')
+    if #some == 0 then break end
+    for at = 1, #some, 2 do
+      local job = read(id_of(some[at]), 'task')
+      local task = job and job[2] or ''
+      if not paused.task[task] then
+        if #found < 2 * limit then
+          found[#found + 1], found[#found + 2] = some[at], some[at + 1]
+        end
+      elseif left > 0 then
+        left = left - 1
+        put_aside(key, queue, task, some[at], some[at + 1])
+      else
+        return found, true
+      end
+    end
+  end
+  return found, false
+end
+
+-- A job as a worker gets it: state, fence, message.
+local function message(id)
+  return read(id, 'fence', 'task', 'queue', 'kind', 'priority', 'type', 'content_type', 'body',
+              'created', 'not_before', 'expires', 'attempt', 'max_deaths', 'unique', 'traceparent',
+              'headers', 'deaths', 'sections')
+end
+
+-- A job that waits nowhere any more is the owner's, under a higher fence. Gives its row: id, fence,
+-- message. What an owner holds is written at the end.
+local leases = {}
+local function lease(id, job, owner, worker, now)
+  local fence = math.min(number(job[2], 0), MOST - 1) + 1
+  redis.call('HSET', root .. ':job:' .. id, 'state', 'running', 'fence', fence, 'worker', worker,
+             'claimed', now)
+  leases[#leases + 1], leases[#leases + 2] = id, fence
+  job[1], job[2] = id, fence
+  return job
+end
+local function write_leases(owner)
+  if #leases == 0 then return end
+  for first = 1, #leases, 4000 do
+    local last = math.min(first + 3999, #leases)
+    redis.call('HSET', root .. ':held:' .. owner, unpack(leases, first, last))
+  end
+  redis.call('SADD', root .. ':owners', owner)
+end
+
+-- A portion of the ids of what does not run in a queue, wherever it waits. Takes out what somebody
+-- deleted by hand, so that what is left shrinks with every call.
+local function idle_in(queue)
+  local keys = {}
+  for _, kind in ipairs(KINDS) do keys[#keys + 1] = root .. ':lane:' .. kind .. ':' .. queue end
+  keys[#keys + 1] = root .. ':sent:' .. queue
+  for _, name in ipairs(redis.call('SMEMBERS', root .. ':asides')) do
+    if aside_parts(name) == queue then keys[#keys + 1] = root .. ':aside:' .. name end
+  end
+  local ids = {}
+  local function note(key, member, id)
+    local job = read(id)
+    if job and job[1] ~= 'running' and not FINAL[job[1]] then
+      ids[#ids + 1] = id
+    else
+      redis.call('ZREM', key, member)
+    end
+  end
+  for _, key in ipairs(keys) do
+    if #ids < PORTION then
+      for _, place in ipairs(redis.call('ZRANGE', key, 0, PORTION - #ids - 1)) do
+        note(key, place, id_of(place))
+      end
+    end
+  end
+  local due = root .. ':due:' .. queue
+  if #ids < PORTION then
+    for _, id in ipairs(redis.call('ZRANGE', due, 0, PORTION - #ids - 1)) do note(due, id, id) end
+  end
+  return ids
+end

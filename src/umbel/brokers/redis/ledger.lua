@@ -1,0 +1,98 @@
+-- The books of jobs whose messages another broker carries. Keys: see jobs.lua; touches job, lane, sent,
+-- aside, due, held, owners; reads worker, pauses.
+-- Guarantees: a job that is sent is queued for everybody but in no lane; a message gives its job to the
+-- first who comes with it; whatever puts a job back into its queue makes it one to be sent again.
+
+-- name: unsent
+-- {now, limit, queues}: the first queued jobs of each lane. Gives {more, due, rows}; takes nothing. What
+-- is due or resumed goes to its lane before.
+local now, limit, queues = unpack(cmsgpack.unpack(ARGV[1]))
+local paused = read_pauses()
+local open = open_queues(queues, paused)
+even_if_full()
+local more, due = fill(open, paused, now)
+local rows = {}
+for _, queue in ipairs(open) do
+  for _, kind in ipairs(KINDS) do
+    local found, unfinished = front(queue, kind, limit, paused)
+    more = more or unfinished
+    for at = 1, #found, 2 do
+      local id = id_of(found[at])
+      local job = message(id)
+      if job and job[1] == 'queued' then
+        job[1], job[2] = id, number(job[2], 0)
+        rows[#rows + 1] = job
+      else
+        drop(root .. ':lane:' .. kind .. ':' .. queue, found[at])
+      end
+    end
+  end
+end
+write_all()
+return {more and 1 or 0, due and string.format('%.17g', due), rows}
+
+-- name: sent
+-- {ids}: queued jobs of these are in another broker now.
+for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
+  local job = read(id, 'queue', 'kind', 'priority', 'place', 'aside')
+  if job and job[1] == 'queued' then
+    leave(id, job[1], job[2] or '', job[3], job[5], job[6])
+    redis.call('HDEL', root .. ':job:' .. id, 'aside')
+    redis.call('HSET', root .. ':job:' .. id, 'state', 'sent')
+    redis.call('ZADD', root .. ':sent:' .. (job[2] or ''), -number(job[4], 0), (job[5] or NOWHERE) .. id)
+  end
+end
+return 0
+
+-- name: take
+-- {now, owner, id, queue, id, queue ...}: claims these very jobs in the queues their messages came from.
+-- Gives {0} when the owner is not enlisted, else {1, rows, unknown}. One that is paused is not given, and
+-- has to be sent again.
+local asked = cmsgpack.unpack(ARGV[1])
+local now, owner = asked[1], asked[2]
+local worker = redis.call('HGET', root .. ':worker:' .. owner, 'name')
+if not worker then return {0} end
+even_if_full()
+local paused = read_pauses()
+local rows, unknown = {}, {}
+for at = 3, #asked, 2 do
+  local id, queue = asked[at], asked[at + 1]
+  local job = message(id)
+  if not job then
+    unknown[#unknown + 1] = id
+  elseif (job[1] == 'queued' or job[1] == 'sent') and job[4] == queue then
+    local idle = read(id, 'kind', 'place', 'aside', 'priority')
+    if paused.all or paused.queue[queue] or paused.task[job[3] or ''] then
+      if idle[1] == 'sent' then
+        leave(id, 'sent', queue, idle[2], idle[3])
+        redis.call('HSET', root .. ':job:' .. id, 'state', 'queued')
+        enter(id, queue, idle[2], idle[5], idle[3])
+      end
+    else
+      leave(id, idle[1], queue, idle[2], idle[3], idle[4])
+      redis.call('HDEL', root .. ':job:' .. id, 'aside')
+      rows[#rows + 1] = lease(id, job, owner, worker, now)
+    end
+  end
+end
+write_all()
+write_leases(owner)
+return {1, rows, unknown}
+
+-- name: recall
+-- {queue}: a portion of what the queue sent is to be sent again. Gives how many.
+local queue = unpack(cmsgpack.unpack(ARGV[1]))
+local places = redis.call('ZRANGE', root .. ':sent:' .. queue, 0, PORTION - 1)
+local recalled = 0
+for _, place in ipairs(places) do
+  local id = id_of(place)
+  local job = read(id, 'kind', 'priority', 'place')
+  drop(root .. ':sent:' .. queue, place)
+  if job and job[1] == 'sent' then
+    redis.call('HSET', root .. ':job:' .. id, 'state', 'queued')
+    enter(id, queue, job[2], job[3], job[4])
+    recalled = recalled + 1
+  end
+end
+write_all()
+return {recalled, #places}

@@ -1,0 +1,40 @@
+"""What a publish sends, and what its answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from umbel.brokers.port import Published
+from umbel.brokers.redis.rows import by_place, job_row
+from umbel.drivers.redis import pack, text
+from umbel.errors import DuplicateJob
+from umbel.messages import Envelope
+
+
+def publish_arguments(envelopes: Sequence[Envelope], now: float, idle: str = "queued") -> bytes:
+    """The arguments of ``publish``. ``idle`` is the state of what is not scheduled.
+
+    What was sent already cannot be refused; and when no key can be, nobody has to look ahead.
+    """
+    strict = idle == "queued" and any(
+        one.unique is not None and one.on_conflict != "return" for one in envelopes
+    )
+    return pack(now, idle, strict, [job_row(one, now) for one in envelopes])
+
+
+def published(envelopes: Sequence[Envelope], answer: Sequence[Any]) -> list[Published]:
+    """What became of each.
+
+    Raises:
+        DuplicateJob: a live job holds a unique key, and its envelope says to raise.
+    """
+    if not answer[0]:
+        raise DuplicateJob(text(answer[1]), text(answer[2]))
+    if len(answer) == 1:
+        return [Published(one.id) for one in envelopes]
+    known = by_place(answer[1:])
+    return [
+        Published(known[place], existing=True) if place in known else Published(one.id)
+        for place, one in enumerate(envelopes, 1)
+    ]

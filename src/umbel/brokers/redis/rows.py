@@ -1,0 +1,139 @@
+"""Between envelopes and what scripts take and give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from umbel.drivers.redis import maybe, moment, octets, text, whole
+from umbel.errors import BadMessage
+from umbel.messages import JSON, Body, Delivery, Envelope, Lease, MessageType
+from umbel.messages.columns import MALFORMED, read_headers, read_sections
+
+_json = msgspec.json.Encoder().encode
+_TYPES = {kind.value.encode(): kind for kind in MessageType}
+_KINDS = ("", "io", "cpu")
+_LONGEST = 255
+
+Row = list[Any]
+
+
+def job_row(envelope: Envelope, now: float) -> Row:
+    """A row of ``publish``. What is usual is left out of the fields.
+
+    Raises:
+        BadMessage: a part of it that no job can have.
+    """
+    _check(envelope)
+    body = envelope.body
+    fields: list[Any] = [
+        "task",
+        envelope.subject,
+        "queue",
+        envelope.queue,
+        "body",
+        octets(body.data),
+    ]
+    fields += ("created", float(envelope.created or now))
+    if envelope.kind:
+        fields += ("kind", envelope.kind)
+    if envelope.priority:
+        fields += ("priority", envelope.priority)
+    if envelope.type is not MessageType.COMMAND:
+        fields += ("type", envelope.type.value)
+    if body.content_type != JSON:
+        fields += ("content_type", body.content_type)
+    if envelope.not_before is not None:
+        fields += ("not_before", float(envelope.not_before))
+    if envelope.expires is not None:
+        fields += ("expires", float(envelope.expires))
+    if envelope.attempt != 1:
+        fields += ("attempt", envelope.attempt)
+    if envelope.max_deaths != 3:
+        fields += ("max_deaths", envelope.max_deaths)
+    if envelope.unique is not None:
+        fields += ("unique", envelope.unique)
+    if envelope.traceparent is not None:
+        fields += ("traceparent", envelope.traceparent)
+    if envelope.headers:
+        fields += ("headers", octets(_json(envelope.headers)))
+    return [
+        envelope.id,
+        envelope.queue,
+        envelope.kind,
+        envelope.priority,
+        None if envelope.not_before is None else float(envelope.not_before),
+        envelope.unique,
+        envelope.on_conflict,
+        fields,
+    ]
+
+
+def _check(envelope: Envelope) -> None:
+    """There is no schema that would refuse it."""
+    if envelope.kind not in _KINDS:
+        raise BadMessage("kind", f"{envelope.kind!r} is none of io, cpu and nothing")
+    if not 0 < len(envelope.queue) <= _LONGEST:
+        raise BadMessage("queue", f"must have 1 to {_LONGEST} characters")
+    if not 0 < len(envelope.subject) <= _LONGEST:
+        raise BadMessage("subject", f"must have 1 to {_LONGEST} characters")
+    if not envelope.id:
+        raise BadMessage("id", "must not be empty")
+
+
+def delivery(row: Row, namespace: str, owner: str, now: float) -> Delivery:
+    """A delivery from a row of ``claim`` or ``take``."""
+    found = envelope(row, namespace)
+    return Delivery(
+        envelope=found,
+        lease=Lease(found.id, owner, row[1]),
+        attempt=found.attempt,
+        deaths=whole(row[17]),
+        sections=read_sections(text(row[18], "{}")),
+        claimed=now,
+    )
+
+
+def envelope(row: Row, namespace: str) -> Envelope:
+    """An envelope from a row of ``unsent``, ``claim`` or ``take``.
+
+    People edit values by hand: what has no message type says so in a header, and is rejected.
+    """
+    (job, _, task, queue, kind, priority, kind_of, content_type, body, created) = row[:10]
+    (not_before, expires, attempt, max_deaths, unique, trace, headers, _, sections) = row[10:]
+    told = read_headers(text(headers, "{}"), text(sections, "{}"))
+    message = MessageType.COMMAND if kind_of is None else _TYPES.get(kind_of)
+    if message is None:
+        message, told = MessageType.COMMAND, {MALFORMED: "type: is no type of message"}
+    if task is None or body is None:
+        told = {MALFORMED: "task: is missing" if task is None else "body: is missing"}
+    return Envelope(
+        id=text(job),
+        subject=text(task),
+        body=Body(text(content_type, JSON), body or b""),
+        type=message,
+        namespace=namespace,
+        queue=text(queue),
+        kind=known_kind(kind),
+        priority=whole(priority),
+        created=moment(created) or 0.0,
+        not_before=moment(not_before),
+        expires=moment(expires),
+        attempt=whole(attempt, 1),
+        max_deaths=whole(max_deaths, 3),
+        unique=maybe(unique),
+        traceparent=maybe(trace),
+        headers=told,
+    )
+
+
+def known_kind(kind: bytes | None) -> str:
+    """The kind as the scripts take it: one that is none is unknown."""
+    return {b"io": "io", b"cpu": "cpu"}.get(kind or b"", "")
+
+
+def by_place(answer: Sequence[Any]) -> dict[int, str]:
+    """Pairs of a place, counted from 1, and an id."""
+    return {answer[at]: text(answer[at + 1]) for at in range(0, len(answer), 2)}

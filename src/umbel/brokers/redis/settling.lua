@@ -1,0 +1,135 @@
+-- Ending leases: outcomes recorded, jobs put back, the dead's jobs recovered. Keys: see jobs.lua;
+-- touches held, owners, job, live, lane, due, done, buried, unique, and for follow-ups all of a publish.
+-- Guarantees: an outcome counts only under the lease that is held now, once; with it happen its
+-- follow-ups; a death counts once, whoever and however many recover.
+
+-- name: settle
+-- {now, settlements}: each is {id, owner, fence, attempt, follow-ups, ending...}; an ending is either
+-- {'end', keep, state, fields} or {'again', delay, cost, section}. Gives the places, counted from 0, of
+-- those that were refused.
+local now, settlements = unpack(cmsgpack.unpack(ARGV[1]))
+even_if_full()
+local refused = {}
+
+-- The lease ends here, if it is the one that counts.
+local function give_up(id, owner, fence)
+  local key = root .. ':held:' .. owner
+  if tonumber(redis.call('HGET', key, id) or nil) ~= fence then return false end
+  redis.call('HDEL', key, id)
+  return true
+end
+
+local function record(id, attempt, keep, state, fields)
+  local job = read(id, 'unique', 'awaited', 'attempts')
+  if not job or job[1] ~= 'running' then return false end
+  let_go(id, job[2], job[3])
+  if keep then
+    local size = #fields
+    fields[size + 1], fields[size + 2] = 'attempts', retold(job[4], attempt)
+    finish(id, state, now, fields)
+  else
+    redis.call('DEL', root .. ':job:' .. id)
+  end
+  return true
+end
+
+-- One failure more of a retry section. What cannot be read counts as no failure so far.
+local function counted(text, section)
+  local fine, counts = pcall(cjson.decode, text or '{}')
+  if not fine or type(counts) ~= 'table' then counts = {} end
+  for name, count in pairs(counts) do
+    if type(name) ~= 'string' or type(count) ~= 'number' or count < 0 or count % 1 ~= 0 then
+      counts = {}
+      break
+    end
+  end
+  counts[section] = (counts[section] or 0) + 1
+  return cjson.encode(counts)
+end
+
+local function again(id, attempt, delay, cost, section)
+  local job = read(id, 'queue', 'kind', 'priority', 'place', 'attempt', 'sections', 'attempts')
+  if not job or job[1] ~= 'running' then return false end
+  local fields = {'attempts', retold(job[8], attempt)}
+  if cost > 0 then
+    fields[3], fields[4] = 'attempt', number(job[6], 1) + cost
+  end
+  if section then
+    fields[#fields + 1], fields[#fields + 2] = 'sections', counted(job[7], section)
+  end
+  put_back(id, {job[2], job[3], job[4], job[5]}, now, delay, fields)
+  return true
+end
+
+local function settle(id, owner, fence, attempt, follow_ups, ending, ...)
+  if not give_up(id, owner, fence) then return false end
+  local accepted
+  if ending == 'end' then
+    accepted = record(id, attempt, ...)
+  else
+    accepted = again(id, attempt, ...)
+  end
+  if accepted and follow_ups then
+    local sequence = redis.call('INCRBY', root .. ':sequence', #follow_ups) - #follow_ups
+    for place, row in ipairs(follow_ups) do insert(row, sequence + place, now, 'queued') end
+  end
+  return accepted
+end
+
+for place, settlement in ipairs(settlements) do
+  if not settle(unpack(settlement, 1, 9)) then refused[#refused + 1] = place - 1 end
+end
+write_all()
+return refused
+
+-- name: orphans
+-- Running jobs whose owner is not enlisted: its leases have lapsed. Forgets owners that hold nothing,
+-- and leases on jobs that somebody deleted by hand.
+local rows = {}
+even_if_full()
+for _, owner in ipairs(redis.call('SMEMBERS', root .. ':owners')) do
+  if redis.call('EXISTS', root .. ':worker:' .. owner) == 0 then
+    local key = root .. ':held:' .. owner
+    local held = redis.call('HGETALL', key)
+    if #held == 0 then redis.call('SREM', root .. ':owners', owner) end
+    for at = 1, #held, 2 do
+      local job = read(held[at], 'worker', 'claimed', 'attempt', 'deaths', 'blame', 'max_deaths')
+      if job and job[1] == 'running' then
+        job[1] = held[at]
+        rows[#rows + 1] = {owner, held[at + 1], unpack(job, 1, 7)}
+      else
+        redis.call('HDEL', key, held[at])
+      end
+    end
+  end
+end
+return rows
+
+-- name: recover
+-- {now, rows}: each is {id, owner, fence, attempt, deaths, blame, delay, reason}; with a reason the job is
+-- buried, else it goes back to its queue, at once or later. Gives the ids whose lease had lapsed still.
+local now, rows = unpack(cmsgpack.unpack(ARGV[1]))
+even_if_full()
+local recovered = {}
+for _, row in ipairs(rows) do
+  local id, owner, fence, attempt, deaths, blame, delay, reason = unpack(row, 1, 8)
+  local key = root .. ':held:' .. owner
+  local lapsed = redis.call('EXISTS', root .. ':worker:' .. owner) == 0
+  if lapsed and tonumber(redis.call('HGET', key, id) or nil) == fence then
+    redis.call('HDEL', key, id)
+    local job = read(id, 'queue', 'kind', 'priority', 'place', 'attempts', 'unique', 'awaited')
+    if job and job[1] == 'running' then
+      local fields = {'attempts', retold(job[6], attempt), 'deaths', deaths, 'blame', blame}
+      if reason then
+        fields[7], fields[8] = 'reason', reason
+        let_go(id, job[7], job[8])
+        finish(id, 'buried', now, fields)
+      else
+        put_back(id, {job[2], job[3], job[4], job[5]}, now, delay, fields)
+      end
+      recovered[#recovered + 1] = id
+    end
+  end
+end
+write_all()
+return recovered

@@ -1,0 +1,168 @@
+"""Batches out, confirms in: a message is durable when the server says so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pika  # type: ignore[import-untyped]
+
+from umbel.drivers.rabbitmq.channels import Channel
+from umbel.drivers.rabbitmq.faults import explain, explaining
+from umbel.drivers.rabbitmq.wire import Wire
+from umbel.errors import Unavailable
+
+_DURABLE = 2
+
+
+class Message(NamedTuple):
+    """What is sent to a queue, and the id by which an unroutable one is known again."""
+
+    queue: str
+    id: str
+    headers: Mapping[str, str]
+    content_type: str
+    body: bytes
+
+
+class _Line(Protocol):
+    """The connection: whether it takes messages, and how to be rid of it."""
+
+    address: str
+    blocked: str
+
+    def drop(self) -> None: ...
+
+
+class _Batch:
+    """What was sent together and is waited for together."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+        self.refused = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def confirm(self, taken: bool) -> None:
+        self.left -= 1
+        self.refused += not taken
+        if self.left == 0 and not self.done.done():
+            self.done.set_result(None)
+
+
+class Publishing:
+    """A channel in confirm mode. Several may publish at once.
+
+    It gives up when no confirm has come for ``patience`` seconds, and at once when the server
+    says that it is blocked: it would read nothing until memory or disk space is free again.
+    """
+
+    def __init__(self, channel: Channel, wire: Wire, line: _Line, patience: float) -> None:
+        self._channel = channel
+        self._wire = wire
+        self._line = line
+        self._patience = patience
+        self._sent = 0
+        self._awaited: dict[int, _Batch] = {}
+        self._returned: set[tuple[str, str]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be used."""
+        return self._channel.is_open
+
+    async def begin(self) -> None:
+        """Turn confirms on. Raises Unavailable."""
+        raw = self._channel.raw
+        raw.add_on_return_callback(self._was_returned)
+        raw.add_on_close_callback(self._was_closed)
+        with explaining(self._line.address):
+            await self._channel.ask(raw.confirm_delivery, self._was_confirmed)
+
+    async def publish(self, messages: Sequence[Message]) -> list[Message]:
+        """Send them; those that no queue was there for.
+
+        Raises:
+            Unavailable: any of the others may be on the server or not.
+        """
+        if self._line.blocked:
+            raise self._is_blocked()
+        batch = self._send(messages)
+        await self._confirmed(batch)
+        if batch.refused:
+            raise Unavailable(
+                f"{self._line.address} refused {batch.refused} of {len(messages)} messages;"
+                " see its log: a queue is over its length, or has lost most of its nodes"
+            )
+        if not self._returned:
+            return []
+        unroutable = [one for one in messages if (one.queue, one.id) in self._returned]
+        self._returned.difference_update((one.queue, one.id) for one in unroutable)
+        return unroutable
+
+    def blocked(self) -> None:
+        """The server reads nothing more: whoever waits for a confirm need not."""
+        self._fail(self._is_blocked())
+
+    def _send(self, messages: Sequence[Message]) -> _Batch:
+        batch = _Batch(len(messages))
+        try:
+            with explaining(self._line.address), self._wire.piling():
+                for message in messages:
+                    self._sent += 1
+                    self._awaited[self._sent] = batch
+                    self._write(message)
+        except BaseException:
+            self._line.drop()  # nobody knows how much of it went out
+            raise
+        return batch
+
+    def _write(self, message: Message) -> None:
+        properties = pika.BasicProperties(
+            content_type=message.content_type,
+            headers=message.headers,
+            delivery_mode=_DURABLE,
+            message_id=message.id,
+        )
+        self._channel.raw.basic_publish("", message.queue, message.body, properties, mandatory=True)
+
+    async def _confirmed(self, batch: _Batch) -> None:
+        while not batch.done.done():
+            left = batch.left
+            await asyncio.wait([batch.done], timeout=self._patience)
+            if batch.left == left and not batch.done.done():
+                self._line.drop()
+                raise Unavailable(
+                    f"{self._line.address} has confirmed nothing for {self._patience:g} s;"
+                    " check its load and its log"
+                )
+        batch.done.result()
+
+    def _was_confirmed(self, frame: Any) -> None:
+        taken = isinstance(frame.method, pika.spec.Basic.Ack)
+        tag = frame.method.delivery_tag
+        if not frame.method.multiple:
+            if (batch := self._awaited.pop(tag, None)) is not None:
+                batch.confirm(taken)
+            return
+        while self._awaited and (first := next(iter(self._awaited))) <= tag:
+            self._awaited.pop(first).confirm(taken)
+
+    def _was_returned(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
+        self._returned.add((method.routing_key, properties.message_id))
+
+    def _was_closed(self, _: Any, reason: BaseException) -> None:
+        self._fail(explain(reason, self._line.address))
+
+    def _fail(self, error: Unavailable) -> None:
+        for batch in set(self._awaited.values()):
+            if not batch.done.done():
+                batch.done.set_exception(error)
+                batch.done.exception()  # perhaps nobody waits for it any more
+        self._awaited.clear()
+
+    def _is_blocked(self) -> Unavailable:
+        return Unavailable(
+            f"{self._line.address} takes no messages at the moment: {self._line.blocked}; free"
+            " memory or disk space on the server (rabbitmqctl status names the alarm)"
+        )

@@ -1,0 +1,109 @@
+"""One event loop's connections to one server: few, opened on use, replaced when broken."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from umbel.drivers.redis.connections import (
+    Connection,
+    ask,
+    drop,
+    is_fresh,
+    run,
+)
+from umbel.drivers.redis.direct import Direct
+from umbel.drivers.redis.faults import explaining
+from umbel.drivers.redis.home import Home
+from umbel.drivers.redis.listener import Listener
+from umbel.drivers.redis.scripts import Script
+
+_inherited: list[Any] = []
+"""Connections of a parent process: never used again here, and never closed by collection."""
+
+
+class Database:
+    """Runs scripts on up to ``size`` connections. Nothing takes longer than ``timeout``."""
+
+    def __init__(self, home: Home, *, size: int = 2, timeout: float = 10.0) -> None:
+        self.home = home
+        self._size = size
+        self._timeout = timeout
+        self._free: list[Connection] = []
+        self._turn = asyncio.Semaphore(size)
+        self._here: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._listener: Listener | None = None
+        self.direct = Direct(home.connect_blocking, home.address)
+        """For callers that may block."""
+
+    async def run(self, script: Script, root: str, packed: bytes = b"\x90") -> Any:
+        """What a script answers; it is one step on the server, and one round trip.
+
+        Raises:
+            Unavailable: out of reach, refused, too slow, full.
+        """
+        return await self._use(lambda connection: run(connection, script, root, packed))
+
+    async def ask(self, *command: str | bytes | int) -> Any:
+        """What the server answers to a plain command. Errors are those of ``run``."""
+        return await self._use(lambda connection: ask(connection, *command))
+
+    def listener(self, root: str) -> Listener:
+        """Where hints are heard; shared with the other databases of this home and event loop."""
+        self._arrive()
+        if self._listener is None:
+            self._listener = self.home.listener()
+        self._listener.join(self, root)
+        return self._listener
+
+    async def close(self) -> None:
+        """Close the connections; stop listening when nobody else does. Twice is fine."""
+        self._arrive()
+        self.direct.close()
+        while self._free:
+            await self._free.pop().disconnect()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.leave(self)
+
+    async def _use(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        self._arrive()
+        with explaining(self.home.address):
+            async with asyncio.timeout(self._timeout), self._turn:
+                connection = await self._take() or await self.home.connect()
+                try:
+                    answer = await work(connection)
+                except ResponseError:  # an answer like any other
+                    self._free.append(connection)
+                    raise
+                except BaseException:
+                    drop(connection)
+                    raise
+                self._free.append(connection)
+                return answer
+
+    async def _take(self) -> Connection | None:
+        while self._free:
+            connection = self._free.pop()
+            if await is_fresh(connection):
+                return connection
+            drop(connection)
+        return None
+
+    def _arrive(self) -> None:
+        """Start over in a new process or event loop."""
+        here = (os.getpid(), asyncio.get_running_loop())
+        if here == self._here:
+            return
+        if self._here is not None and self._here[0] != here[0]:
+            _inherited.append((self._free, self._listener))
+        else:
+            for connection in self._free:
+                drop(connection)
+        self._free, self._listener = [], None
+        self._turn = asyncio.Semaphore(self._size)
+        self._here = here

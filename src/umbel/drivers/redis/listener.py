@@ -1,0 +1,122 @@
+"""Wake-ups between processes: one subscribed connection, heard by everybody on an event loop.
+
+What is said on a namespace's channel, each "look", never "take"; ``<root>`` is what its keys begin
+with:
+
+``r:<root>:<queue>``   something became ready
+``s:<root>:<queue>``   something was scheduled: the next due time is earlier now
+``d:<root>:<id>``      a job that somebody waits for is final
+``c:<root>``           a pause or a cancellation
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable
+
+from redis.exceptions import RedisError
+
+from umbel.drivers.bell import Bell
+from umbel.drivers.redis.connections import Connection, drop
+from umbel.drivers.redis.values import text
+from umbel.resilience import Backoff
+
+PROBE_EVERY = 10.0
+PROBE_ANSWER = 3.0
+RECONNECT = Backoff(first=0.1, factor=2, cap=5.0, jitter=0.5)
+
+
+class Listener:
+    """Rings the bell for every hint. Reconnects for ever, and wakes everybody after each gap.
+
+    A connection that looks alive is not believed: after ten seconds of silence the server has to
+    answer a ping, or it counts as gone.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        on_stop: Callable[[], None],
+        *,
+        probe_every: float = PROBE_EVERY,
+        probe_answer: float = PROBE_ANSWER,
+    ) -> None:
+        self.bell = Bell()
+        self._connect = connect
+        self._on_stop = on_stop
+        self._probe_every = probe_every
+        self._probe_answer = probe_answer
+        self._token = secrets.token_hex(4)
+        self._users: set[object] = set()
+        self._roots: set[str] = set()
+        self._heard: set[str] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+
+    def hears(self, root: str) -> bool:
+        """Whether silence means that nothing happened. Else: look now and then."""
+        return root in self._heard
+
+    def join(self, user: object, root: str) -> None:
+        """Somebody wants to hear of a namespace. The first one starts the listening."""
+        self._users.add(user)
+        if root not in self._roots:
+            self._roots.add(root)
+            if self._connection is not None:  # it subscribes with the next connection
+                drop(self._connection)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="umbel-listener")
+
+    async def leave(self, user: object) -> None:
+        """Somebody is gone. The last one stops it."""
+        self._users.discard(user)
+        if not self._users:
+            self._on_stop()
+            task, self._task = self._task, None
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        tries = 0
+        while True:
+            roots = sorted(self._roots)
+            try:
+                self._connection = await self._open(roots)
+                tries = 0
+                while roots == sorted(self._roots):
+                    await self._attend(self._connection)
+            except (RedisError, OSError):  # asyncio's TimeoutError is one too
+                tries += 1
+            finally:
+                self._heard.clear()
+                connection, self._connection = self._connection, None
+                if connection is not None:
+                    drop(connection)
+            if roots == sorted(self._roots):
+                await asyncio.sleep(RECONNECT.delay(tries, self._token))
+
+    async def _open(self, roots: list[str]) -> Connection:
+        async with asyncio.timeout(self._probe_answer):
+            connection = await self._connect()
+            try:
+                await connection.send_command("SUBSCRIBE", *(f"{root}:hints" for root in roots))
+                for _ in roots:
+                    await connection.read_response()
+            except BaseException:
+                drop(connection)
+                raise
+        self._heard.update(roots)
+        self.bell.ring_all()  # nobody knows what was said during the gap
+        return connection
+
+    async def _attend(self, connection: Connection) -> None:
+        """Pass on the next hint; after a long silence see to it that the server is there."""
+        said = await connection.read_response(timeout=self._probe_every)
+        if said is None:
+            await connection.send_command("PING")
+            async with asyncio.timeout(self._probe_answer):
+                said = await connection.read_response()
+        if said[0] == b"message":
+            self.bell.ring(text(said[2]))

@@ -1,0 +1,88 @@
+"""A backlog in a table of a PostgreSQL database: for a broker that is somewhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from umbel.clock import Clock
+from umbel.drivers.postgres import Home, Row, Steps, blobs, one, texts
+from umbel.drivers.postgres.direct import Direct
+from umbel.errors import BacklogFull
+from umbel.messages import Envelope
+from umbel.messages.wire import read, write
+from umbel.publisher.backlogs.port import Held
+
+_SCHEMA = "create schema if not exists $schema"
+_TABLE = """
+create table if not exists $schema.backlog (
+  id uuid primary key, seq bigint generated always as identity, namespace text not null,
+  put timestamptz not null default statement_timestamp(), event bytea not null)"""
+_COUNT = """
+select count(*), date_part('epoch', min(put)) from $schema.backlog
+where namespace = %(namespace)s"""
+_PUT = """
+insert into $schema.backlog (id, namespace, event)
+select id, %(namespace)s, event from unnest(%(id)s::uuid[], %(event)s::bytea[]) as s (id, event)
+on conflict do nothing"""
+_OLDEST = """
+select event from $schema.backlog where namespace = %(namespace)s order by seq limit %(limit)s"""
+_REMOVE = "delete from $schema.backlog where id = any(%(id)s::uuid[])"
+_LEAD = "select pg_try_advisory_lock(hashtext('umbel backlog ' || '$schema' || %(namespace)s))"
+
+
+class PostgresBacklog:
+    """See ``Backlog``. Of several processes the one with an advisory lock publishes it."""
+
+    durable = True
+
+    def __init__(
+        self, url: str, namespace: str, clock: Clock, *, limit: int, busy: float = 1.0
+    ) -> None:
+        self._home = Home(url)
+        self._direct = Direct(self._home.connect_blocking, self._home.address)
+        self._namespace = namespace
+        self._limit = limit
+        self._busy = busy
+        self._made = False
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        count = self.held().messages
+        if count + len(envelopes) > self._limit:
+            raise BacklogFull(
+                f"the broker is out of reach and the backlog in {self._home.address} holds"
+                f" {count:,} of {self._limit:,} messages; raise backlog_limit"
+            )
+        self._rows(
+            _PUT, id=texts([e.id for e in envelopes]), event=blobs([write(e) for e in envelopes])
+        )
+
+    def oldest(self, limit: int) -> list[Envelope]:
+        return [read(event) for (event,) in self._rows(_OLDEST, limit=limit)]
+
+    def remove(self, jobs: Sequence[str]) -> None:
+        self._rows(_REMOVE, id=texts([*jobs]))
+
+    def held(self) -> Held:
+        messages, oldest = self._rows(_COUNT)[0]
+        return Held(kind=self._home.address, messages=messages, oldest=oldest, limit=self._limit)
+
+    def mortal(self) -> int:
+        return 0
+
+    def lead(self) -> bool:
+        # Held by the session: asking again on the same connection is fine, and it ends with it.
+        return bool(self._rows(_LEAD)[0][0])
+
+    def close(self) -> None:
+        self._direct.close()
+
+    def _rows(self, query: str, **values: Any) -> list[Row]:
+        return self._direct.perform(lambda: self._steps(query, values), self._busy)
+
+    def _steps(self, query: str, values: Mapping[str, Any]) -> Steps[list[Row]]:
+        if not self._made:
+            for statement in (_SCHEMA, _TABLE):
+                yield self._home.fill(statement), None
+            self._made = True
+        return (yield from one(self._home.fill(query), {"namespace": self._namespace, **values}))

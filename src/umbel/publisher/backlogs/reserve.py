@@ -1,0 +1,59 @@
+"""A backlog with one in memory behind it, for when the first fails itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from umbel.errors import BacklogFull, Unavailable
+from umbel.messages import Envelope
+from umbel.publisher.backlogs.memory import MemoryBacklog
+from umbel.publisher.backlogs.port import Backlog, Held
+
+
+class Reserve:
+    """See ``Backlog``. What memory took over is published first: it is what could be lost."""
+
+    durable = True
+
+    def __init__(self, first: Backlog, memory: MemoryBacklog) -> None:
+        self._first = first
+        self._memory = memory
+
+    def put(self, envelopes: Sequence[Envelope]) -> None:
+        try:
+            self._first.put(envelopes)
+        except BacklogFull:
+            raise
+        except Unavailable:
+            self._memory.put(envelopes)
+
+    def oldest(self, limit: int) -> list[Envelope]:
+        return self._memory.oldest(limit) or self._first.oldest(limit)
+
+    def remove(self, jobs: Sequence[str]) -> None:
+        self._memory.remove(jobs)
+        self._first.remove(jobs)
+
+    def held(self) -> Held:
+        memory = self._memory.held()
+        try:
+            first = self._first.held()
+        except Unavailable:
+            return memory
+        ages = [at for at in (memory.oldest, first.oldest) if at is not None]
+        return Held(
+            kind=first.kind if not memory.messages else f"{first.kind}, and memory",
+            messages=memory.messages + first.messages,
+            oldest=min(ages, default=None),
+            limit=first.limit,
+        )
+
+    def mortal(self) -> int:
+        return self._memory.mortal()
+
+    def lead(self) -> bool:
+        return self._memory.mortal() > 0 or self._first.lead()
+
+    def close(self) -> None:
+        self._memory.close()
+        self._first.close()

@@ -1,0 +1,60 @@
+-- Pauses and cancellations. Keys: see jobs.lua; touches pauses, epoch, and for a job that is cancelled job,
+-- live, lane, aside, sent, due, done, unique.
+-- Guarantees: every change raises the epoch in the same step; a pause holds for each claim that starts
+-- after it; what waits is cancelled at once and what runs is asked to stop, never neither.
+
+-- name: state
+-- The epoch, and what is paused: {epoch, name, value, name, value ...}.
+local answer = redis.call('HGETALL', root .. ':pauses')
+table.insert(answer, 1, redis.call('GET', root .. ':epoch') or '0')
+return answer
+
+-- name: pause
+-- {name, value}: pauses; the first reason stays. Gives the epoch.
+local name, value = unpack(cmsgpack.unpack(ARGV[1]))
+even_if_full()
+redis.call('HSETNX', root .. ':pauses', name, value)
+tell('c')
+return redis.call('INCR', root .. ':epoch')
+
+-- name: resume
+-- {name}: resumes. Gives the epoch. Jobs that were put aside come back with the next claims.
+redis.call('HDEL', root .. ':pauses', unpack(cmsgpack.unpack(ARGV[1])))
+tell('c')
+return redis.call('INCR', root .. ':epoch')
+
+-- name: cancel
+-- {now, reason, ids}: cancels what waits, asks for what runs to be stopped; the first reason stays. Gives
+-- {id, state, id, state ...} of those that are known.
+local now, reason, ids = unpack(cmsgpack.unpack(ARGV[1]))
+even_if_full()
+local answer, asked = {}, false
+for _, id in ipairs(ids) do
+  local state = cancel_idle(id, reason, now)
+  if state == 'running' then
+    redis.call('HSETNX', root .. ':job:' .. id, 'cancel', reason)
+    asked = true
+  end
+  if state then
+    answer[#answer + 1] = id
+    answer[#answer + 1] = state
+  end
+end
+if asked then
+  redis.call('INCR', root .. ':epoch')
+  tell('c')
+end
+write_all()
+return answer
+
+-- name: cancellations
+-- {ids}: which of these live jobs somebody wants stopped: {id, reason, id, reason ...}.
+local answer = {}
+for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
+  local job = read(id, 'cancel')
+  if job and job[2] and not FINAL[job[1]] then
+    answer[#answer + 1] = id
+    answer[#answer + 1] = job[2]
+  end
+end
+return answer

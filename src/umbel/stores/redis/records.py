@@ -1,0 +1,134 @@
+"""Job records on Redis: live jobs and finished ones are the same hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from umbel.clock import Clock
+from umbel.drivers.redis import Database, moment, pack, root_of, scripts, text
+from umbel.errors import ResultTimeout, UnknownJob
+from umbel.messages import LIVE, TERMINAL, Record, State
+from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
+from umbel.stores.redis.rows import FIELDS, change_fields, read_record
+from umbel.stores.rows import stored_states
+
+LUA = scripts("umbel.stores.redis", "records.lua")
+
+_FINAL, _UNKNOWN = 1, 2
+_BURIED = frozenset({State.BURIED})
+_INDEXES = (
+    (("live",), LIVE),
+    (("done", "buried"), TERMINAL),
+)
+
+
+class RedisRecords:
+    """See ``stores.records.Records`` for what each method promises."""
+
+    def __init__(
+        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 1.0
+    ) -> None:
+        self._database = database
+        self._namespace = namespace
+        self._root = root_of(namespace)
+        self._clock = clock
+        self._safety_poll = safety_poll
+
+    async def find(self, job: str) -> Record:
+        key = f"{self._root}:job:{job}".encode(errors="replace")
+        fields = await self._database.ask("HMGET", key, *FIELDS)
+        found = read_record(job, self._namespace, fields)
+        if found is None:
+            raise _unknown(job)
+        return found
+
+    async def search(self, wanted: JobFilter) -> list[Record]:
+        found: list[Record] = []
+        for indexes, states in _INDEXES:
+            chosen = states & set(wanted.states) if wanted.states else states
+            if not chosen or len(found) >= wanted.limit:
+                continue
+            limit = wanted.limit - len(found)
+            listed = [
+                one
+                for index in indexes
+                if chosen & _states_in(index)
+                for one in await self._list(index, wanted, limit)
+            ]
+            listed.sort(key=lambda one: one[:2], reverse=True)
+            found += [record for _, _, record in listed[:limit]]
+        return found
+
+    async def finished(self, job: str, timeout: float | None) -> Record:
+        until = None if timeout is None else self._clock.monotonic() + timeout
+        listener = self._database.listener(self._root)
+        with listener.bell.listen([f"d:{self._root}:{job}"]) as ear:
+            while True:
+                ear.clear()
+                state = await self._run("await", pack(job))
+                if state == _UNKNOWN:
+                    raise _unknown(job)
+                if state == _FINAL:
+                    return await self.find(job)
+                hears = listener.hears(self._root)
+                poll = self._safety_poll if hears else self._database.home.poll
+                left = poll if until is None else until - self._clock.monotonic()
+                if left <= 0:
+                    raise ResultTimeout(f"job {job} has not finished within {timeout} s")
+                await ear.wait(min(left, poll))
+
+    async def progress(self, notes: Sequence[ProgressNote]) -> None:
+        # A hole would end the list in Lua: where there is no total it says so.
+        values = [
+            part
+            for note in notes
+            for part in (note.job, note.fence, note.done, False if note.of is None else note.of)
+        ]
+        await self._run("progress", pack(*values))
+
+    async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
+        replayed = await self._run("replay", pack([*jobs], change_fields(changes)))
+        return [text(job) for job in replayed]
+
+    async def prune(self, *, before: float, keep: int, limit: int) -> int:
+        pruned: int = await self._run("prune", pack(float(before), keep, limit))
+        return pruned
+
+    async def remove(self, jobs: Sequence[str]) -> int:
+        removed: int = await self._run("remove", pack(*jobs))
+        return removed
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def _list(
+        self, index: str, wanted: JobFilter, limit: int
+    ) -> list[tuple[float, str, Record]]:
+        """The newest of an index that match, with what they are sorted by."""
+        states = stored_states(wanted.states) if wanted.states else False
+        filters = [states, wanted.task or False, wanted.queue or False, wanted.worker or False]
+        found: dict[str, tuple[float, str, Record]] = {}
+        at: int | None = 0
+        while at is not None and len(found) < limit:  # in portions: an index may be long
+            arguments = pack(index, at, *filters, limit - len(found), FIELDS)
+            after, *rows = await self._run("list", arguments)
+            for job, score, fields in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+                record = read_record(text(job), self._namespace, fields)
+                if record is not None:
+                    found[record.id] = (moment(score) or 0.0, record.id, record)
+            at = after or None
+        return [*found.values()]
+
+    async def _run(self, name: str, packed: bytes) -> Any:
+        return await self._database.run(LUA[name], self._root, packed)
+
+
+def _states_in(index: str) -> frozenset[State]:
+    if index == "live":
+        return LIVE
+    return _BURIED if index == "buried" else TERMINAL - _BURIED
+
+
+def _unknown(job: str) -> UnknownJob:
+    return UnknownJob(f"no job {job}: never published here, or pruned")

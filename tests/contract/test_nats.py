@@ -1,0 +1,115 @@
+"""The transport's suite over NATS, each test in a namespace of its own, through a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import quote
+
+import pytest
+
+from chaos.proxy import Proxy
+
+nats = pytest.importorskip("nats")
+
+from umbel.brokers import Lane, Transport  # noqa: E402
+from umbel.brokers.nats import NatsTransport, stream_of  # noqa: E402
+from umbel.drivers.nats import Home  # noqa: E402
+from umbel.messages import fresh_id  # noqa: E402
+from umbel.testing.transports import Server, Servers, TransportSuite  # noqa: E402
+
+HOST, PORT = "127.0.0.1", int(os.environ.get("UMBEL_TEST_NATS_PORT", "4222"))
+URL = f"nats://{HOST}:{PORT}"
+ACK_WAIT = 2.0
+"""Seconds until what nobody acknowledged comes again: short, for tests that wait for it."""
+
+
+async def _look() -> None:
+    client = await nats.connect(URL, connect_timeout=2, allow_reconnect=False)
+    try:
+        await client.jetstream().account_info()
+    finally:
+        await client.close()
+
+
+def _refusal() -> str:
+    try:
+        asyncio.run(_look())
+    except (OSError, nats.errors.Error) as error:
+        return " ".join(str(error).split()) or type(error).__name__
+    return ""
+
+
+if refused := _refusal():
+    pytest.skip(
+        f"not run: the suite over NATS; {URL} does not answer ({refused})",
+        allow_module_level=True,
+    )
+
+
+@asynccontextmanager
+async def cleaned(namespace: str) -> AsyncIterator[nats.NATS]:
+    """A client of nats-py's own; afterwards the streams of the namespace are gone."""
+    client = await nats.connect(URL)
+    try:
+        yield client
+    finally:
+        manager = client.jetstream()
+        for found in await manager.streams_info():
+            if found.config.name.startswith(f"{namespace}+"):
+                await manager.delete_stream(found.config.name)
+        await client.close()
+
+
+@asynccontextmanager
+async def opened(namespace: str, lost: list[str], port: int = PORT) -> AsyncIterator[Transport]:
+    """A transport, closed afterwards."""
+    home = Home(f"nats://{HOST}:{port}")
+    transport = NatsTransport(home, namespace=namespace, lost=lost.append, ack_wait=ACK_WAIT)
+    try:
+        yield transport
+    finally:
+        await transport.close()
+
+
+@asynccontextmanager
+async def corner(proxy: Proxy) -> AsyncIterator[Server]:
+    """A corner of the server for one test."""
+    namespace, lost = f"t{fresh_id()[-12:]}", list[str]()
+    async with cleaned(namespace) as client:
+
+        async def cut() -> None:
+            await asyncio.to_thread(proxy.cut)
+
+        async def drop(lane: Lane) -> None:
+            await client.jetstream().delete_stream(stream_of(namespace, lane).name)
+
+        async def put(
+            lane: Lane, attributes: Mapping[str, str], content_type: str, data: bytes
+        ) -> None:
+            headers = {f"ce-{name}": quote(value) for name, value in attributes.items()}
+            if content_type:
+                headers["Content-Type"] = content_type
+            subject = stream_of(namespace, lane).subject
+            await client.jetstream().publish(subject, data, headers=headers or None)
+
+        yield Server(
+            namespace=namespace,
+            open=lambda: opened(namespace, lost, proxy.port),
+            cut=cut,
+            drop=drop,
+            put=put,
+            lost=lost,
+        )
+
+
+class TestNats(TransportSuite):
+    """One server with JetStream."""
+
+    @pytest.fixture
+    def server(self) -> Iterator[Servers]:
+        proxy = Proxy(PORT, seed=0)
+        yield lambda: corner(proxy)
+        proxy.close()

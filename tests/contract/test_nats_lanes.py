@@ -1,0 +1,331 @@
+"""What is NATS' own: streams that come and go, other programs, lines that go dead."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chaos.proxy import Proxy
+from contract.test_nats import HOST, PORT, URL, cleaned, opened
+
+import nats  # isort: skip - test_nats has made sure that it is there
+
+from umbel.brokers import Lane
+from umbel.brokers.nats import NatsTransport, stream_of
+from umbel.drivers.nats import Answer, Connection, Home, Post
+from umbel.errors import ConfigurationError, Unavailable
+from umbel.messages import JSON, Body, Envelope, fresh_id
+from umbel.messages.wire import read_message, write
+
+IO, ANY = Lane("default", "io"), Lane("default", "")
+SOON = 5.0
+
+
+@pytest.fixture
+def namespace() -> str:
+    return f"t{fresh_id()[-12:]}"
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    made = Proxy(PORT, seed=0)
+    yield made
+    made.close()
+
+
+def told(namespace: str, tale: Callable[[nats.NATS], Awaitable[None]]) -> None:
+    """Run a test that has a client of nats-py's own, and clean up after it."""
+
+    async def tell() -> None:
+        async with asyncio.timeout(45), cleaned(namespace) as client:
+            await tale(client)
+
+    asyncio.run(tell())
+
+
+def envelopes(namespace: str, count: int, **changes: Any) -> list[Envelope]:
+    body = Body(JSON, b'{"args":[1],"kwargs":{}}')
+    fields = {"subject": "tests.add", "body": body, "namespace": namespace, "kind": "io"}
+    return [Envelope(id=fresh_id(), **(fields | changes)) for _ in range(count)]
+
+
+def test_two_that_make_the_same_lane_at_once_tell_of_it_once(namespace: str) -> None:
+    async def tale(_: nats.NATS) -> None:
+        for turn in range(10):
+            lost: list[str] = []
+            queue = f"new-{turn}"
+            async with opened(namespace, lost) as one, opened(namespace, lost) as other:
+                await asyncio.gather(one.check(), other.check())
+                await asyncio.gather(
+                    one.send(envelopes(namespace, 2, queue=queue)),
+                    one.receive({Lane(queue, "io"): 1}, 0.0),
+                    other.receive({Lane(queue, "io"): 1}, 0.0),
+                    other.send(envelopes(namespace, 2, queue=queue)),
+                )
+                assert lost == [queue]
+
+    told(namespace, tale)
+
+
+def test_a_script_that_knows_only_the_subject_sends_a_job(namespace: str) -> None:
+    async def tale(client: nats.NATS) -> None:
+        async with opened(namespace, []) as one:
+            await one.receive({ANY: 1}, 0.0)
+            (sent,) = envelopes(namespace, 1, kind="")
+            # What such a script consists of: a connection, a subject, an event as JSON.
+            await client.publish(f"{namespace}.default", write(sent))
+            await client.publish(
+                f"{namespace}.default",
+                b'{"args": [2]}',
+                headers={
+                    "Ce-Specversion": "1.0",
+                    "Ce-Id": fresh_id(),
+                    "Ce-Type": "umbel.command",
+                    "Ce-Source": "/elsewhere",
+                    "Ce-Subject": "tests.%C3%A4dd",
+                    "Ce-Datacontenttype": "application/json",
+                },
+            )
+            found = []
+            while len(found) < 2:
+                found += await one.receive({ANY: 2 - len(found)}, SOON)
+            read = [read_message(a.attributes, a.content_type, a.data) for a in found]
+            assert read[0] == sent
+            assert (read[1].subject, read[1].body) == ("tests.ädd", Body(JSON, b'{"args": [2]}'))
+            await one.accept(found)
+
+    told(namespace, tale)
+
+
+@pytest.mark.parametrize("deleted", ["stream", "consumer"])
+def test_what_is_deleted_under_a_waiting_receiver_is_made_anew(
+    namespace: str, deleted: str
+) -> None:
+    async def tale(client: nats.NATS) -> None:
+        lost: list[str] = []
+        name = stream_of(namespace, IO).name
+        async with opened(namespace, lost) as one:
+            await one.receive({IO: 1}, 0.0)
+            waiting = asyncio.create_task(one.receive({IO: 1}, 30))
+            await asyncio.sleep(0.2)
+            if deleted == "stream":
+                await client.jetstream().delete_stream(name)
+            else:
+                await client.jetstream().delete_consumer(name, "umbel")
+            async with asyncio.timeout(2):
+                while await is_away(client, name):
+                    await asyncio.sleep(0.02)
+            (sent,) = envelopes(namespace, 1)
+            async with opened(namespace, lost) as other:
+                await other.send([sent])
+            (arrival,) = await waiting
+            assert arrival.attributes["id"] == sent.id
+            assert lost == ["default"] * (2 if deleted == "stream" else 1)
+
+    told(namespace, tale)
+
+
+async def is_away(client: nats.NATS, stream: str) -> bool:
+    try:
+        await client.jetstream().consumer_info(stream, "umbel")
+    except nats.js.errors.NotFoundError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.5, 30.0])
+def test_what_was_deleted_before_receiving_is_made_anew(namespace: str, wait: float) -> None:
+    async def tale(client: nats.NATS) -> None:
+        lost: list[str] = []
+        name = stream_of(namespace, IO).name
+        async with opened(namespace, lost) as one:
+            await one.receive({IO: 1}, 0.0)
+            await client.jetstream().delete_stream(name)
+            waiting = asyncio.create_task(one.receive({IO: 1}, wait))
+            async with asyncio.timeout(4):
+                while await is_away(client, name):
+                    await asyncio.sleep(0.02)
+            assert lost == ["default"] * 2
+            one.nudge()
+            assert await waiting == []
+
+    told(namespace, tale)
+
+
+def test_a_deleted_consumer_loses_nothing(namespace: str) -> None:
+    async def tale(client: nats.NATS) -> None:
+        lost: list[str] = []
+        async with opened(namespace, lost) as one:
+            sent = envelopes(namespace, 3)
+            await one.send(sent)
+            await client.jetstream().delete_consumer(stream_of(namespace, IO).name, "umbel")
+            found = await one.receive({IO: 3}, SOON)
+            assert [a.attributes["id"] for a in found] == [one.id for one in sent]
+            assert lost == ["default"]
+
+    told(namespace, tale)
+
+
+def test_what_is_repeated_because_its_answer_got_lost_arrives_once(
+    namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = Connection.publish
+    answered: list[int] = []
+
+    async def deaf(self: Connection, posts: list[Post], timeout: float) -> list[Answer | None]:
+        answers = await publish(self, posts, timeout)
+        if len(posts) < 10 or answered:
+            return answers
+        answered.append(len(posts))
+        return [*answers[:4], *[None] * (len(answers) - 4)]
+
+    async def tale(_: nats.NATS) -> None:
+        async with opened(namespace, []) as one:
+            sent = envelopes(namespace, 10)
+            monkeypatch.setattr(Connection, "publish", deaf)
+            await one.send(sent)
+            assert answered == [10]
+            found = await one.receive({IO: 100}, SOON)
+            assert [a.attributes["id"] for a in found] == [one.id for one in sent]
+            await one.accept(found)
+            assert await one.receive({IO: 100}, 0.2) == []
+
+    told(namespace, tale)
+
+
+def test_the_same_job_may_be_sent_again(namespace: str) -> None:
+    async def tale(_: nats.NATS) -> None:
+        async with opened(namespace, []) as one:
+            sent = envelopes(namespace, 1)
+            await one.send(sent)
+            await one.send(sent)
+            found = await one.receive({IO: 100}, SOON)
+            assert [a.attributes["id"] for a in found] == [sent[0].id] * 2
+            await one.accept(found)
+
+    told(namespace, tale)
+
+
+def test_messages_that_nobody_waits_for_any_more_go_to_others_at_once(namespace: str) -> None:
+    async def tale(_: nats.NATS) -> None:
+        async with opened(namespace, []) as one, opened(namespace, []) as other:
+            await other.receive({IO: 1}, 0.0)
+            for _ in range(30):
+                waiting = asyncio.create_task(one.receive({IO: 50}, 30))
+                await asyncio.sleep(0.004)
+                sent = envelopes(namespace, 20)
+                sending = asyncio.create_task(other.send(sent))
+                await asyncio.sleep(0.001)
+                waiting.cancel()
+                found = [] if (await asyncio.wait([waiting])) and waiting.cancelled() else None
+                if found is None:
+                    found = waiting.result()
+                    await one.accept(found)
+                await sending
+                async with asyncio.timeout(1):  # less than it takes to be given up for dead
+                    while len(found) < 20:
+                        more = await other.receive({IO: 20}, 1)
+                        await other.accept(more)
+                        found += more
+                assert sorted(a.attributes["id"] for a in found) == sorted(e.id for e in sent)
+
+    told(namespace, tale)
+
+
+def test_a_room_full_of_large_messages_is_received(namespace: str) -> None:
+    async def tale(_: nats.NATS) -> None:
+        async with opened(namespace, []) as one, opened(namespace, []) as other:
+            sent = envelopes(namespace, 80, body=Body(JSON, b"1" * 900_000))
+            await one.send(sent)
+            found: list[str] = []
+            while len(found) < len(sent):
+                arrivals = await other.receive({IO: 100, ANY: 100}, SOON)
+                await other.accept(arrivals)
+                found += [a.attributes["id"] for a in arrivals]
+            assert found == [one.id for one in sent]
+
+    told(namespace, tale)
+
+
+def test_a_dead_line_is_an_error_within_seconds_and_then_forgotten(
+    namespace: str, proxy: Proxy
+) -> None:
+    async def tale(_: nats.NATS) -> None:
+        async with opened(namespace, [], proxy.port) as one:
+            first = envelopes(namespace, 1)
+            await one.send(first)
+            proxy.be("dead")
+            for call in (one.send(first), one.receive({IO: 1}, 30), one.check()):
+                start = time.monotonic()
+                with pytest.raises(Unavailable, match=f"NATS at {HOST}"):
+                    await call
+                assert time.monotonic() - start < 12
+            proxy.be("fine")
+            second = envelopes(namespace, 1)
+            await one.send(second)
+            found: set[str] = set()
+            while not found >= {first[0].id, second[0].id}:
+                arrivals = await one.receive({IO: 10}, SOON)
+                await one.accept(arrivals)
+                found |= {a.attributes["id"] for a in arrivals}
+
+    told(namespace, tale)
+
+
+def test_what_is_accepted_without_a_connection_is_told_on_the_next(
+    namespace: str, proxy: Proxy
+) -> None:
+    async def tale(_: nats.NATS) -> None:
+        async with opened(namespace, [], proxy.port) as one:
+            await one.send(envelopes(namespace, 3))
+            found = await one.receive({IO: 3}, SOON)
+            await asyncio.to_thread(proxy.cut)
+            await asyncio.sleep(0.2)
+            await one.accept(found)
+            await one.check()
+            assert await one.receive({IO: 3}, 3.0) == []
+
+    told(namespace, tale)
+
+
+def test_a_subject_that_another_stream_keeps_is_said_with_the_remedy(namespace: str) -> None:
+    async def tale(client: nats.NATS) -> None:
+        await client.jetstream().add_stream(name=f"{namespace}+mine", subjects=[f"{namespace}.>"])
+        async with opened(namespace, []) as one:
+            with pytest.raises(ConfigurationError, match=r"overlap.*choose another namespace"):
+                await one.send(envelopes(namespace, 1))
+
+    told(namespace, tale)
+
+
+def test_replicas_without_a_cluster_are_said_with_the_remedy(namespace: str) -> None:
+    async def tale(_: nats.NATS) -> None:
+        home = Home(f"{URL}?replicas=3")
+        one = NatsTransport(home, namespace=namespace, lost=[].append)
+        with pytest.raises(ConfigurationError, match="replicas=1"):
+            await one.send(envelopes(namespace, 1))
+        await one.close()
+
+    told(namespace, tale)
+
+
+def test_it_runs_on_uvloop(namespace: str) -> None:
+    uvloop = pytest.importorskip("uvloop")
+
+    async def tell() -> None:
+        async with asyncio.timeout(20), cleaned(namespace), opened(namespace, []) as one:
+            sent = envelopes(namespace, 500)
+            await one.send(sent)
+            found = []
+            while len(found) < 500:
+                new = await one.receive({IO: 100, ANY: 100}, SOON)
+                await one.accept(new)
+                found += new
+            assert [a.attributes["id"] for a in found] == [one.id for one in sent]
+            assert await one.receive({IO: 100, ANY: 100}, 0.1) == []
+
+    uvloop.run(tell())

@@ -1,0 +1,140 @@
+"""Addresses, names and headers of the NATS transport, as values."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("nats")
+
+from umbel.brokers import Lane
+from umbel.brokers.nats import NatsTransport, stream_of
+from umbel.brokers.nats.headers import read, write
+from umbel.drivers.nats import Home
+from umbel.errors import ConfigurationError
+from umbel.messages import JSON, Body, Envelope, fresh_id
+from umbel.messages.wire import MEDIA_TYPE, attributes
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
+
+
+def envelope(**changes: object) -> Envelope:
+    fields = {"id": fresh_id(), "subject": "tests.add", "body": Body(JSON, b"{}")}
+    return Envelope(**(fields | changes))
+
+
+def test_an_address_has_servers_and_who_we_are() -> None:
+    home = Home("nats://me:p%40ss@one:4223,two,[::1]:5000/?replicas=3")
+    assert home.servers == ["nats://one:4223", "nats://two:4222", "nats://[::1]:5000"]
+    assert home.login == {"user": "me", "password": "p@ss"}
+    assert (home.replicas, home.tls, home.context) == (3, False, None)
+    assert "p@ss" not in home.address
+
+
+def test_a_user_without_a_password_is_a_token() -> None:
+    home = Home("tls://s3cret@host")
+    assert (home.tls, home.login) == (True, {"token": "s3cret"})
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://host", r"starts with redis://; write nats://"),
+        ("me:secret@host:4222", r"no scheme; write nats://"),
+        ("nats://", r"host is ''"),
+        ("nats://host:port", r"host is 'host:port'"),
+        ("nats://one,,two", r"host is ''"),
+        ("nats://host/jobs", r"no path"),
+        ("nats://host?replicas=0", r"replicas='0': give a number from 1 to 5"),
+        ("nats://host?replicas=many", r"replicas='many'"),
+        ("nats://host?replica=1", r"replica: no parameter .* there are replicas"),
+        ("tls://host?ca=/nowhere/ca.pem", r"ca='/nowhere/ca.pem': no such file"),
+        ("tls://host?cert=/nowhere/cert.pem", r"cert and key: give both"),
+        ("nats://host?creds=/nowhere/me.creds", r"creds='/nowhere/me.creds': no such file"),
+    ],
+)
+def test_a_wrong_address_is_said_with_what_to_write(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        Home(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_is_no_certificate_is_said(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(ConfigurationError, match="PEM"):
+        Home(f"tls://host?ca={tmp_path}/ca.pem")
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e9, float("nan")])
+def test_a_wrong_ack_wait_is_said(seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="ack_wait"):
+        NatsTransport(Home("nats://host"), namespace="n", lost=str, ack_wait=seconds)
+
+
+def test_ordinary_names_are_readable() -> None:
+    io, unknown = stream_of("umbel", Lane("default", "io")), stream_of("umbel", Lane("mail-2", ""))
+    assert (io.name, io.subject) == ("umbel+default+io", "umbel.default.io")
+    assert (unknown.name, unknown.subject) == ("umbel+mail-2", "umbel.mail-2")
+
+
+@given(st.text(max_size=255), st.text(max_size=255), st.sampled_from(["", "io", "cpu"]))
+def test_any_name_is_safe(namespace: str, queue: str, kind: str) -> None:
+    stream = stream_of(namespace, Lane(queue, kind))
+    assert re.fullmatch(r"[\w=+~-]{1,200}", stream.name, re.ASCII)
+    assert stream.subject == stream.name.replace("+", ".")
+
+
+@given(st.lists(st.text(".*>+=~%/ aA_é", max_size=6), min_size=4, max_size=4))
+def test_two_lanes_never_share_a_name(names: list[str]) -> None:
+    first, second = (names[0], Lane(names[1], "")), (names[2], Lane(names[3], "io"))
+    assert stream_of(*first) != stream_of(*second)
+    if first != (names[2], Lane(names[3], "")):
+        assert stream_of(*first) != stream_of(names[2], Lane(names[3], ""))
+
+
+def test_long_names_stay_apart() -> None:
+    names = {stream_of("n", Lane("x" * length, "")).name for length in range(100, 255)}
+    assert len(names) == 155
+
+
+@given(TEXT, TEXT, st.dictionaries(NAMES, TEXT, max_size=3))
+def test_any_text_survives_headers(subject: str, kind: str, headers: dict[str, str]) -> None:
+    sent = envelope(subject=subject, body=Body(f"text/{kind}", b"{}"), headers=headers)
+    block = write(sent, "once")
+    assert block.count(b"\r\n\r\n") == 1
+    assert block.isascii()
+    found, content_type = read(block, b"{}")
+    wanted = attributes(sent)
+    assert found == wanted
+    assert content_type == sent.body.content_type
+
+
+@given(st.binary(max_size=200), st.binary(max_size=20))
+def test_any_bytes_are_read(headers: bytes, data: bytes) -> None:
+    found, content_type = read(b"NATS/1.0\r\n" + headers, data)
+    assert isinstance(found, dict)
+    assert isinstance(content_type, str)
+
+
+@pytest.mark.parametrize(
+    ("headers", "data", "content_type"),
+    [
+        (b"", b'{"specversion":"1.0"}', MEDIA_TYPE),
+        (b"", b"anything", ""),
+        (
+            b"NATS/1.0\r\nContent-Type: application/cloudevents; charset=utf-8\r\n\r\n",
+            b"",
+            MEDIA_TYPE,
+        ),
+        (b"NATS/1.0\r\ncontent-type:application/cloudevents+json\r\n\r\n", b"", MEDIA_TYPE),
+        (b"NATS/1.0\r\nContent-Type: text/plain; a=b\r\n\r\n", b"{", "text/plain; a=b"),
+        (b"NATS/1.0\r\nce-datacontenttype: text/plain\r\n\r\n", b"", "text/plain"),
+    ],
+)
+def test_how_an_event_is_told_from_others(headers: bytes, data: bytes, content_type: str) -> None:
+    assert read(headers, data) == ({}, content_type)

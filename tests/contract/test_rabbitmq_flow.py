@@ -1,0 +1,249 @@
+"""What is RabbitMQ's own: how much is pushed, who else publishes, what a refusal says."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+pika = pytest.importorskip("pika")
+
+from contract.test_rabbitmq import HOST, PORT, rabbit, vhost, with_channel  # noqa: E402
+from umbel.brokers import Lane  # noqa: E402
+from umbel.brokers.rabbitmq import RabbitTransport  # noqa: E402
+from umbel.brokers.rabbitmq.names import queue_name  # noqa: E402
+from umbel.drivers.rabbitmq import Home  # noqa: E402
+from umbel.errors import Unavailable  # noqa: E402
+from umbel.testing.transports import Server  # noqa: E402
+from umbel.testing.transports.server import (  # noqa: E402
+    CPU,
+    IO,
+    SOON,
+    envelope,
+    ids,
+    read,
+    receive,
+    receive_all,
+    send,
+)
+
+__all__ = ["vhost"]
+Told = Callable[[Server], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def tell(vhost: str) -> Callable[[Told], None]:
+    """Run a tale over a corner of the server."""
+
+    async def run(told: Told) -> None:
+        async with asyncio.timeout(45), rabbit(vhost) as server:
+            await told(server)
+
+    return lambda told: asyncio.run(run(told))
+
+
+def test_a_larger_room_brings_more_and_nothing_twice(tell: Callable[[Told], None]) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            sent = await send(one, s, 200)
+            found: list[str] = []
+            for room in (1, 5, 40, 3, 100, 200):
+                new = await receive(one, room=room)
+                assert len(new) <= room
+                await one.accept(new)
+                found += ids(new)
+            while len(found) < 200:
+                new = await receive(one, room=200)
+                await one.accept(new)
+                found += ids(new)
+            assert sorted(found) == sorted(sent)
+
+    tell(tale)
+
+
+def test_what_was_handed_out_before_the_room_grew_can_still_be_accepted(
+    tell: Callable[[Told], None],
+) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            (first, second) = await send(one, s, 2)
+            held = await receive(one, room=1)
+            grown = await receive(one, room=10)
+            assert (ids(held), ids(grown)) == ([first], [second])
+            await one.accept(held)
+            await one.accept(grown)
+        async with s.open() as again:
+            assert await again.receive({IO: 10}, 0.0) == []
+
+    tell(tale)
+
+
+def test_a_room_that_shrank_hides_nothing(tell: Callable[[Told], None]) -> None:
+    """Room for ten was asked for while nothing came; another lane has filled it since."""
+
+    async def tale(s: Server) -> None:
+        async with s.open() as one, s.open() as other:
+            assert await one.receive({IO: 10, CPU: 10}, 0.0) == []
+            sent = await send(other, s, 10)
+            mine = await receive(one, room=2)
+            assert len(mine) <= 2
+            theirs = await receive_all(other, 10 - len(mine))
+            assert sorted(ids(mine) + ids(theirs)) == sorted(sent)
+
+    tell(tale)
+
+
+def test_a_lane_that_nobody_asks_for_any_more_gives_back(tell: Callable[[Told], None]) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one, s.open() as other:
+            assert await one.receive({IO: 10, CPU: 10}, 0.0) == []
+            sent = await send(other, s, 3, kind="cpu")
+            asking = asyncio.create_task(one.receive({IO: 10}, 30))
+            assert sorted(ids(await receive_all(other, 3, CPU))) == sorted(sent)
+            one.nudge()
+            assert await asking == []
+
+    tell(tale)
+
+
+def test_what_was_accepted_is_acknowledged_when_there_is_room_again(
+    vhost: str, tell: Callable[[Told], None]
+) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            await send(one, s, 8)
+            await receive_all(one, 8)
+            assert await one.receive({IO: 8}, 0.2) == []
+        name = queue_name(s.namespace, IO)
+        left = await asyncio.to_thread(
+            with_channel, vhost, lambda channel: channel.queue_declare(name, passive=True)
+        )
+        assert left.method.message_count == 0
+
+    tell(tale)
+
+
+def test_sending_to_many_lanes_at_once(tell: Callable[[Told], None]) -> None:
+    async def tale(s: Server) -> None:
+        lanes = [Lane(f"q{number % 7}", kind) for number in range(70) for kind in ("io", "cpu")]
+        made = [envelope(s, queue=lane.queue, kind=lane.kind) for lane in lanes]
+        async with s.open() as one:
+            await asyncio.gather(one.send(made[:70]), one.send(made[70:]))
+            found: list[str] = []
+            while len(found) < len(made):
+                new = await one.receive(dict.fromkeys(lanes, 50), SOON)
+                await one.accept(new)
+                found += ids(new)
+            assert sorted(found) == sorted(each.id for each in made)
+            assert sorted(s.lost) == sorted(f"q{n}" for n in range(7) for _ in range(2))
+
+    tell(tale)
+
+
+FOREIGN = """
+import json, sys, uuid, pika
+port, vhost, queue = sys.argv[1:]
+credentials = pika.PlainCredentials("guest", "guest")
+connection = pika.BlockingConnection(
+    pika.ConnectionParameters("127.0.0.1", int(port), vhost, credentials)
+)
+event = {
+    "specversion": "1.0", "id": str(uuid.uuid4()), "type": "umbel.command",
+    "source": "/a/script", "subject": "tests.add", "data": {"args": [1, 2]},
+}
+connection.channel().basic_publish(
+    "", queue, json.dumps(event), pika.BasicProperties("application/cloudevents+json")
+)
+connection.close()
+"""
+
+
+def test_another_program_publishes_with_the_queues_name_alone(
+    vhost: str, tell: Callable[[Told], None]
+) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            await one.receive({Lane("default", ""): 1}, 0.0)
+            command = [
+                sys.executable,
+                "-c",
+                FOREIGN,
+                str(PORT),
+                vhost,
+                f"{s.namespace}.default.any",
+            ]
+            await asyncio.to_thread(subprocess.run, command, check=True)
+            (arrival,) = await receive(one, Lane("default", ""))
+            found = read(arrival)
+            assert (found.subject, found.body.data) == ("tests.add", b'{"args":[1,2]}')
+            await one.accept([arrival])
+
+    tell(tale)
+
+
+class Hostile(pika.BasicProperties):
+    """Headers with a date in the year 55840: milliseconds where seconds belong."""
+
+    def encode(self) -> list[bytes]:
+        entry = b"\x04when" + b"T" + struct.pack(">Q", 1_700_000_000_000)
+        return [struct.pack(">H", 1 << 13), struct.pack(">I", len(entry)), entry]
+
+
+def test_headers_that_cannot_be_read_cost_nothing_but_themselves(
+    vhost: str, tell: Callable[[Told], None]
+) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            await one.receive({IO: 10}, 0.0)
+            name = queue_name(s.namespace, IO)
+            await asyncio.to_thread(
+                with_channel, vhost, lambda c: c.basic_publish("", name, b"body", Hostile())
+            )
+            (arrival,) = await receive(one)
+            assert (arrival.attributes, arrival.content_type, arrival.data) == ({}, "", b"body")
+            await one.accept([arrival])
+            (job,) = await send(one, s, 1)
+            assert ids(await receive_all(one, 1)) == [job]
+
+    tell(tale)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        (f"amqp://guest:wrong@{HOST}:{PORT}/", "refuses this user and password"),
+        (f"amqp://guest:guest@{HOST}:{PORT}/nowhere", "vhost nowhere not found"),
+        (f"amqps://guest:guest@{HOST}:{PORT}/", "TLS failed"),
+        (f"amqp://guest:guest@{HOST}:1/", "check that the server runs"),
+        ("amqp://guest:guest@nowhere.invalid/", "check that the server runs"),
+    ],
+)
+def test_a_refusal_says_what_to_do(url: str, says: str) -> None:
+    async def tale() -> None:
+        transport = RabbitTransport(Home(url), namespace="n", lost=lambda _: None)
+        for attempt in (transport.check(), transport.receive({IO: 1}, 1.0)):
+            with pytest.raises(Unavailable, match=says):
+                await attempt
+        await transport.close()
+
+    asyncio.run(tale())
+
+
+def test_a_server_that_accepts_and_never_answers_is_unavailable_in_time() -> None:
+    async def tale() -> None:
+        server = await asyncio.start_server(lambda _, writer: None, HOST, 0)
+        port = server.sockets[0].getsockname()[1]
+        home = Home(f"amqp://{HOST}:{port}/?connect_timeout=0.3")
+        transport = RabbitTransport(home, namespace="n", lost=lambda _: None)
+        async with asyncio.timeout(5):
+            with pytest.raises(Unavailable, match="did not answer in time"):
+                await transport.receive({IO: 1}, 1.0)
+        await transport.close()
+        server.close()
+
+    asyncio.run(tale())

@@ -1,0 +1,705 @@
+"""What holds when the server is full, frozen, restarted, a replica, a cluster, or says no.
+
+Each test that needs such a server starts one of its own, on a free port, in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+redis = pytest.importorskip("redis")
+
+from redis import exceptions as theirs  # noqa: E402
+
+from umbel.brokers import Demand  # noqa: E402
+from umbel.brokers.redis import RedisBroker  # noqa: E402
+from umbel.clock import SystemClock  # noqa: E402
+from umbel.drivers.redis import Database, Home  # noqa: E402
+from umbel.drivers.redis.faults import explain  # noqa: E402
+from umbel.drivers.redis.listener import Listener  # noqa: E402
+from umbel.errors import ConfigurationError, DuplicateJob, Unavailable  # noqa: E402
+from umbel.messages import (  # noqa: E402
+    JSON,
+    Attempt,
+    Body,
+    Delivery,
+    Envelope,
+    Settlement,
+    Succeeded,
+    fresh_id,
+)
+from umbel.stores import WorkerEntry  # noqa: E402
+from umbel.stores.redis import RedisRecords, RedisRegistry  # noqa: E402
+
+BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
+OWNER = "incarnation-1"
+PLENTY = Demand(100, 100)
+NEVER = 3600.0
+"""A safety poll so slow that only a push can explain an answer."""
+
+needs_server = pytest.mark.skipif(BINARY is None, reason="not run: there is no redis-server here")
+
+
+class Server:
+    """A server of a test's own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.port = _free_port()
+        self.folder = folder
+        self.options = options
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self.socket = folder / "redis.sock"
+        self.start()
+
+    def start(self) -> None:
+        command = [str(BINARY), "--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--dir", str(self.folder), "--unixsocket", str(self.socket)]
+        command += ["--daemonize", "no", *self.options]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise AssertionError("the server did not start")
+
+    def client(self, **options: Any) -> Any:
+        return redis.Redis(port=self.port, **options)
+
+    def do(self, *command: Any) -> Any:
+        with self.client() as client:
+            return client.execute_command(*command)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+
+
+def _free_port() -> int:
+    """One that is free, as is the one ten thousand above, for a cluster's bus.
+
+    Both below those that the kernel gives to connections.
+    """
+    while True:
+        port = random.randint(15_000, 22_000)
+        with socket.socket() as probe, socket.socket() as bus, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            bus.bind(("127.0.0.1", port + 10_000))
+            return port
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers, and ends them with the test."""
+    servers: list[Server] = []
+
+    def started(*options: str) -> Server:
+        folder = tmp_path / str(len(servers))
+        folder.mkdir()
+        servers.append(Server(folder, "--save", "", *options))
+        return servers[-1]
+
+    yield started
+    for server in servers:
+        server.stop()
+
+
+def entry() -> WorkerEntry:
+    return WorkerEntry(
+        incarnation=OWNER, name="w", host="h", pid=1, queues=("q",), io=1, cpu=1, lease=10.0
+    )
+
+
+def envelope(**fields: Any) -> Envelope:
+    body = Body(JSON, b'{"args": [], "kwargs": {}}')
+    return Envelope(**{"id": fresh_id(), "subject": "t", "queue": "q", "body": body, **fields})
+
+
+def settlement(one: Delivery) -> Settlement:
+    story = Attempt(1, "w", 0.0, 1.0, "succeeded")
+    return Settlement(lease=one.lease, outcome=Succeeded(), attempt=story)
+
+
+@asynccontextmanager
+async def broker_at(
+    url: str, *, safety_poll: float = NEVER, timeout: float = 10.0
+) -> AsyncIterator[RedisBroker]:
+    """A broker with an enlisted worker."""
+    database, clock = Database(Home(url), timeout=timeout), SystemClock()
+    broker = RedisBroker(database, namespace="umbel", clock=clock, safety_poll=safety_poll)
+    await RedisRegistry(database, namespace="umbel", clock=clock).enlist(entry())
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(15):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+async def waiting_fetch(broker: RedisBroker) -> asyncio.Task[list[Delivery]]:
+    """A fetch that found nothing, and now relies on being told."""
+    task = asyncio.create_task(broker.fetch(["q"], PLENTY, OWNER, 30))
+    await until(lambda: hears(broker))
+    await asyncio.sleep(0.05)
+    return task
+
+
+def hears(broker: RedisBroker) -> bool:
+    return broker._database.listener(broker._root).hears(broker._root)
+
+
+# --- addresses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("redis://host:7000/3", "Redis at host:7000"),
+        ("valkey://host", "Redis at host:6379"),
+        ("rediss://user:secret@host?ssl_ca_certs=ca.pem", "Redis at host:6379 with TLS"),
+        ("valkeys://host?ssl_check_hostname=false", "Redis at host:6379 with TLS"),
+        ("unix:///run/redis.sock?db=2&password=secret", "Redis at /run/redis.sock"),
+    ],
+)
+def test_an_address_is_named_without_its_password(url: str, address: str) -> None:
+    assert Home(url).address == address
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("http://host", "redis://"),
+        ("redis://host/first", "db"),
+        ("redis://host:port", "port"),
+        ("redis://host?ssl_ca_certs=x", "rediss"),
+        ("redis://host?colour=red", "colour"),
+        ("redis://host?poll=0", "poll"),
+        ("redis://host?connect_timeout=soon", "connect_timeout"),
+        ("rediss://host?ssl_check_hostname=1", "ssl_check_hostname"),
+        ("unix://", "path"),
+    ],
+)
+def test_a_wrong_url_is_refused_by_the_part_that_is_wrong(url: str, names: str) -> None:
+    with pytest.raises(ConfigurationError, match=names):
+        Home(url)
+
+
+@needs_server
+def test_a_socket_and_a_database_of_its_own_are_used(start: Callable[..., Server]) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        async with broker_at(f"unix://{server.socket}?db=3") as broker:
+            sent = envelope()
+            broker.publish_now([sent], 5.0)
+            assert [one.id for one in await broker.fetch(["q"], PLENTY, OWNER, 0)] == [sent.id]
+        with server.client(db=3) as client:
+            assert client.exists(f"umbel:{{umbel}}:job:{sent.id}")
+
+    asyncio.run(scenario())
+
+
+# --- one call a step -------------------------------------------------------------------------
+
+
+@needs_server
+def test_a_batch_is_one_call_and_a_server_that_forgot_the_scripts_gets_them_again(
+    start: Callable[..., Server],
+) -> None:
+    server = start()
+
+    def calls() -> int:
+        with server.client() as client:
+            found = client.info("commandstats")
+        return sum(found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+
+    async def scenario() -> None:
+        async with broker_at(server.url) as broker:
+            for _ in range(2):
+                await broker.publish([envelope() for _ in range(1000)])
+                held = await broker.fetch(["q"], PLENTY, OWNER, 0)
+                await broker.settle([settlement(one) for one in held])
+            before = calls()
+            await broker.publish([envelope() for _ in range(1000)])
+            held = await broker.fetch(["q"], PLENTY, OWNER, 0)
+            assert await broker.settle([settlement(one) for one in held]) == []
+            assert (len(held), calls() - before) == (100, 3)
+            server.do("SCRIPT", "FLUSH")
+            await broker.publish([envelope()])
+            broker.publish_now([envelope()], 5.0)
+            server.do("SCRIPT", "FLUSH")
+            broker.publish_now([envelope()], 5.0)
+            assert sum(depth.jobs for depth in await broker.depths()) == 2703
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_it_works_on_a_cluster(start: Callable[..., Server]) -> None:
+    server = start("--cluster-enabled", "yes")
+    server.do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(10):
+            while b"cluster_state:ok" not in _bytes(server.do("CLUSTER INFO")):
+                await asyncio.sleep(0.05)
+        async with broker_at(server.url) as broker:
+            fetch = await waiting_fetch(broker)
+            await broker.publish([envelope(unique="a"), envelope(not_before=time.time() + 999)])
+            held = await fetch
+            assert await broker.settle([settlement(one) for one in held]) == []
+            await broker.purge("q")
+
+    asyncio.run(scenario())
+
+
+def _bytes(answer: Any) -> bytes:
+    """Clients differ in how they read it."""
+    if isinstance(answer, dict):
+        return "\n".join(f"{name}:{value}" for name, value in answer.items()).encode()
+    return answer if isinstance(answer, bytes) else str(answer).encode()
+
+
+# --- faults ----------------------------------------------------------------------------------
+
+
+@needs_server
+def test_a_full_server_takes_nothing_new_but_lets_workers_live_and_finish(
+    start: Callable[..., Server],
+) -> None:
+    server = start("--maxmemory-policy", "noeviction")
+
+    async def scenario() -> None:
+        async with broker_at(server.url) as broker:
+            database = broker._database
+            registry = RedisRegistry(database, namespace="umbel", clock=SystemClock())
+            records = RedisRecords(database, namespace="umbel", clock=SystemClock())
+            await broker.publish([envelope() for _ in range(50)])
+            held = await broker.fetch(["q"], Demand(10, 10), OWNER, 0)
+            server.do("CONFIG", "SET", "maxmemory", "1")
+            with pytest.raises(Unavailable, match="raise maxmemory"):
+                await broker.publish([envelope()])
+            with pytest.raises(Unavailable, match="raise maxmemory"):
+                broker.publish_now([envelope()], 5.0)
+            assert await registry.beat(OWNER, running=1, epoch=0, stopping=False)
+            assert await broker.settle([settlement(one) for one in held]) == []
+            more = await broker.fetch(["q"], PLENTY, OWNER, 0)
+            assert len(held) + len(more) == 50
+            assert await broker.settle([settlement(one) for one in more]) == []
+            assert await records.prune(before=time.time() + 9, keep=0, limit=1000) == 50
+            server.do("CONFIG", "SET", "maxmemory", "0")
+            await broker.publish([envelope()])
+            assert sum(depth.jobs for depth in await broker.depths()) == 1
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_a_password_that_is_wrong_or_missing_is_named(start: Callable[..., Server]) -> None:
+    server = start("--requirepass", "secret")
+    base = f"127.0.0.1:{server.port}"
+
+    async def refusal(url: str) -> str:
+        with pytest.raises(Unavailable) as caught:
+            async with broker_at(url):
+                pass
+        return str(caught.value)
+
+    assert "put it into the URL" in asyncio.run(refusal(f"redis://{base}"))
+    assert "correct user and password" in asyncio.run(refusal(f"redis://:wrong@{base}"))
+
+    async def scenario() -> None:
+        async with broker_at(f"redis://:secret@{base}") as broker:
+            broker.publish_now([envelope()], 5.0)
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_a_user_without_the_rights_is_told_which_to_grant(start: Callable[..., Server]) -> None:
+    server = start()
+    server.do("ACL", "SETUSER", "anna", "on", ">x", "~other:*", "+@all")
+
+    async def scenario() -> None:
+        with pytest.raises(ConfigurationError, match="umbel:"):
+            async with broker_at(f"redis://anna:x@127.0.0.1:{server.port}") as broker:
+                await broker.publish([envelope()])
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_a_replica_says_that_it_is_one(start: Callable[..., Server]) -> None:
+    primary = start()
+    replica = start("--replicaof", "127.0.0.1", str(primary.port))
+
+    async def scenario() -> None:
+        async with asyncio.timeout(15):
+            while b"master_link_status:up" not in _info(replica):
+                await asyncio.sleep(0.05)
+        with pytest.raises(Unavailable, match="give the primary's address"):
+            async with broker_at(replica.url):
+                pass
+        assert "1 connected replica may lag" in await Home(primary.url).durability()
+
+    asyncio.run(scenario())
+
+
+def _info(server: Server) -> bytes:
+    with server.client() as client:
+        found = client.info("replication")
+    return _bytes(found)
+
+
+@needs_server
+def test_tls_where_there_is_none_is_named(start: Callable[..., Server]) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        with pytest.raises(Unavailable, match="speaks TLS"):
+            async with broker_at(f"rediss://127.0.0.1:{server.port}"):
+                pass
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_tls_is_spoken_and_what_lacks_for_it_is_named(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("not run: there is no openssl here to make a certificate")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    made += ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(made, check=True, capture_output=True)
+    port = _free_port()
+    files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key))
+    try:
+        start("--tls-port", str(port), "--tls-auth-clients", "no", *files)
+    except AssertionError:
+        pytest.skip("not run: this redis-server does not speak TLS")
+
+    async def scenario() -> None:
+        async with broker_at(f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}") as broker:
+            fetch = await waiting_fetch(broker)
+            broker.publish_now([envelope()], 5.0)
+            assert len(await fetch) == 1
+        with pytest.raises(Unavailable, match="give ssl_ca_certs"):
+            async with broker_at(f"rediss://127.0.0.1:{port}"):
+                pass
+        with pytest.raises(Unavailable, match="the URL begins with rediss://"):
+            async with broker_at(f"redis://127.0.0.1:{port}"):
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_is_not_there_is_named_with_what_to_check() -> None:
+    async def scenario() -> None:
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1: .*check that the server runs"):
+            async with broker_at("redis://127.0.0.1:1"):
+                pass
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (theirs.MovedError("3999 10.0.0.7:6381"), "lives on 10.0.0.7:6381"),
+        (theirs.BusyLoadingError("LOADING Redis is loading"), "ends by itself"),
+        (theirs.ReadOnlyError("READONLY You can't write"), "primary's address"),
+        (theirs.ResponseError("MISCONF Redis is configured to save"), "free space"),
+        (theirs.ResponseError("WRONGTYPE Operation against"), "delete that key"),
+        (theirs.ConnectionError("max number of clients reached"), "maxclients"),
+        (theirs.ConnectionError("certificate verify failed: CERTIFICATE_VERIFY"), "ssl_ca_certs"),
+        (theirs.ClusterDownError("CLUSTERDOWN the cluster is down"), "lacks a node"),
+        (theirs.TimeoutError("Timeout reading"), "did not answer in time"),
+    ],
+)
+def test_each_refusal_has_its_remedy(error: Exception, says: str) -> None:
+    found = explain(error, "Redis at here")
+    assert isinstance(found, Unavailable)
+    assert says in str(found)
+    assert "Redis at here" in str(found)
+
+
+# --- hints -----------------------------------------------------------------------------------
+
+
+@needs_server
+def test_a_lost_listener_comes_back_and_everybody_looks_once(start: Callable[..., Server]) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        async with broker_at(server.url) as broker, asyncio.timeout(20):
+            for _ in range(2):
+                fetch = await waiting_fetch(broker)
+                server.do("CLIENT", "KILL", "TYPE", "pubsub")
+                await until(lambda: not hears(broker))
+                # Nobody hears of this one: the listener is gone.
+                await broker.publish([envelope()])
+                assert len(await fetch) == 1
+            await until(lambda: hears(broker))
+            fetch = await waiting_fetch(broker)
+            await broker.publish([envelope()])
+            assert len(await fetch) == 1
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_a_connection_that_only_looks_alive_is_noticed(start: Callable[..., Server]) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        home = Home(server.url)
+        listener = Listener(home.connect, lambda: None, probe_every=0.1, probe_answer=0.3)
+        listener.join("somebody", "root")
+        try:
+            await until(lambda: listener.hears("root"))
+            await asyncio.sleep(0.5)
+            assert listener.hears("root"), "silence alone is no sign of death"
+            server.process.send_signal(signal.SIGSTOP)
+            await until(lambda: not listener.hears("root"))
+            server.process.send_signal(signal.SIGCONT)
+            with listener.bell.listen(["anything"]) as ear:
+                async with asyncio.timeout(10):
+                    assert await ear.wait(10), "after a gap everybody is to look"
+                await until(lambda: listener.hears("root"))
+        finally:
+            await listener.leave("somebody")
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_one_listener_hears_for_several_namespaces(start: Callable[..., Server]) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        home = Home(server.url)
+        one, two = Database(home), Database(home)
+        first, second = one.listener("umbel:{a}"), two.listener("umbel:{b}")
+        assert first is second
+        try:
+            await until(lambda: first.hears("umbel:{a}") and first.hears("umbel:{b}"))
+            third = one.listener("umbel:{c}")
+            await until(lambda: all(third.hears(f"umbel:{{{name}}}") for name in "abc"))
+            assert len(server.do("PUBSUB", "CHANNELS")) == 3
+            with first.bell.listen(["r:umbel:{c}:q"]) as ear:
+                ear.clear()
+                server.do("PUBLISH", "umbel:{c}:hints", "r:umbel:{c}:q")
+                assert await ear.wait(10)
+        finally:
+            await one.close()
+            assert second.hears("umbel:{b}")
+            await two.close()
+        await until(lambda: server.do("PUBSUB", "CHANNELS") == [])
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_without_any_hint_a_slow_look_remains(start: Callable[..., Server]) -> None:
+    server = start()
+    server.do("ACL", "SETUSER", "mute", "on", "nopass", "~*", "resetchannels", "+@all")
+
+    async def scenario() -> None:
+        async with broker_at(server.url, safety_poll=0.1) as broker, asyncio.timeout(10):
+            fetch = await waiting_fetch(broker)
+            async with broker_at(f"redis://mute:x@127.0.0.1:{server.port}") as mute:
+                await mute.publish([envelope()])
+            assert len(await fetch) == 1
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_a_restarted_server_is_found_again(start: Callable[..., Server]) -> None:
+    server = start("--appendonly", "yes", "--appendfsync", "always")
+
+    async def scenario() -> None:
+        async with broker_at(server.url) as broker, asyncio.timeout(30):
+            fetch = await waiting_fetch(broker)
+            server.stop()
+            with pytest.raises(Unavailable):
+                await broker.publish([envelope()])
+            with pytest.raises(Unavailable):
+                broker.publish_now([envelope()], 1.0)
+            server.start()
+            sent = envelope()
+            while True:
+                with suppress(Unavailable):
+                    await broker.publish([sent])
+                    break
+                await asyncio.sleep(0.05)
+            assert [one.id for one in await fetch] == [sent.id]
+
+    asyncio.run(scenario())
+
+
+# --- deadlines, threads, forks, loops --------------------------------------------------------
+
+
+@needs_server
+def test_a_frozen_server_keeps_nobody_beyond_the_deadline(start: Callable[..., Server]) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        async with broker_at(server.url, timeout=0.5) as broker:
+            broker.publish_now([envelope()], 5.0)
+            server.process.send_signal(signal.SIGSTOP)
+            try:
+                for work in (
+                    lambda: asyncio.to_thread(broker.publish_now, [envelope()], 0.3),
+                    lambda: broker.publish([envelope()]),
+                ):
+                    began = time.monotonic()
+                    with pytest.raises(Unavailable, match="did not answer in time"):
+                        await work()
+                    assert time.monotonic() - began < 3
+            finally:
+                server.process.send_signal(signal.SIGCONT)
+            sent = envelope()
+            broker.publish_now([sent], 5.0)
+            got = await broker.fetch(["q"], PLENTY, OWNER, 0)
+            assert sent.id in [one.id for one in got]
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_many_threads_publish_at_once(start: Callable[..., Server]) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        async with broker_at(server.url) as broker:
+            batches = [[envelope() for _ in range(5)] for _ in range(40)]
+
+            def publish_some(mine: list[list[Envelope]]) -> None:
+                for batch in mine:
+                    assert [p.id for p in broker.publish_now(batch, 10.0)] == [e.id for e in batch]
+
+            threads = [
+                threading.Thread(target=publish_some, args=(batches[at::8],)) for at in range(8)
+            ]
+            for thread in threads:
+                thread.start()
+            await asyncio.to_thread(lambda: [thread.join() for thread in threads])
+            assert sum(depth.jobs for depth in await broker.depths()) == 200
+            with pytest.raises(DuplicateJob):
+                broker.publish_now([envelope(unique="k"), envelope(unique="k")], 5.0)
+            assert broker.publish_now(batches[0], 5.0)[0].existing
+            assert broker.publish_now([], 5.0) == []
+
+    asyncio.run(scenario())
+
+
+@needs_server
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_opens_a_connection_of_its_own(start: Callable[..., Server]) -> None:
+    server = start()
+    database = Database(Home(server.url))
+    broker = RedisBroker(database, namespace="umbel", clock=SystemClock())
+    broker.publish_now([envelope()], 5.0)
+    asyncio.run(broker.publish([envelope()]))
+    with server.client() as client:
+        before = {one["id"] for one in client.client_list() if one["name"] == "umbel"}
+        database.direct._lock.acquire()  # as a thread of the parent may, just then
+        child = os.fork()
+        if child == 0:
+            try:
+                broker.publish_now([envelope()], 5.0)
+                asyncio.run(_publish_and_close(broker))
+                os._exit(0)
+            finally:
+                os._exit(1)
+        database.direct._lock.release()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        broker.publish_now([envelope()], 5.0)
+        after = {one["id"] for one in client.client_list() if one["name"] == "umbel"}
+        assert after == before, "the parent's connection was closed or replaced"
+        assert client.get("umbel:{umbel}:sequence") == b"5"
+    asyncio.run(broker.close())
+
+
+async def _publish_and_close(broker: RedisBroker) -> None:
+    await broker.publish([envelope()])
+    await broker.close()
+
+
+@needs_server
+def test_one_broker_serves_one_event_loop_after_another(start: Callable[..., Server]) -> None:
+    server = start()
+    database = Database(Home(server.url))
+    broker = RedisBroker(database, namespace="umbel", clock=SystemClock())
+    registry = RedisRegistry(database, namespace="umbel", clock=SystemClock())
+
+    async def scenario() -> None:
+        await registry.enlist(entry())
+        fetch = await waiting_fetch(broker)
+        await broker.publish([envelope()])
+        assert len(await fetch) == 1
+
+    for _ in range(3):  # none of the loops closes anything
+        asyncio.run(scenario())
+    asyncio.run(broker.close())
+
+
+# --- durability ------------------------------------------------------------------------------
+
+
+@needs_server
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ((), "Everything is lost when the server dies"),
+        (("--save", "900 1 60 1000"), "since the last snapshot"),
+        (("--appendonly", "yes"), "Up to a second"),
+        (("--appendonly", "yes", "--appendfsync", "always"), "Nothing that was confirmed is lost"),
+        (("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"), "drops keys"),
+    ],
+)
+def test_what_a_dead_server_loses_is_told(
+    start: Callable[..., Server], options: tuple[str, ...], says: str
+) -> None:
+    server = start(*options)
+    assert says in asyncio.run(Home(server.url).durability())
+
+
+@needs_server
+def test_a_server_that_hides_its_settings_is_asked_what_it_does_tell(
+    start: Callable[..., Server],
+) -> None:
+    server = start("--appendonly", "yes")
+    server.do("ACL", "SETUSER", "anna", "on", ">x", "~*", "+@all", "-config")
+    server.do("ACL", "SETUSER", "bert", "on", ">x", "~*", "+@all", "-config", "-info")
+    told = asyncio.run(Home(f"redis://anna:x@127.0.0.1:{server.port}").durability())
+    hidden = asyncio.run(Home(f"redis://bert:x@127.0.0.1:{server.port}").durability())
+    assert "appendfsync is not told" in told
+    assert "does not say" in hidden

@@ -1,0 +1,146 @@
+"""Every broker's suite over pairs: one server carries the messages, another keeps the books."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+from urllib.parse import quote
+
+import pytest
+
+from umbel.brokers import Carry, Ledger, SplitBroker
+from umbel.messages import fresh_id
+from umbel.testing import Backend, Backends
+from umbel.testing.brokers import BrokerSuite
+from umbel.testing.stores import StoreSuite
+
+HOST = "127.0.0.1"
+PORTS = {"rabbitmq": 5672, "nats": 4222, "postgres": 5432}
+
+
+def needs(*servers: str) -> None:
+    """Skip where a server does not answer."""
+    for server in servers:
+        try:
+            socket.create_connection((HOST, PORTS[server]), 2).close()
+        except OSError as error:
+            pytest.skip(f"not run: pairs with {server}; it does not answer ({error})")
+
+
+@asynccontextmanager
+async def split(books: Any, carry: Any) -> AsyncIterator[Backend]:
+    """A backend whose broker is made of two."""
+    async with books as kept:
+        carrying: Carry = carry(kept.namespace)
+        broker = SplitBroker(
+            carrying, cast(Ledger, kept.broker), namespace=kept.namespace, clock=kept.clock
+        )
+
+        def another(namespace: str | None = None) -> Any:
+            return split(kept.another(namespace), carry)
+
+        try:
+            yield replace(kept, broker=broker, another=another)
+        finally:
+            await broker.close()
+
+
+@pytest.fixture(scope="module")
+def rabbitmq() -> Iterator[Any]:
+    """A virtual host of this module's own."""
+    needs("rabbitmq")
+    if shutil.which("rabbitmqctl") is None:
+        pytest.skip("not run: pairs with RabbitMQ; no rabbitmqctl to make a virtual host with")
+    from umbel.brokers.rabbitmq import RabbitTransport
+    from umbel.drivers.rabbitmq import Home
+
+    vhost = f"umbel-split-{os.getpid()}-{fresh_id()[-6:]}"
+
+    def rabbitmqctl(*command: str) -> None:
+        quiet = subprocess.DEVNULL
+        subprocess.run(["rabbitmqctl", "-q", *command], check=True, stdout=quiet, cwd="/")
+
+    rabbitmqctl("add_vhost", vhost)
+    rabbitmqctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+    home = Home(f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}")
+    yield lambda namespace: lambda lost: RabbitTransport(home, namespace=namespace, lost=lost)
+    rabbitmqctl("delete_vhost", vhost)
+
+
+@pytest.fixture
+def nats() -> Iterator[Any]:
+    needs("nats")
+    import nats as library
+
+    from umbel.brokers.nats import NatsTransport
+    from umbel.drivers.nats import Home
+
+    home, namespaces = Home(f"nats://{HOST}:{PORTS['nats']}"), set()
+
+    def carry(namespace: str) -> Carry:
+        namespaces.add(namespace)
+        return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
+
+    async def clean() -> None:
+        client = await library.connect(f"nats://{HOST}:{PORTS['nats']}")
+        manager = client.jetstream()
+        for found in await manager.streams_info():
+            if found.config.name.partition("+")[0] in namespaces:
+                await manager.delete_stream(found.config.name)
+        await client.close()
+
+    yield carry
+    asyncio.run(clean())
+
+
+@pytest.fixture
+def sqlite(tmp_path: Any) -> Any:
+    from test_sqlite import FakeClock, Home, opened
+
+    clock = FakeClock()
+    name = f"t{fresh_id()}"
+    return lambda: opened(lambda: Home(str(tmp_path / "books.db")), clock, name)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Any]:
+    needs("postgres")
+    import psycopg
+    from test_postgres import URL, Home, migrate, opened
+
+    schema = f"umbel_split_{os.getpid()}_{fresh_id()[-6:]}"
+    asyncio.run(migrate(Home(f"{URL}?schema={schema}")))
+    yield lambda: opened(f"{URL}?schema={schema}", f"t{fresh_id()}")
+    with psycopg.connect(URL, autocommit=True) as connection:
+        connection.execute(f'drop schema "{schema}" cascade')
+
+
+class TestNatsAndSqlite(BrokerSuite, StoreSuite):
+    @pytest.fixture
+    def backend(self, nats: Any, sqlite: Any) -> Backends:
+        return lambda: split(sqlite(), nats)
+
+
+class TestNatsAndPostgres(BrokerSuite):
+    @pytest.fixture
+    def backend(self, nats: Any, postgres: Any) -> Backends:
+        return lambda: split(postgres(), nats)
+
+
+class TestRabbitmqAndSqlite(BrokerSuite):
+    @pytest.fixture
+    def backend(self, rabbitmq: Any, sqlite: Any) -> Backends:
+        return lambda: split(sqlite(), rabbitmq)
+
+
+class TestRabbitmqAndPostgres(BrokerSuite, StoreSuite):
+    @pytest.fixture
+    def backend(self, rabbitmq: Any, postgres: Any) -> Backends:
+        return lambda: split(postgres(), rabbitmq)

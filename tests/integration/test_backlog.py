@@ -1,0 +1,376 @@
+"""The broker is out of reach: messages are kept, the caller goes on, and nothing overtakes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from integration.conftest import POSTGRES, Place
+from integration.running import Proxy
+from umbel import Umbel
+from umbel.clock import SystemClock
+from umbel.errors import BacklogFull, ConfigurationError, DuplicateJob, PublishTimeout
+from umbel.messages import JSON, Body, Envelope, fresh_id
+from umbel.publisher.backlogs import Backlog, MemoryBacklog
+from umbel.publisher.backlogs.postgres import PostgresBacklog
+from umbel.publisher.backlogs.sqlite import SqliteBacklog
+from umbel.resilience import Circuit
+from umbel.telemetry import events
+
+SOON = 30.0
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    info = psycopg.conninfo.conninfo_to_dict(POSTGRES)
+    proxy = Proxy(str(info["host"]), int(str(info.get("port") or 5432)))
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def distant(postgres: Place, proxy: Proxy) -> Iterator[Place]:
+    """PostgreSQL behind a network that can fail."""
+    info = psycopg.conninfo.conninfo_to_dict(POSTGRES)
+    where = f"postgresql://{info['user']}@127.0.0.1:{proxy.port}/{info['dbname']}"
+    place = Place("postgres", f"{where}?schema={postgres.schema}", postgres.namespace)
+    yield place
+    proxy.mend()
+    place.close()
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + SOON
+    while not holds():
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.02)
+
+
+def numbers(place: Place) -> list[int]:
+    """The arguments of the jobs that are there, in the order they were published."""
+    with psycopg.connect(place.url.partition("?")[0]) as connection:
+        rows = connection.execute(
+            f"select body from {place.schema}.job where namespace = %s order by seq",
+            (place.namespace,),
+        ).fetchall()
+    return [int(bytes(body).split(b"[")[1].split(b"]")[0]) for (body,) in rows]
+
+
+def adder(app: Umbel) -> Any:
+    @app.task(name="note")
+    def note(number: int) -> None: ...
+
+    return note
+
+
+class Ears:
+    """What an application tells."""
+
+    def __init__(self, app: Umbel) -> None:
+        self.heard: list[events.Event] = []
+        app.telemetry.subscribe(self.heard.append)
+
+    def of(self, kind: type[events.Event]) -> list[Any]:
+        return [event for event in self.heard if isinstance(event, kind)]
+
+
+@pytest.mark.parametrize("kind", ["memory", "disk"])
+def test_what_is_published_during_an_outage_is_published_after_it_in_order(
+    postgres: Place, distant: Place, proxy: Proxy, tmp_path: Path, kind: str
+) -> None:
+    backlog = "memory" if kind == "memory" else f"sqlite:///{tmp_path}/backlog.db"
+    app = distant.app(deadline=0.5, backlog=backlog)
+    note, ears = adder(app), Ears(app)
+    note.delay(0)
+    proxy.cut()
+    handles = [note.delay(number) for number in range(1, 30)]
+    assert numbers(postgres) == [0]
+    assert app._desk._open().forwarder.held().messages == 29
+    proxy.mend()
+    until(lambda: len(numbers(postgres)) == 30, "what was kept")
+    assert numbers(postgres) == [*range(30)]
+    assert {handle.id for handle in handles} < set(postgres.ids())
+    until(lambda: bool(ears.of(events.BacklogEnded)), "the end of the backlog")
+    assert len(ears.of(events.BacklogBegun)) == 1
+    note.delay(30)
+    assert numbers(postgres)[-1] == 30
+
+
+def test_no_call_takes_longer_than_the_deadline_and_an_open_breaker_takes_none_of_it(
+    distant: Place, proxy: Proxy
+) -> None:
+    app = distant.app(deadline=1.0, backlog="memory")
+    note = adder(app)
+    note.delay(0)
+    proxy.silence()
+    took = []
+    for number in range(8):
+        begun = time.monotonic()
+        note.delay(number)
+        took.append(time.monotonic() - begun)
+    assert max(took) < 3.0  # one deadline, on a busy machine
+    assert app._desk._open().forwarder.circuit() is not Circuit.CLOSED or sum(took) < 3.0
+
+
+def test_what_is_new_queues_up_behind_what_is_kept(
+    postgres: Place, distant: Place, proxy: Proxy
+) -> None:
+    app = distant.app(deadline=0.3, backlog="memory")
+    note = adder(app)
+    note.delay(0)
+    proxy.cut()
+    stop, sent = threading.Event(), [0]
+
+    def publish() -> None:
+        while not stop.is_set():
+            sent[0] += 1
+            note.delay(sent[0])
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    until(lambda: sent[0] > 20, "some to be kept")
+    proxy.mend()
+    until(lambda: len(numbers(postgres)) > 40, "what was kept")
+    stop.set()
+    thread.join(SOON)
+    until(lambda: len(numbers(postgres)) == sent[0] + 1, "everything")
+    assert numbers(postgres) == [*range(sent[0] + 1)]
+
+
+def test_a_full_backlog_is_an_error_that_says_so(distant: Place, proxy: Proxy) -> None:
+    app = distant.app(deadline=0.3, backlog="memory", backlog_limit=5)
+    note = adder(app)
+    note.delay(0)
+    proxy.cut()
+    for number in range(1, 6):
+        note.delay(number)
+    with pytest.raises(BacklogFull, match="5 of 5 messages; raise backlog_limit"):
+        note.delay(6)
+    proxy.mend()
+    until(lambda: len(distant.ids()) == 6, "the others")
+
+
+def test_memory_takes_over_from_a_backlog_that_fails_and_is_published_first(
+    postgres: Place, distant: Place, proxy: Proxy, tmp_path: Path
+) -> None:
+    file = tmp_path / "backlog.db"
+    app = distant.app(deadline=0.5, backlog=f"sqlite:///{file}")
+    note = adder(app)
+    proxy.cut()
+    note.delay(1)
+    with locked(file):
+        note.delay(2)  # the file is locked: kept in memory
+    proxy.mend()
+    until(lambda: len(numbers(postgres)) == 2, "both")
+    assert numbers(postgres) == [2, 1]
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        connection.execute("begin immediate")
+        yield
+        connection.execute("rollback")
+
+
+def test_a_kept_message_that_is_refused_holds_nobody_up(
+    postgres: Place, distant: Place, proxy: Proxy
+) -> None:
+    app = distant.app(deadline=0.3, backlog="memory")
+    note, ears = adder(app), Ears(app)
+    note.options(unique="only one").delay(0)
+    proxy.cut()
+    note.delay(1)
+    refused = note.options(unique="only one").delay(2)
+    note.delay(3)
+    proxy.mend()
+    until(lambda: len(numbers(postgres)) == 3, "the others")
+    assert numbers(postgres) == [0, 1, 3]
+    until(lambda: bool(ears.of(events.MessageRefused)), "the refusal")
+    (told,) = ears.of(events.MessageRefused)
+    assert (told.job, told.task) == (refused.id, "note")
+    assert "only one" in told.error
+
+
+def test_memory_does_not_hide_a_broker_that_was_never_there(distant: Place, proxy: Proxy) -> None:
+    proxy.cut()
+    note = adder(distant.app(deadline=0.3, backlog="memory"))
+    with pytest.raises(PublishTimeout, match="check that the server runs"):
+        note.delay(1)
+    proxy.mend()
+    note.delay(2)
+    proxy.cut()
+    note.delay(3)
+    proxy.mend()
+    until(lambda: len(distant.ids()) == 2, "what was kept")
+
+
+def test_a_broker_that_answers_with_a_refusal_is_no_outage(postgres: Place) -> None:
+    app = postgres.app(backlog="memory")
+    note = adder(app)
+    note.options(unique="x").delay(0)
+    with pytest.raises(DuplicateJob):
+        note.options(unique="x").delay(1)
+    assert app._desk._open().forwarder.held().messages == 0
+
+
+PUBLISH = """
+import sys, time
+from umbel import Umbel
+app = Umbel(sys.argv[1], namespace=sys.argv[2], deadline=0.5, backlog=sys.argv[3])
+@app.task(name="note")
+def note(number: int) -> None: ...
+for number in range(int(sys.argv[4]), int(sys.argv[5])):
+    note.delay(number)
+print("published", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_backlog_on_disk_survives_its_process(
+    postgres: Place, distant: Place, proxy: Proxy, tmp_path: Path
+) -> None:
+    backlog = f"sqlite:///{tmp_path}/backlog.db"
+
+    def publishing(first: int, last: int) -> subprocess.Popen[str]:
+        words = [distant.url, distant.namespace, backlog, str(first), str(last)]
+        process = subprocess.Popen(
+            [sys.executable, "-c", PUBLISH, *words], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "published\n"
+        return process
+
+    proxy.cut()
+    first = publishing(0, 20)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    second = publishing(20, 40)
+    proxy.mend()
+    try:
+        until(lambda: len(numbers(postgres)) == 40, "both lives' messages")
+        assert numbers(postgres) == [*range(40)]
+    finally:
+        second.kill()
+        second.communicate()
+
+
+def test_an_application_that_ends_publishes_what_it_has_in_memory(
+    postgres: Place, distant: Place, proxy: Proxy
+) -> None:
+    app = distant.app(deadline=2.0, backlog="memory")
+    note = adder(app)
+    note.delay(0)
+    proxy.cut()
+    for number in range(1, 6):
+        note.delay(number)
+    threading.Timer(0.2, proxy.mend).start()
+    app.close()
+    assert numbers(postgres) == [*range(6)]
+
+
+def test_what_is_lost_with_the_process_is_told(distant: Place, proxy: Proxy) -> None:
+    app = distant.app(deadline=0.3, backlog="memory")
+    note, ears = adder(app), Ears(app)
+    note.delay(0)
+    proxy.cut()
+    note.delay(1)
+    app.close()
+    (told,) = ears.of(events.BacklogLost)
+    assert told.messages == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"backlog": "disk"}, "backlog='disk'"),
+        ({"backlog": "sqlite://"}, "three slashes and a path"),
+        ({"backlog": "sqlite:////no/such/folder/x.db"}, "/no/such/folder does not exist"),
+        ({"backlog_limit": 0}, "backlog_limit=0"),
+    ],
+)
+def test_a_wrong_backlog_is_named(sqlite: Place, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        adder(sqlite.app(**settings)).delay(1)
+
+
+class TestEveryBacklog:
+    """What each kind of backlog does alike."""
+
+    @pytest.fixture(params=["memory", "sqlite", "postgres"])
+    def opened(
+        self, request: pytest.FixtureRequest, tmp_path: Path
+    ) -> Iterator[Callable[..., Backlog]]:
+        made: list[Backlog] = []
+
+        def opened(namespace: str = "one", limit: int = 100) -> Backlog:
+            clock = SystemClock()
+            if request.param == "memory":
+                found: Backlog = MemoryBacklog(clock, limit=limit)
+            elif request.param == "sqlite":
+                found = SqliteBacklog(f"{tmp_path}/b.db", namespace, clock, limit=limit)
+            else:
+                url = request.getfixturevalue("postgres_url")
+                found = PostgresBacklog(url, unique + namespace, clock, limit=limit, busy=5.0)
+            made.append(found)
+            return found
+
+        unique = fresh_id()
+        yield opened
+        for one in made:
+            one.remove([envelope.id for envelope in one.oldest(1000)])
+            one.close()
+
+    @staticmethod
+    def made(count: int) -> list[Envelope]:
+        return [
+            Envelope(
+                id=fresh_id(), subject="note", body=Body(JSON, b"%d" % number), headers={"a": "b"}
+            )
+            for number in range(count)
+        ]
+
+    def test_the_oldest_come_first_and_stay_until_removed(self, opened: Any) -> None:
+        backlog, sent = opened(), self.made(6)
+        backlog.put(sent[:4])
+        backlog.put(sent[4:])
+        assert [e.id for e in backlog.oldest(3)] == [e.id for e in sent[:3]]
+        backlog.remove([e.id for e in sent[:2]])
+        assert backlog.oldest(100) == sent[2:]
+        held = backlog.held()
+        assert held.messages == 4
+        assert held.oldest is not None
+
+    def test_the_same_message_is_kept_once(self, opened: Any) -> None:
+        backlog, sent = opened(), self.made(2)
+        backlog.put(sent)
+        backlog.put(sent)
+        assert backlog.oldest(10) == sent
+
+    def test_it_takes_all_or_nothing_up_to_its_limit(self, opened: Any) -> None:
+        backlog = opened(limit=3)
+        backlog.put(self.made(2))
+        with pytest.raises(BacklogFull):
+            backlog.put(self.made(2))
+        assert backlog.held().messages == 2
+
+    def test_only_one_leads(self, opened: Any) -> None:
+        one = opened()
+        assert one.lead()
+        assert one.lead()
+        one.close()
+        one.close()
