@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from umbel.brokers import Carry, Ledger, SplitBroker
+from umbel.brokers import Carry, Lane, Ledger, SplitBroker
 from umbel.messages import fresh_id
 from umbel.testing import Backend, Backends
 from umbel.testing.brokers import BrokerSuite
@@ -53,14 +53,11 @@ async def split(books: Any, carry: Any) -> AsyncIterator[Backend]:
 
 
 @pytest.fixture(scope="module")
-def rabbitmq() -> Iterator[Any]:
+def vhost() -> Iterator[str]:
     """A virtual host of this module's own."""
     needs("rabbitmq")
     if shutil.which("rabbitmqctl") is None:
         pytest.skip("not run: pairs with RabbitMQ; no rabbitmqctl to make a virtual host with")
-    from umbel.brokers.rabbitmq import RabbitTransport
-    from umbel.drivers.rabbitmq import Home
-
     vhost = f"umbel-split-{os.getpid()}-{fresh_id()[-6:]}"
 
     def rabbitmqctl(*command: str) -> None:
@@ -69,9 +66,33 @@ def rabbitmq() -> Iterator[Any]:
 
     rabbitmqctl("add_vhost", vhost)
     rabbitmqctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
-    home = Home(f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}")
-    yield lambda namespace: lambda lost: RabbitTransport(home, namespace=namespace, lost=lost)
+    yield vhost
     rabbitmqctl("delete_vhost", vhost)
+
+
+@pytest.fixture
+def rabbitmq(vhost: str) -> Iterator[Any]:
+    import pika
+
+    from umbel.brokers.rabbitmq import RabbitTransport
+    from umbel.brokers.rabbitmq.names import queue_name
+    from umbel.drivers.rabbitmq import Home
+
+    url = f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}"
+    home, namespaces = Home(url), set()
+
+    def carry(namespace: str) -> Carry:
+        namespaces.add(namespace)
+        return lambda lost: RabbitTransport(home, namespace=namespace, lost=lost)
+
+    yield carry
+    # At once: a small server does not like thousands of replicated queues.
+    with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+        channel = connection.channel()
+        for namespace in namespaces:
+            for queue in ("default", "other", "mail", "slow", "a", "b"):
+                for kind in ("", "io", "cpu"):
+                    channel.queue_delete(queue_name(namespace, Lane(queue, kind)))
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ class Intake:
         self._unaccepted: dict[int, None] = {}  # tags, lowest first: they only grow
         self._ballast: list[int] = []
         self._late: asyncio.TimerHandle | None = None
-        channel.on_end(self._end)
+        channel.on_end(self.end)
 
     @property
     def is_open(self) -> bool:
@@ -68,7 +68,7 @@ class Intake:
                 self._queue, name=_CONSUMER, prefetch=self._prefetch, deliver=self._came
             )
         except BaseException:
-            self._end()
+            self.end()
             raise
 
     def suits(self, room: int) -> bool:
@@ -133,20 +133,23 @@ class Intake:
         self._stop_clock()
         self._drop_ballast(len(self._ballast))
 
+    def end(self) -> None:
+        """Free the channel at once; what was not acknowledged comes again.
+
+        Also when it was closed, or the server has cancelled the consumer: its queue is gone.
+        """
+        self._retired = True
+        self._waiting.clear()
+        self._stop_clock()
+        self._channel.close()
+        self._stir()
+
     def _came(self, delivery: Delivery) -> None:
         self._unaccepted[delivery.tag] = None
         self._waiting.append(delivery)
         if self._late is None:
             # Nobody here may have room for it any more, but perhaps somebody elsewhere has.
             self._late = asyncio.get_running_loop().call_later(_LINGER, self.retire)
-        self._stir()
-
-    def _end(self) -> None:
-        """The channel is closed, or the server has cancelled the consumer: its queue is gone."""
-        self._retired = True
-        self._waiting.clear()
-        self._stop_clock()
-        self._channel.close()
         self._stir()
 
     def _leave_if_done(self) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from umbel.brokers.rabbitmq.names import KINDS, queue_name
 from umbel.brokers.transport import Lane, Lost
 from umbel.drivers.rabbitmq import Channel, Connection
+
+_MOURNING = 0.25
+"""Seconds until every consumer of a deleted queue has been told, several times over."""
 
 
 class Queues:
@@ -16,6 +20,7 @@ class Queues:
         self._namespace = namespace
         self._lost = lost
         self._names: dict[Lane, str] = {}
+        self._seen: set[Lane] = set()
         self._making = asyncio.Lock()
 
     def name(self, lane: Lane) -> str:
@@ -28,6 +33,10 @@ class Queues:
         """All lanes that a queue may have."""
         return [Lane(queue, kind) for kind in KINDS]
 
+    def saw(self, lanes: Iterable[Lane]) -> None:
+        """These lanes' queues were there: if one is missing later, somebody has deleted it."""
+        self._seen.update(lanes)
+
     async def open(self, connection: Connection, lane: Lane) -> Channel:
         """A new channel to a lane whose queue is there for certain. Raises Unavailable."""
         name = self.name(lane)
@@ -36,12 +45,19 @@ class Queues:
             channel = await connection.channel()
             try:
                 if await channel.finds(name):
+                    self._seen.add(lane)
                     return channel
                 # Told before it is made, because whoever waits here may be cancelled. What is
                 # sent again meanwhile finds no queue and makes it.
                 self._lost(lane.queue)
+                if lane in self._seen:
+                    # A consumer that has not heard of the deletion before there is a queue of
+                    # that name again never will. It is pushed nothing, and what it acknowledges
+                    # late removes messages of the new queue.
+                    await asyncio.sleep(_MOURNING)
                 channel = await connection.channel()
                 await channel.declare(name)
+                self._seen.add(lane)
                 return channel
             except BaseException:
                 channel.close()

@@ -43,6 +43,7 @@ class Sender:
             left.append(to_message(envelope, name))
         for _ in range(_TRIES):
             if not left:
+                self._queues.saw(lanes.values())
                 return
             connection, publishing = await self._connected()
             left = await publishing.publish(left)
