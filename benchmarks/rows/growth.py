@@ -37,7 +37,7 @@ _POSTGRES = Rows(
           'succeeded', 0, 'application/json', convert_to('{body}', 'UTF8'), now(),
           1, 0, 3, '{}', 1, '[]', now() - n * interval '10 milliseconds'
         from generate_series({count}, 1, -1) n""",
-    settle=("vacuum analyze umbel.job", "vacuum analyze umbel.record"),
+    settle=("vacuum analyze umbel.job", "vacuum analyze umbel.record", "checkpoint"),
 )
 _NUMBERS = (
     "with recursive number(n) as (select 1 union all select n + 1 from number where n < {count})"
