@@ -13,6 +13,8 @@ from umbel.errors import Unavailable
 from umbel.messages import Envelope
 
 _TRIES = 5
+_PAUSE = 0.05
+"""Seconds, longer each time: a queue that somebody else is just making takes messages soon."""
 
 
 class Sender:
@@ -33,7 +35,9 @@ class Sender:
         return connection.blocked if connection is not None and connection.is_open else ""
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
-        """All are durable when it returns. What finds no queue is sent again after it is made."""
+        """All are durable when it returns. What is not taken is sent again to a queue that is."""
+        if not envelopes:
+            return
         lanes: dict[str, Lane] = {}
         left: list[Message] = []
         for envelope in envelopes:
@@ -41,19 +45,20 @@ class Sender:
             name = self._queues.name(lane)
             lanes[name] = lane
             left.append(to_message(envelope, name))
-        for _ in range(_TRIES):
+        for number in range(_TRIES):
+            connection, publishing = await self._connected()
+            left = await publishing.publish(left)
             if not left:
                 self._queues.saw(lanes.values())
                 return
-            connection, publishing = await self._connected()
-            left = await publishing.publish(left)
             for name in dict.fromkeys(one.queue for one in left):
                 (await self._queues.open(connection, lanes[name])).close()
-        if left:
-            raise Unavailable(
-                f"{self._home.address}: the queue {left[0].queue} is deleted as often as it is"
-                " made; find out by whom"
-            )
+            await asyncio.sleep(_PAUSE * number)
+        raise Unavailable(
+            f"{self._home.address} does not take messages for the queue {left[0].queue}: it is over"
+            " its length, has lost most of its nodes, or is deleted again and again; see the"
+            " server's log"
+        )
 
     async def close(self) -> None:
         """Free the connection. Twice is fine."""

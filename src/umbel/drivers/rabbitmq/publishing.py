@@ -38,14 +38,17 @@ class _Line(Protocol):
 class _Batch:
     """What was sent together and is waited for together."""
 
-    def __init__(self, size: int) -> None:
-        self.left = size
-        self.refused = 0
+    def __init__(self, messages: Sequence[Message], first: int) -> None:
+        self.left = len(messages)
+        self.refused: list[Message] = []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._messages = messages
+        self._first = first
 
-    def confirm(self, taken: bool) -> None:
+    def confirm(self, number: int, taken: bool) -> None:
         self.left -= 1
-        self.refused += not taken
+        if not taken:
+            self.refused.append(self._messages[number - self._first])
         if self.left == 0 and not self.done.done():
             self.done.set_result(None)
 
@@ -80,7 +83,10 @@ class Publishing:
             await self._channel.ask(raw.confirm_delivery, self._was_confirmed)
 
     async def publish(self, messages: Sequence[Message]) -> list[Message]:
-        """Send them; those that no queue was there for.
+        """Send them; those that the server did not take.
+
+        It returns what no queue is there for, and refuses what a queue cannot take: one that is
+        just being made, is over its length, or has lost most of its nodes.
 
         Raises:
             Unavailable: any of the others may be on the server or not.
@@ -89,23 +95,18 @@ class Publishing:
             raise self._is_blocked()
         batch = self._send(messages)
         await self._confirmed(batch)
-        if batch.refused:
-            raise Unavailable(
-                f"{self._line.address} refused {batch.refused} of {len(messages)} messages;"
-                " see its log: a queue is over its length, or has lost most of its nodes"
-            )
         if not self._returned:
-            return []
+            return batch.refused
         unroutable = [one for one in messages if (one.queue, one.id) in self._returned]
         self._returned.difference_update((one.queue, one.id) for one in unroutable)
-        return unroutable
+        return unroutable + batch.refused
 
     def blocked(self) -> None:
         """The server reads nothing more: whoever waits for a confirm need not."""
         self._fail(self._is_blocked())
 
     def _send(self, messages: Sequence[Message]) -> _Batch:
-        batch = _Batch(len(messages))
+        batch = _Batch(messages, self._sent + 1)
         try:
             with explaining(self._line.address), self._wire.piling():
                 for message in messages:
@@ -143,10 +144,10 @@ class Publishing:
         tag = frame.method.delivery_tag
         if not frame.method.multiple:
             if (batch := self._awaited.pop(tag, None)) is not None:
-                batch.confirm(taken)
+                batch.confirm(tag, taken)
             return
         while self._awaited and (first := next(iter(self._awaited))) <= tag:
-            self._awaited.pop(first).confirm(taken)
+            self._awaited.pop(first).confirm(first, taken)
 
     def _was_returned(self, _: Any, method: Any, properties: Any, body: bytes) -> None:
         self._returned.add((method.routing_key, properties.message_id))
