@@ -59,6 +59,7 @@ class SplitBroker:
         self._clock = clock
         self._lost: set[str] = set()
         """Queues whose messages are gone: what was sent there has to be sent again."""
+        self._turn = asyncio.Lock()
         self._aside: list[Arrival] = []
         """Received beyond a demand that covers several lanes."""
         self._patience: asyncio.TimerHandle | None = None
@@ -90,9 +91,16 @@ class SplitBroker:
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
         self._start_relay(tuple(queues))
-        if wait <= 0:
-            return await self._fetch_all(queues, demand, owner)
         until = self._clock.monotonic() + wait
+        # One at a time: a transport counts what one receiver has room for.
+        async with self._turn:
+            if wait <= 0:
+                return await self._fetch_all(queues, demand, owner)
+            return await self._fetch_until(queues, demand, owner, until)
+
+    async def _fetch_until(
+        self, queues: Sequence[str], demand: Demand, owner: str, until: float
+    ) -> list[Delivery]:
         while (left := until - self._clock.monotonic()) > 0:
             arrivals = await self._receive(queues, demand, left)
             deliveries = await self._take(arrivals, owner) if arrivals else []

@@ -15,6 +15,7 @@ from umbel.errors import Unavailable
 _LOOK = 1.0
 """Seconds in which something that waits on the server, with room for it here, has to come."""
 _GLANCE = 0.05
+_MAKING = 0.1
 
 
 class Receiver:
@@ -103,7 +104,7 @@ class Receiver:
                 intake.ask(many)
                 continue
             try:
-                await self._open(lane, many)
+                await self._open_surely(lane, many)
             except Unavailable as error:
                 problem = error
                 if self._connection is None or not self._connection.is_open:
@@ -112,6 +113,15 @@ class Receiver:
         if problem is not None and not found:
             raise problem
         return found
+
+    async def _open_surely(self, lane: Lane, many: int) -> None:
+        """Open a lane. While another process is making its queue the server may break down over
+        whoever consumes from it, and cut the connection: a moment later it is ready."""
+        try:
+            await self._open(lane, many)
+        except Unavailable:
+            await asyncio.sleep(_MAKING)
+            await self._open(lane, many)
 
     def _take(self, room: Mapping[Lane, int]) -> list[Arrival]:
         found: list[Arrival] = []
