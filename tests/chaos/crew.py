@@ -155,6 +155,7 @@ class Crew:
         environment = {
             **os.environ,
             "UMBEL_URL": self._urls[which],
+            "UMBEL_BACKLOG": "none",  # what is in memory dies with its process, as it may
             "PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")]),
             "CHAOS_DIARY": str(self.folder / "diaries"),
         }

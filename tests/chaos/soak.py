@@ -54,6 +54,7 @@ class Site:
             "UMBEL_URL": place.url,
             "UMBEL_KEEP_COUNT": str(KEEP),
             "UMBEL_DEADLINE": "30",
+            "UMBEL_BACKLOG": "none",
             "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
             "SOAK_LEAK": leak,
             "SOAK_RATE": str(RATE),

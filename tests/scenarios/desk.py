@@ -19,7 +19,7 @@ class Desk:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.app = Umbel(url, namespace="scenario", deadline=20)
+        self.app = Umbel(url, namespace="scenario", deadline=20, backlog="none")
 
     def publish(self, calls: list[Signature[Any]]) -> list[str]:
         published: list[str] = []

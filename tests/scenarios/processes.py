@@ -23,6 +23,7 @@ class Workers:
         self._environment = {
             **os.environ,
             "UMBEL_URL": url,
+            "UMBEL_BACKLOG": "none",
             "TRACES": str(self.traces),
             "PYTHONPATH": str(HERE),
         }
