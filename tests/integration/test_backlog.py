@@ -23,7 +23,7 @@ from umbel import Umbel
 from umbel.clock import SystemClock
 from umbel.errors import BacklogFull, ConfigurationError, DuplicateJob, PublishTimeout
 from umbel.messages import JSON, Body, Envelope, fresh_id
-from umbel.publisher.backlogs import Backlog, MemoryBacklog
+from umbel.publisher.backlogs import Backlog, MemoryBacklog, Reserve
 from umbel.publisher.backlogs.postgres import PostgresBacklog
 from umbel.publisher.backlogs.sqlite import SqliteBacklog
 from umbel.resilience import Circuit
@@ -108,20 +108,18 @@ def test_what_is_published_during_an_outage_is_published_after_it_in_order(
     assert numbers(postgres)[-1] == 30
 
 
-def test_no_call_takes_longer_than_the_deadline_and_an_open_breaker_takes_none_of_it(
-    distant: Place, proxy: Proxy
-) -> None:
+def test_a_silent_broker_hangs_nobody_and_its_breaker_opens(distant: Place, proxy: Proxy) -> None:
     app = distant.app(deadline=1.0, backlog="memory")
     note = adder(app)
     note.delay(0)
     proxy.silence()
-    took = []
+    begun = time.monotonic()
     for number in range(8):
-        begun = time.monotonic()
         note.delay(number)
-        took.append(time.monotonic() - begun)
-    assert max(took) < 3.0  # one deadline, on a busy machine
-    assert app._desk._open().forwarder.circuit() is not Circuit.CLOSED or sum(took) < 3.0
+    assert time.monotonic() - begun < SOON
+    forwarder = app._desk._open().forwarder
+    until(lambda: forwarder.circuit() is not Circuit.CLOSED, "the breaker to open")
+    assert forwarder.held().messages == 8
 
 
 def test_what_is_new_queues_up_behind_what_is_kept(
@@ -164,6 +162,26 @@ def test_a_full_backlog_is_an_error_that_says_so(distant: Place, proxy: Proxy) -
 
 
 def test_memory_takes_over_from_a_backlog_that_fails_and_is_published_first(
+    tmp_path: Path,
+) -> None:
+    clock, file = SystemClock(), tmp_path / "backlog.db"
+    disk = SqliteBacklog(str(file), "one", clock, limit=100, busy=0.05)
+    reserve = Reserve(disk, MemoryBacklog(clock, limit=100))
+    first, second, third = TestEveryBacklog.made(3)
+    reserve.put([first])
+    with locked(file):
+        reserve.put([second])
+    reserve.put([third])
+    assert reserve.held().kind == f"{file}, and memory"
+    published = []
+    while batch := reserve.oldest(10):
+        published += batch
+        reserve.remove([one.id for one in batch])
+    assert published == [second, first, third]
+    reserve.close()
+
+
+def test_nothing_is_lost_when_the_backlog_fails_during_the_outage(
     postgres: Place, distant: Place, proxy: Proxy, tmp_path: Path
 ) -> None:
     file = tmp_path / "backlog.db"
@@ -175,7 +193,7 @@ def test_memory_takes_over_from_a_backlog_that_fails_and_is_published_first(
         note.delay(2)  # the file is locked: kept in memory
     proxy.mend()
     until(lambda: len(numbers(postgres)) == 2, "both")
-    assert numbers(postgres) == [2, 1]
+    assert sorted(numbers(postgres)) == [1, 2]
 
 
 @contextmanager
