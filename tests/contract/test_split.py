@@ -15,9 +15,11 @@ from urllib.parse import quote
 
 import pytest
 
-from umbel.brokers import Carry, Lane, Ledger, SplitBroker
-from umbel.messages import fresh_id
+from umbel.brokers import Carry, Demand, Lane, Ledger, SplitBroker
+from umbel.errors import MessageTooLarge
+from umbel.messages import Body, fresh_id
 from umbel.testing import Backend, Backends
+from umbel.testing.acts import enlist, envelope
 from umbel.testing.brokers import BrokerSuite
 from umbel.testing.stores import StoreSuite
 
@@ -165,3 +167,34 @@ class TestRabbitmqAndPostgres(BrokerSuite, StoreSuite):
     @pytest.fixture
     def backend(self, rabbitmq: Any, postgres: Any) -> Backends:
         return lambda: split(postgres(), rabbitmq)
+
+
+def test_a_job_too_large_for_its_transport_is_refused_whatever_way_it_would_go(
+    nats: Any, sqlite: Any
+) -> None:
+    async def scenario() -> None:
+        async with split(sqlite(), nats) as b:
+            large = Body("application/json", b"1" * 2_000_000)
+            for how in ({}, {"unique": "x"}, {"not_before": b.clock.now() + 60}):
+                with pytest.raises(MessageTooLarge):
+                    await b.broker.publish([envelope(b, body=large, **how)])
+            assert await b.broker.depths() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_job_in_the_books_that_cannot_be_carried_keeps_nobody_waiting(
+    nats: Any, sqlite: Any
+) -> None:
+    async def scenario() -> None:
+        async with split(sqlite(), nats) as b:
+            large = envelope(b, body=Body("application/json", b"1" * 2_000_000))
+            small = envelope(b, unique="goes by the relay")
+            books = cast(SplitBroker, b.broker)._ledger
+            await books.publish([large])  # as somebody with a shell would
+            await b.broker.publish([small])
+            async with asyncio.timeout(30):
+                (found,) = await b.broker.fetch(["default"], Demand(5, 5), await enlist(b), 20)
+            assert found.id == small.id
+
+    asyncio.run(scenario())

@@ -236,6 +236,24 @@ def test_memory_does_not_hide_a_broker_that_was_never_there(distant: Place, prox
     until(lambda: len(distant.ids()) == 2, "what was kept")
 
 
+def test_whoever_hears_of_the_end_may_publish(
+    postgres: Place, distant: Place, proxy: Proxy
+) -> None:
+    app = distant.app(deadline=0.3, backlog="memory")
+    note = adder(app)
+
+    def publish(event: events.Event) -> None:
+        if isinstance(event, events.BacklogEnded):
+            note.delay(99)
+
+    app.telemetry.subscribe(publish)
+    note.delay(0)
+    proxy.cut()
+    note.delay(1)
+    proxy.mend()
+    until(lambda: numbers(postgres) == [0, 1, 99], "what the listener published")
+
+
 def test_a_broker_that_answers_with_a_refusal_is_no_outage(postgres: Place) -> None:
     app = postgres.app(backlog="memory")
     note = adder(app)

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from umbel.brokers.port import Capabilities, Demand, Depth, Ledger, Published
 from umbel.brokers.transport import Arrival, Carry, Lane
 from umbel.clock import Clock
-from umbel.errors import BadMessage, Unavailable
+from umbel.errors import BadMessage, MessageTooLarge, UmbelError, Unavailable
 from umbel.messages import (
     Attempt,
     Body,
@@ -71,6 +71,7 @@ class SplitBroker:
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if not envelopes:
             return []
+        self._measure(envelopes)
         if within is not None or not all(map(self._can_go_at_once, envelopes)):
             return await self._ledger.publish(envelopes, within)
         try:
@@ -85,6 +86,7 @@ class SplitBroker:
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
         """Into the books, as part of the caller's transaction; the relay sends it afterwards."""
+        self._measure(envelopes)
         return self._ledger.publish_within(envelopes, connection)
 
     async def fetch(
@@ -166,6 +168,19 @@ class SplitBroker:
 
     # --- publishing --------------------------------------------------------------------------
 
+    def _measure(self, envelopes: Sequence[Envelope]) -> None:
+        """Refuse now what the relay could not send later. Raises MessageTooLarge."""
+        for envelope in envelopes:
+            if not self._can_carry(envelope):
+                raise MessageTooLarge(
+                    f"arguments of {envelope.subject} are {len(envelope.body.data):,} bytes, the"
+                    f" broker carries {self._transport.limit:,}; store the data elsewhere and pass"
+                    " a reference"
+                )
+
+    def _can_carry(self, envelope: Envelope) -> bool:
+        return len(envelope.body.data) <= self._transport.limit
+
     def _can_go_at_once(self, envelope: Envelope) -> bool:
         """Whether the books have no say in it: nothing to be unique with, nothing to wait for."""
         due = envelope.not_before is None or envelope.not_before <= self._clock.now()
@@ -188,7 +203,7 @@ class SplitBroker:
             try:
                 await self._relay_once(queues, _PATIENCE)
                 tries = 0
-            except Unavailable:
+            except UmbelError:
                 tries += 1
                 await asyncio.sleep(_AGAIN.delay(tries, self._namespace))
 
@@ -205,10 +220,14 @@ class SplitBroker:
         """Send what is unsent; whether there was something."""
         await self._recall()
         found = await self._ledger.unsent(queues, _BATCH, wait)
-        if found:
-            await self._transport.send(found)
-            await self._ledger.sent([one.id for one in found])
-        return bool(found)
+        # One that somebody put into the books by hand may be too large: it stays there.
+        fitting = [one for one in found if self._can_carry(one)]
+        if fitting:
+            await self._transport.send(fitting)
+            await self._ledger.sent([one.id for one in fitting])
+        elif found:
+            await asyncio.sleep(min(wait, _MOMENT))
+        return bool(fitting)
 
     # --- receiving ---------------------------------------------------------------------------
 

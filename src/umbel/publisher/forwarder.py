@@ -159,7 +159,7 @@ class Forwarder:
                     return
                 if not batch or not self._forward_batch(batch):
                     self._closing.wait(_PAUSE)
-            except Unavailable:
+            except UmbelError:
                 self._closing.wait(_PAUSE)
 
     def _next_batch(self) -> list[Envelope] | None:
@@ -168,8 +168,9 @@ class Forwarder:
             batch = self._backlog.oldest(_BATCH)
             if not batch:
                 self._holds, self._thread = False, None
-                self._tell(events.BacklogEnded())
-                return None
+        if not batch:
+            self._tell(events.BacklogEnded())  # outside the lock: whoever hears it may publish
+            return None
         return batch if self._backlog.lead() else []
 
     def _forward_batch(self, batch: Sequence[Envelope]) -> bool:

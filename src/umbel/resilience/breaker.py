@@ -46,10 +46,6 @@ class Breaker:
             return Circuit.CLOSED
         return Circuit.HALF_OPEN if self._trying else Circuit.OPEN
 
-    def retry_at(self) -> float:
-        """The moment from which one may try again."""
-        return self._until
-
     def allows(self, now: float) -> bool:
         """Whether to try now. An open breaker lets one through when its pause is over."""
         if self._openings == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ import psycopg
 from psycopg import errors, waiting
 from psycopg.abc import PQGen
 
+from umbel.drivers.connecting import connected_by
 from umbel.drivers.postgres.connections import is_fresh, is_idle
 from umbel.drivers.postgres.faults import CONFLICTS, explaining
 from umbel.drivers.postgres.steps import TRIES, Row, Steps, perform_sync
@@ -87,25 +87,4 @@ class Direct:
         return connection
 
     def _connected(self, until: float) -> Blocking:
-        """A new connection, made in a thread of its own: looking up a name may take for ever."""
-        made: Future[Blocking] = Future()
-
-        def connect() -> None:
-            try:
-                connection = self._connect()
-            except BaseException as error:  # noqa: BLE001 - raised where it was asked for
-                if made.set_running_or_notify_cancel():
-                    made.set_exception(error)
-            else:
-                if made.set_running_or_notify_cancel():
-                    made.set_result(connection)
-                else:  # whoever asked has given up
-                    connection.close()
-
-        threading.Thread(target=connect, name="umbel-connect", daemon=True).start()
-        try:
-            return made.result(max(until - time.monotonic(), 0.0))
-        except BaseException:
-            if not made.cancel() and made.exception() is None:
-                made.result().close()
-            raise
+        return connected_by(until, self._connect, lambda connection: connection.close())

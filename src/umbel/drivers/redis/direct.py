@@ -7,12 +7,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import ResponseError
 
+from umbel.drivers.connecting import connected_by
 from umbel.drivers.redis.connections import Blocking, run_blocking
 from umbel.drivers.redis.faults import explaining
 from umbel.drivers.redis.scripts import Script
@@ -87,25 +87,4 @@ class Direct:
         return None
 
     def _connected(self, until: float) -> Blocking:
-        """A new connection, made in a thread of its own: looking up a name may take for ever."""
-        made: Future[Blocking] = Future()
-
-        def connect() -> None:
-            try:
-                connection = self._connect()
-            except BaseException as error:  # noqa: BLE001 - raised where it was asked for
-                if made.set_running_or_notify_cancel():
-                    made.set_exception(error)
-            else:
-                if made.set_running_or_notify_cancel():
-                    made.set_result(connection)
-                else:  # whoever asked has given up
-                    connection.disconnect()
-
-        threading.Thread(target=connect, name="umbel-connect", daemon=True).start()
-        try:
-            return made.result(max(until - time.monotonic(), 0.0))
-        except BaseException:
-            if not made.cancel() and made.exception() is None:
-                made.result().disconnect()
-            raise
+        return connected_by(until, self._connect, lambda connection: connection.disconnect())
