@@ -4,13 +4,20 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test check simulate bench bench-peers chaos soak fuzz docs format servers clean
+.PHONY: run evaluation test test-all check simulate bench bench-peers chaos soak fuzz docs format servers clean
 
 run: $(VENV)/.run  ## Umbel in one process on SQLite, with example tasks
 	$(BIN)/python examples/demo/start.py
 
+evaluation: $(VENV)/.test  ## the example in examples/evaluation: executors, a worker, an API, a page
+	$(BIN)/python examples/evaluation/run.py
+
 test: check servers  ## everything that must hold: checks, then all tests
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	@$(BIN)/python docs/write_capabilities.py --print
+
+test-all: check servers  ## the same with every pair of brokers and stores, and chaos on each
+	UMBEL_TEST_ALL=1 $(BIN)/python -m pytest -n 3 --dist loadgroup
 
 check: $(VENV)/.test  ## lint, format, types, layers
 	$(BIN)/ruff check .
@@ -27,8 +34,8 @@ bench: $(VENV)/.run  ## what Umbel reaches on this machine
 bench-peers: $(VENV)/.test servers  ## Umbel beside its peers; ARGS="--quick" and others
 	$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: $(VENV)/.test  ## real workers under real faults, every promise checked; ARGS="--seconds 600"
-	PYTHONPATH=tests:tests/scenarios $(BIN)/python -m chaos $(ARGS)
+chaos: $(VENV)/.test  ## real workers under real faults, every promise checked; BROKER=redis,nats ARGS="--seconds 600"
+	PYTHONPATH=tests:tests/scenarios $(BIN)/python -m chaos $(if $(BROKER),--on $(BROKER)) $(ARGS)
 
 soak: $(VENV)/.test  ## steady work, and nothing that grows; ARGS="--hours 8 --report DIR"
 	PYTHONPATH=tests:tests/scenarios $(BIN)/python -m chaos.soak $(ARGS)
@@ -58,6 +65,8 @@ $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) -e '.[test,check]'
+	@$(PIP) -e '.[amqp]' 2>/dev/null \
+	  || echo "not run: AMQP 1.0 and links: Qpid Proton needs a C compiler and OpenSSL's headers"
 	@touch $@ $(VENV)/.run
 
 $(VENV)/.fuzz: tests/fuzz/requirements.txt $(VENV)/.test

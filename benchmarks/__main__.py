@@ -7,17 +7,15 @@ import signal
 import subprocess
 import sys
 
-import psycopg
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import drawing, environments, machine, options, plan, report, runner
+from benchmarks import drawing, environments, machine, options, pages, plan, report, runner, servers
 from benchmarks.options import Options
 from benchmarks.runner import Results
 
 _WIDTH = 140
 """Columns of a table that goes into a file."""
-_MARKS = ("<!-- figures -->", "<!-- end of figures -->")
 
 
 def main() -> int:
@@ -26,15 +24,15 @@ def main() -> int:
     told = Console(stderr=True)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
-    server = given.server if any(s.database == "postgresql" for s in given.systems) else None
-    if server is not None and (trouble := _trouble(server)):
-        told.print(trouble, markup=False, highlight=False, soft_wrap=True)
+    if troubles := [text for one in given.servers.items() if (text := servers.trouble(*one))]:
+        for text in troubles:
+            told.print(text, markup=False, highlight=False, soft_wrap=True)
         return 2
     try:
         _prepare(given, told)
         if machine.is_busy():
             told.print("this machine is busy: trust ratios and costs a job, not rates and times")
-        about = machine.describe(server, [system.peer for system in given.systems])
+        about = machine.describe(given.servers, [system.peer for system in given.systems])
         results = _measure(given, told)
         about["load after"] = f"{os.getloadavg()[0]:.2f}, of which the run itself makes about 2"
     except KeyboardInterrupt:
@@ -52,16 +50,6 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _trouble(server: str) -> str | None:
-    try:
-        psycopg.connect(server, connect_timeout=3).close()
-    except psycopg.Error as error:
-        reason = str(error).strip().splitlines()[0]
-        remedy = "start one with `make servers`, name one with --database, or give --only sqlite"
-        return f"No PostgreSQL to measure on: {reason}. To go on, {remedy}."
-    return None
-
-
 def _prepare(given: Options, told: Console) -> None:
     for peer in dict.fromkeys(system.peer for system in given.systems):
         if not environments.is_ready(peer):
@@ -77,7 +65,7 @@ def _measure(given: Options, told: Console) -> Results:
         TimeElapsedColumn(),
     )
     with (
-        runner.ground(given.systems, given.server, options.RUN) as ground,
+        runner.ground(given.systems, given.servers, options.RUN) as ground,
         Progress(*columns, console=told) as progress,
     ):
         steps = plan.steps(ground.stands, ground.raw, given.scale, given.groups)
@@ -100,10 +88,7 @@ def _write(given: Options, results: Results, about: dict[str, str], told: Consol
     where = f"{given.json} and {len(drawn)} charts in {given.charts}"
     told.print(where, highlight=False, soft_wrap=True)
     if given.page is not None:
-        before, _, rest = given.page.read_text().partition(_MARKS[0])
-        after = rest.partition(_MARKS[1])[2]
-        figures = f"{_MARKS[0]}\n\n{report.markdown(results, about)}\n\n{_MARKS[1]}"
-        given.page.write_text(before + figures + after)
+        given.page.write_text(pages.written(given.page.read_text(), results, about))
 
 
 if __name__ == "__main__":

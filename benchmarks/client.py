@@ -60,7 +60,11 @@ async def threads(peer: Peer, jobs: int, seconds: float, callers: int = 16) -> N
     until = [0.0]
 
     def call(index: int) -> None:
-        peer.send(job(index))
+        try:
+            peer.send(job(index))
+        except BaseException:
+            gate.abort()  # else all the others would wait for this one
+            raise
         gate.wait()
         gate.wait()
         while done[index] < share and time.perf_counter() < until[0]:
@@ -99,7 +103,18 @@ async def fill(peer: Peer, jobs: int, seconds: float) -> None:
     elif peer.offers("send"):
         await threads(peer, jobs, seconds)
     else:
-        await one_by_one(peer, jobs, seconds)
+        await _at_once(peer, jobs, seconds)
+
+
+async def _at_once(peer: Peer, jobs: int, seconds: float) -> None:
+    """Several on their way together."""
+    await asyncio.gather(*(peer.asend(job(number)) for number in range(_LOOK)))
+    async with _handshake() as say:
+        began, done = time.perf_counter(), 0
+        while done < jobs and time.perf_counter() - began < seconds:
+            await asyncio.gather(*(peer.asend(job(number)) for number in range(_LOOK)))
+            done += _LOOK
+        say(_rate(began, done, _LOOK))
 
 
 async def every(peer: Peer, jobs: int, gap: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks import charts
-from benchmarks.report import columns, less_is_better
+from benchmarks.report import SECTIONS, columns, less_is_better
 from benchmarks.runner import Results
 
 _GROWTH = {
@@ -16,12 +16,13 @@ _GROWTH = {
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
-    """A chart for each row that has one figure to compare, and one for each kind of growth."""
+    """A chart for each row that compares, where its systems meet, and one for each growth."""
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = {
-        **{_file(row): _bars(row, results) for row in results.figures if _compared(row)},
-        **_growth(results),
-    }
+    pictures = _growth(results)
+    for carriers in SECTIONS:
+        found = results.on(*carriers)
+        for row in filter(_compared, found.figures):
+            pictures[_file(row, carriers)] = _bars(row, found)
     for name, picture in pictures.items():
         (folder / name).write_text(picture)
     return [folder / name for name in pictures]
@@ -31,8 +32,9 @@ def _compared(row: str) -> bool:
     return not row.startswith(("growth", "raw limit", "idle"))
 
 
-def _file(row: str) -> str:
-    return f"bench-{row.replace(',', '').replace(' ', '-')}.svg"
+def _file(row: str, carriers: tuple[str, ...]) -> str:
+    where = f" {carriers[0].lower()}" if len(carriers) == 1 else ""
+    return f"bench-{row.replace(',', '')}{where}.svg".replace(" ", "-")
 
 
 def _bars(row: str, results: Results) -> str:

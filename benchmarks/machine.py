@@ -9,14 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import psutil
-import psycopg
 
 from benchmarks.environments import requirements
+from benchmarks.servers import Servers, about
+from benchmarks.systems import LABELS
 
-_SETTINGS = ("fsync", "synchronous_commit", "wal_sync_method", "full_page_writes", "shared_buffers")
 
-
-def describe(server: str | None, peers: list[str]) -> dict[str, str]:
+def describe(servers: Servers, peers: list[str]) -> dict[str, str]:
     """The machine, the servers and the versions, a line each."""
     found = {
         "machine": f"{os.cpu_count()} cores ({_processor()}), {_memory():.0f} GiB, {_system()}",
@@ -24,8 +23,7 @@ def describe(server: str | None, peers: list[str]) -> dict[str, str]:
         "Python": platform.python_version(),
         "SQLite": sqlite3.sqlite_version,
     }
-    if server is not None:
-        found["PostgreSQL"] = _server(server)
+    found |= {LABELS[name]: about(name, url) for name, url in servers.items()}
     found["peers"] = ", ".join(_pinned(peer) for peer in sorted(set(peers)))
     return found
 
@@ -33,16 +31,6 @@ def describe(server: str | None, peers: list[str]) -> dict[str, str]:
 def is_busy() -> bool:
     """Whether others use a good part of the machine."""
     return os.getloadavg()[0] > (os.cpu_count() or 1) / 2
-
-
-def _server(url: str) -> str:
-    with psycopg.connect(url) as connection:
-        show = [connection.execute(f"show {name}").fetchone() for name in _SETTINGS]
-        release = connection.info.server_version
-    settings = ", ".join(
-        f"{name}={row[0]}" for name, row in zip(_SETTINGS, show, strict=True) if row
-    )
-    return f"{release // 10_000}.{release % 10_000}; {settings}"
 
 
 def _pinned(peer: str) -> str:

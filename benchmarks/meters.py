@@ -66,6 +66,16 @@ def of_threads(processes: Iterable[psutil.Process]) -> Used | None:
     return found or None
 
 
+def listening(port: int) -> list[psutil.Process]:
+    """The processes of this machine that answer on a port; none if we may not see them."""
+    try:
+        found = psutil.net_connections("tcp")
+    except psutil.Error:
+        return []
+    ours = [one for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port]
+    return [psutil.Process(pid) for pid in {one.pid for one in ours} if pid is not None]
+
+
 def resident(processes: Iterable[psutil.Process]) -> int:
     """Bytes of memory, pages that several share counted in each."""
     total = 0

@@ -1,4 +1,4 @@
-"""Where a system works: a database of its own, made for the run and dropped at its end."""
+"""Where a system works: a place of its own, made for the run and dropped at its end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
@@ -18,16 +18,24 @@ from psycopg import sql
 from benchmarks import meters
 from benchmarks.meters import Used
 
+OURS = "umbel"
+"""A name that will do wherever a place is a system's own."""
 _PATIENCE = 10.0
 
 
 class Place(Protocol):
-    """A database for one system."""
+    """Where one system works: a database, a broker, or both."""
 
     url: str
+    name: str
+    """What a system calls what it makes there, where it shares the server with others."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Variables by which a system's processes find it."""
 
     def fresh(self, install: Callable[[], object]) -> None:
-        """Have the system's tables and nothing in them."""
+        """Have the system's tables, if it has any, and nothing in them."""
 
     def ask(self, query: str) -> int:
         """The one number that a query gives."""
@@ -36,7 +44,7 @@ class Place(Protocol):
         """Do as it says, and commit."""
 
     def server_time(self) -> Used | None:
-        """What its backends have used of the processor."""
+        """What the server has used of the processor for it."""
 
     def written(self) -> int | None:
         """Bytes of write-ahead log so far."""
@@ -59,16 +67,22 @@ class OnPostgres:
     It is emptied rather than made anew: dropping one makes the whole server write a checkpoint.
     """
 
-    def __init__(self, server: str, name: str) -> None:
+    name = OURS
+
+    def __init__(self, server: str, database: str) -> None:
         self._server = psycopg.connect(server, autocommit=True)
-        self._name = name
+        self._database = database
         self._jobs: list[str] | None = None
-        self.url = urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+        self.url = urlunsplit(urlsplit(server)._replace(path=f"/{database}"))
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return {"BENCH_URL": self.url}
 
     def fresh(self, install: Callable[[], object]) -> None:
         if self._jobs is None:
-            self._do("drop database if exists {} with (force)", self._name)
-            self._do("create database {}", self._name)
+            self._do("drop database if exists {} with (force)", self._database)
+            self._do("create database {}", self._database)
             install()
             self._jobs = self._empty_tables()
         elif self._jobs:
@@ -102,7 +116,7 @@ class OnPostgres:
     def transactions(self) -> int | None:
         self._quiet()
         query = "select xact_commit + xact_rollback from pg_stat_database where datname = %s"
-        return int(_first(self._server.execute(query, [self._name])))
+        return int(_first(self._server.execute(query, [self._database])))
 
     def _quiet(self) -> None:
         """Wait until every client has gone: only then are its statistics whole."""
@@ -111,12 +125,12 @@ class OnPostgres:
             time.sleep(0.01)
 
     def drop(self) -> None:
-        self._do("drop database if exists {} with (force)", self._name)
+        self._do("drop database if exists {} with (force)", self._database)
         self._server.close()
 
     def _backends(self, kind: str = "%") -> list[int]:
         query = "select pid from pg_stat_activity where datname = %s and backend_type like %s"
-        return [pid for (pid,) in self._server.execute(query, [self._name, kind])]
+        return [pid for (pid,) in self._server.execute(query, [self._database, kind])]
 
     def _do(self, command: str, *names: str) -> None:
         text = sql.SQL(command).format(*map(sql.Identifier, names))
@@ -126,11 +140,17 @@ class OnPostgres:
 class OnSqlite:
     """A file in a folder of its own, on the disk of the checkout."""
 
+    name = OURS
+
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="sqlite-", dir=folder))
         self._file = self._folder / "jobs.db"
         self.url = f"sqlite:///{self._file}"
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        return {"BENCH_URL": self.url}
 
     def fresh(self, install: Callable[[], object]) -> None:
         for file in self._folder.iterdir():
@@ -171,5 +191,5 @@ def _first(cursor: Any) -> Any:
 
 
 def name_of(peer: str) -> str:
-    """A database's name that no other run has."""
+    """A name on a server that no other run has."""
     return f"umbel_bench_{os.getpid()}_{peer}"

@@ -13,6 +13,7 @@ from typing import TypeVar
 from benchmarks.figures import Measures
 from benchmarks.places import Place
 from benchmarks.rows import drain, growth, limits, lone, publish
+from benchmarks.rows.growth import ROWS
 from benchmarks.scales import Scale
 from benchmarks.stand import Stand
 from benchmarks.systems import Kind
@@ -52,20 +53,21 @@ def steps(
 ) -> list[Step]:
     """Everything that is to be done, in order."""
     found: list[Step] = []
-    for row in _rows(scale):
+    for row in _rows():
         if row.group in groups:
             rounds = scale.idle_rounds if row.group == "idle" else scale.rounds
-            found += _in_turn(row, stands, scale, rounds)
+            there = [stand for stand in stands if _is_in(row, stand)]
+            found += _in_turn(row, there, scale, rounds)
     if "limits" in groups:
         found += _limits(raw, scale)
     if "growth" in groups:
         for stand in stands:
-            if stand.system.peer == "umbel":
+            if stand.system.peer == "umbel" and stand.system.database in ROWS:
                 found += _growth(stand, scale)
     return found
 
 
-def _rows(scale: Scale) -> list[Row]:
+def _rows() -> list[Row]:
     drains = [
         Row(
             drain_row(kind, processes),
@@ -73,10 +75,11 @@ def _rows(scale: Scale) -> list[Row]:
             partial(drain.drain, kind=kind, processes=processes),
         )
         for kind in ("async", "sync")
-        for processes in scale.processes
+        for processes in (1, 2)
     ]
     return [
         Row("publish, one by one", "publish", publish.one_by_one),
+        Row("publish, one by one, confirmed", "publish", publish.confirmed),
         Row("publish, 16 threads", "publish", publish.threads),
         Row("publish, in bulk", "publish", publish.in_bulk),
         *drains,
@@ -84,6 +87,10 @@ def _rows(scale: Scale) -> list[Row]:
         Row("round trip", "latency", lone.round_trip),
         Row("idle", "idle", lone.idle),
     ]
+
+
+def _is_in(row: Row, stand: Stand) -> bool:
+    return not stand.system.groups or row.group in stand.system.groups
 
 
 def _in_turn(row: Row, stands: Sequence[Stand], scale: Scale, rounds: int) -> Iterator[Step]:

@@ -12,10 +12,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.charts import number
+from benchmarks.entrants import NOTES, SYSTEMS
 from benchmarks.figures import Measures, spread
 from benchmarks.runner import Results
-from benchmarks.systems import SYSTEMS
+from benchmarks.systems import carrier_of
 from benchmarks.targets import Verdict, cpu, judge
+
+SECTIONS = (("PostgreSQL", "SQLite"), ("Redis",), ("RabbitMQ",), ("NATS",))
+"""What is shown together."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,7 @@ def grids(results: Results) -> list[Grid]:
     if growth:
         heads = ("", "system", *(column.head for column in columns("growth")))
         lines = [
-            (row.removeprefix("growth: "), system, *_cells("growth", measures))
+            (row.removeprefix("growth: "), system, *_cells(columns("growth"), measures))
             for row in growth
             for system, measures in results.middle(row).items()
         ]
@@ -125,16 +129,45 @@ def grids(results: Results) -> list[Grid]:
 
 
 def _grid(row: str, results: Results) -> Grid:
-    heads = ("system", *(column.head for column in columns(row)), "spread")
-    order = columns(row)[0].value
-    lines = []
-    for system, measures in sorted(
-        results.middle(row).items(),
-        key=lambda item: order(item[1]) or 0.0,
-        reverse=not less_is_better(row),
-    ):
-        lines.append((system, *_cells(row, measures), _apart(row, results.figures[row][system])))
+    """Those together that meet, the best of them first; without what is not known of any."""
+    middles = results.middle(row)
+    known = tuple(
+        column
+        for column in columns(row)
+        if any(column.value(m) is not None for m in middles.values())
+    )
+    heads = ("system", *(column.head for column in known), "spread")
+    value, sign = columns(row)[0].value, 1 if less_is_better(row) else -1
+
+    def order(item: tuple[str, Measures]) -> tuple[int, float]:
+        name, measures = item
+        return _section(name), sign * (value(measures) or 0.0)
+
+    lines = [
+        (system, *_cells(known, measures), _apart(row, results.figures[row][system]))
+        for system, measures in sorted(middles.items(), key=order)
+    ]
     return Grid(row, heads, tuple(lines))
+
+
+def _section(system: str) -> int:
+    places = [number for number, carriers in enumerate(SECTIONS) if carrier_of(system) in carriers]
+    return places[0] if places else len(SECTIONS)
+
+
+def entrants(results: Results) -> Grid:
+    """How each system was set up, and what it promises."""
+    seen = {system for systems in results.figures.values() for system in systems}
+    lines = [
+        (system.name, system.setup, system.promises) for system in SYSTEMS if system.name in seen
+    ]
+    return Grid("who promises what", ("system", "set-up", "promise"), tuple(lines))
+
+
+def notes(results: Results) -> list[str]:
+    """What has to be known besides."""
+    seen = {carrier_of(system) for systems in results.figures.values() for system in systems}
+    return [note for carrier, found in NOTES.items() if carrier in seen for note in found]
 
 
 def _apart(row: str, rounds: Sequence[Measures]) -> str:
@@ -143,8 +176,8 @@ def _apart(row: str, rounds: Sequence[Measures]) -> str:
     return f"{spread(values):.0%}" if len(values) > 1 else "–"
 
 
-def _cells(row: str, measures: Measures) -> list[str]:
-    values = [column.value(measures) for column in columns(row)]
+def _cells(shown: Sequence[Column], measures: Measures) -> list[str]:
+    values = [column.value(measures) for column in shown]
     return ["–" if value is None else number(value) for value in values]
 
 
@@ -153,8 +186,10 @@ def show(console: Console, results: Results, machine: Mapping[str, str]) -> None
     verdicts = judge(results.middle)
     if verdicts:
         console.print(_table(ratios(verdicts)))
-    for grid in grids(results):
+    for grid in (*grids(results), entrants(results)):
         console.print(_table(grid))
+    for note in notes(results):
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
     for name, text in machine.items():
         console.print(f"[bold]{name}[/]: {text}", highlight=False, soft_wrap=True)
     for failure in results.failures:
@@ -172,18 +207,19 @@ def _table(grid: Grid) -> Table:
     return table
 
 
-def markdown(results: Results, machine: Mapping[str, str]) -> str:
-    """As part of a page."""
+def markdown(results: Results, machine: Mapping[str, str], on: str = "") -> str:
+    """As part of a page. ``on`` tells its headings from those of other parts."""
     found = [f"- {name}: {text}" for name, text in machine.items()]
     found += [f"- failed: {failure.row}: {failure.system}" for failure in results.failures]
-    parts = ["\n".join(found), _written(ratios(judge(results.middle)))]
-    parts += map(_written, grids(results))
+    tables = [ratios(judge(results.middle)), *grids(results), entrants(results)]
+    parts = ["\n".join(found), *(_written(grid, on) for grid in tables), *notes(results)]
     return "\n\n".join(parts)
 
 
-def _written(grid: Grid) -> str:
-    title = f"### {grid.title[0].upper()}{grid.title[1:]}"
-    rule = ["---", *["---:"] * (len(grid.heads) - 1)]
+def _written(grid: Grid, on: str) -> str:
+    title = f"### {grid.title[0].upper()}{grid.title[1:]}{f' ({on})' if on else ''}"
+    side = "---" if grid.heads[1] == "set-up" else "---:"
+    rule = ["---", *[side] * (len(grid.heads) - 1)]
     lines = [grid.heads, rule, *grid.lines]
     return "\n".join([title, "", *(f"| {' | '.join(line)} |" for line in lines)])
 

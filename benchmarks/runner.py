@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.brokers import OnNats, OnRabbit, OnRedis, Pair, virtual_host
 from benchmarks.environments import copy_source
 from benchmarks.figures import Measures, middle
 from benchmarks.places import OnPostgres, OnSqlite, Place, name_of
 from benchmarks.plan import Step
-from benchmarks.rows.limits import DRIVERS
+from benchmarks.rows.limits import DRIVEN
+from benchmarks.servers import Servers
 from benchmarks.stand import Stand
-from benchmarks.systems import Database, System
+from benchmarks.systems import Database, System, carrier_of
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,16 @@ class Results:
         """The medians of a row, by system."""
         return {name: middle(rounds) for name, rounds in self.figures.get(row, {}).items()}
 
+    def on(self, *carriers: str) -> Results:
+        """Only what was found where these carry the jobs."""
+        found = Results()
+        for row, systems in self.figures.items():
+            for name, rounds in systems.items():
+                if carrier_of(name) in carriers:
+                    found.figures.setdefault(row, {})[name] = rounds
+        found.failures = [one for one in self.failures if carrier_of(one.system) in carriers]
+        return found
+
 
 @dataclass(frozen=True)
 class Ground:
@@ -49,32 +61,60 @@ class Ground:
     raw: dict[str, Place]
 
 
+class _Places:
+    """Makes places, and has them dropped at the end. What systems can share, they share."""
+
+    def __init__(self, servers: Servers, folder: Path, stack: ExitStack) -> None:
+        self._servers, self._folder, self._stack = servers, folder, stack
+        self._shared: dict[Database, Place] = {}
+        self._virtual_host = ""
+
+    def of(self, system: System) -> Place:
+        carrier = self.on(system.database, system)
+        other = system.store or system.results
+        if other is None:
+            return carrier
+        return Pair(carrier, self.on(other, system), counted=system.store is not None)
+
+    def on(self, database: Database, system: System | None = None) -> Place:
+        if database == "postgresql":
+            owner = f"{system.peer}_{system.database}" if system else "raw"
+            return self._kept(OnPostgres(self._servers[database], name_of(owner)))
+        if database == "sqlite":
+            return self._kept(OnSqlite(self._folder))
+        if database == "rabbitmq":
+            return self._kept(OnRabbit(self._rabbit(), system.queues if system else ()))
+        if database not in self._shared:
+            make = OnRedis if database == "redis" else OnNats
+            self._shared[database] = self._kept(make(self._servers[database]))
+        return self._shared[database]
+
+    def _rabbit(self) -> str:
+        if not self._virtual_host:
+            host = virtual_host(self._servers["rabbitmq"])
+            self._virtual_host = self._stack.enter_context(host)
+        return self._virtual_host
+
+    def _kept(self, place: Place) -> Place:
+        self._stack.callback(place.drop)
+        return place
+
+
 @contextmanager
-def ground(systems: Sequence[System], server: str, folder: Path) -> Iterator[Ground]:
+def ground(systems: Sequence[System], servers: Servers, folder: Path) -> Iterator[Ground]:
     """A stand for each system, and a place for each driver alone, taken down at the end."""
     folder.mkdir(parents=True, exist_ok=True)
     databases = {system.database for system in systems}
     with ExitStack() as stack:
-
-        def place(database: Database, owner: str) -> Place:
-            made: Place
-            if database == "postgresql":
-                made = OnPostgres(server, name_of(owner))
-            else:
-                made = OnSqlite(folder)
-            stack.callback(made.drop)
-            return made
-
+        places = _Places(servers, folder, stack)
         source = copy_source(Path(stack.enter_context(TemporaryDirectory(dir=folder))))
         stands = []
         for system in systems:
-            stand = Stand(system, place(system.database, system.peer), folder, source)
+            stand = Stand(system, places.of(system), folder, source)
             stack.callback(stand.close)
             stands.append(stand)
         raw = {
-            name: place(database, "raw")
-            for database, name in zip(("postgresql", "sqlite"), DRIVERS, strict=True)
-            if database in databases
+            name: places.on(database) for name, database in DRIVEN.items() if database in databases
         }
         yield Ground(stands, raw)
 

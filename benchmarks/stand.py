@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from benchmarks import meters, probe, processes
@@ -24,14 +26,14 @@ _SHARED = Path("/dev/shm")
 
 
 class Stand:
-    """One system in its environment, on its database."""
+    """One system in its environment, in its place."""
 
     def __init__(self, system: System, place: Place, folder: Path, source: Path) -> None:
         self.system, self.place = system, place
         self._source = source
         memory = _SHARED if _SHARED.is_dir() else None
         self._notes = Path(tempfile.mkdtemp(prefix="umbel-bench-", dir=memory))
-        name = f"{system.peer}-{system.database}"
+        name = "-".join(re.findall(r"\w+", system.name.lower()))
         self._caller_log = folder / f"{name}-caller.log"
         self._worker_log = folder / f"{name}-worker.log"
         self._kind: Kind = "async"
@@ -58,7 +60,8 @@ class Stand:
 
     def workers(self, number: int = 1) -> AbstractContextManager[Crew]:
         """Workers of so many processes, ended at the end whatever happens."""
-        words = [word.format(processes=number) for word in self.system.worker]
+        filled = {"processes": number, "url": self.place.url}
+        words = [word.format(**filled) for word in self.system.worker]
         commands = [self._command(words)] * (1 if self.system.several else number)
         return processes.crew(commands, self._environment(), self._worker_log)
 
@@ -84,6 +87,12 @@ class Stand:
     def starts(self) -> list[tuple[int, int]]:
         """When each job was sent and started."""
         return probe.starts(self._notes)
+
+    def unfinished(self) -> int | None:
+        """How many jobs are not recorded as finished; None if nothing records it."""
+        if self.system.unfinished is None:
+            return None
+        return self.place.ask(Template(self.system.unfinished).substitute(name=self.place.name))
 
     def read(self, crew: Crew | None = None) -> Reading:
         """Every meter that can be read while all are connected."""
@@ -111,8 +120,9 @@ class Stand:
             "HOME": os.environ.get("HOME", "/"),
             "LANG": "C.UTF-8",
             "PYTHONPATH": f"{ROOT}{os.pathsep}{self._source}",
-            "BENCH_URL": self.place.url,
+            **self.place.settings,
             "BENCH_KIND": self._kind,
+            "BENCH_VARIANT": self.system.variant,
             "BENCH_PROBE": str(self._notes),
             **self.settings,
         }

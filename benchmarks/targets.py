@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from benchmarks.figures import Measures, best, ratio
 from benchmarks.plan import drain_row
+from benchmarks.systems import carrier_of
 
 Middle = Callable[[str], Mapping[str, Measures]]
 """The medians of a row, by system."""
@@ -23,6 +25,7 @@ class Target:
 
     label: str
     database: str
+    """Umbel's place. Its peers are those whose jobs the same server carries."""
     rows: tuple[str, ...]
     figure: str
     bound: float
@@ -91,6 +94,35 @@ def _drains() -> list[Target]:
     ]
 
 
+def _on_broker(place: str, times: float, publish: str) -> list[Target]:
+    """What Umbel wants to be where it has a broker: ``times`` as fast as the best peer."""
+
+    def target(label: str, rows: tuple[str, ...], figure: str, bound: float, **more: Any) -> Target:
+        return Target(label=label, database=place, rows=rows, figure=figure, bound=bound, **more)
+
+    # Most peers have no coroutines: the best they have is what there is to compare with.
+    either = _ASYNC + _SYNC
+    found = [
+        target("drain, async def", _ASYNC, "rate", times, theirs=either),
+        target("drain, def", _SYNC, "rate", 1.2),
+        target("drain, async def: CPU a job", _ASYNC, "cpu", 0.7, theirs=either, high=False),
+        target(publish, (_ONE_BY_ONE[publish],), "rate", 1.0),
+        target("start of a lone job, p50", ("start of a lone job",), "p50", 1.0, high=False),
+    ]
+    if place.startswith("RabbitMQ"):
+        found.append(target("round trip, p50", ("round trip",), "p50", 1.0, high=False))
+    return found
+
+
+_ANSWERED, _CONFIRMED = "publish, one by one, answered", "publish, one by one, confirmed"
+_STREAMED = "publish, one by one, confirmed by the stream"
+_ONE_BY_ONE = {
+    _ANSWERED: "publish, one by one",
+    _CONFIRMED: "publish, one by one, confirmed",
+    _STREAMED: "publish, one by one",
+}
+"""What publishing has when it returns, and the row in which all who are compared have the same."""
+
 TARGETS = (
     *_drains(),
     *_both("publish, one by one", ("publish, one by one",), "rate", 1.2, True),
@@ -111,6 +143,11 @@ TARGETS = (
     ),
     *_both("idle: CPU", ("idle",), "cpu", 1.0, False),
     *_both("idle: memory", ("idle",), "memory", 1.0, False),
+    *_on_broker("Redis", 2, _ANSWERED),
+    *_on_broker("RabbitMQ + Redis", 1.5, _CONFIRMED),
+    *_on_broker("RabbitMQ + PostgreSQL", 1.5, _CONFIRMED),
+    *_on_broker("NATS + Redis", 2, _STREAMED),
+    *_on_broker("NATS + PostgreSQL", 2, _STREAMED),
 )
 
 
@@ -137,7 +174,7 @@ def _figures(target: Target, middle: Middle, rows: tuple[str, ...]) -> dict[str,
     for row in rows:
         for system, measures in middle(row).items():
             value = cpu(measures) if target.figure == "cpu" else measures.get(target.figure)
-            if value is not None and system.endswith(target.database):
+            if value is not None and carrier_of(system) == carrier_of(target.database):
                 better = max if target.high else min
                 found[system] = better(found.get(system, value), value)
     return found

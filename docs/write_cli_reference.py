@@ -19,9 +19,9 @@ This page is the `--help` of every command. `python docs/write_cli_reference.py`
 
 `-A` stands before the command. It names the module that holds your application: `-A shop`, or
 `-A shop:app` when the application has another name than `app`. `UMBEL_APP` does the same. Commands
-that only look after a server (`umbel jobs`, `umbel queues`, `umbel workers`, `umbel pause`,
-`umbel resume`, `umbel db`, `umbel health`, `umbel config`, `umbel send`) also do with `UMBEL_URL`
-alone.
+that only look after a server (`umbel jobs`, `umbel queues`, `umbel limits`, `umbel pools`,
+`umbel workers`, `umbel pause`, `umbel resume`, `umbel deploy`, `umbel db`, `umbel health`,
+`umbel config`, `umbel send`) also do with `UMBEL_URL` alone.
 
 Every command that answers knows `--json`. The answer goes to standard output, errors go to standard
 error. With `--json` an error is JSON, too.
@@ -32,7 +32,9 @@ error. With `--json` an error is JSON, too.
 | 1 | It failed, or what you asked for was not found. |
 | 2 | The command was not understood: a wrong option, a wrong argument, no such application. |
 | 3 | The server cannot be reached. |
+| 4 | Somebody else deploys, has taken over, or has ended the deployment. |
 | 75 | A worker ended itself: work waited, slots were free, and a new connection did not help. |
+| 129, 143 | `umbel deploy begin` was ended by SIGHUP or SIGTERM. |
 | 130 | You ended the command with Ctrl-C. |
 """
 

@@ -1,13 +1,51 @@
-"""One profile for every property test: no database of examples in the checkout, blobs printed."""
+"""One profile for every property test, and at the end what each adapter has passed."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
+
+import matrix
 
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "umbel-hypothesis")
 settings.register_profile("umbel", database=None, deadline=None, print_blob=True)
 settings.load_profile("umbel")
+
+
+EXTENDED = (
+    # Pairs of parts that are tested each by itself, and in other pairs.
+    *("::TestRabbitmqAndRedis::", "::TestRabbitmqAndSqlite::", "::TestRedisAndSqlite::"),
+    *("::TestNatsAndPostgres::", "::TestAmqpAndPostgres::", "::TestNatsAndSqliteDirectly::"),
+    *("::TestNatsAndRedisDirectly::", "::TestRabbitmqAndPostgresDirectly::"),
+    *(
+        "::TestPostgresItselfAndRedisForSome::",
+        "::TestNatsAndSqliteItselfForSome::",
+        *("::TestLink::", "::TestAmqpOnUvloop::"),
+    ),
+    # What make chaos and make soak do, and longer.
+    *("under_faults[redis", "under_faults[rabbitmq", "under_faults[nats", "under_faults[amqp"),
+    *("leak_is_found[connection", "nothing_grows_under_steady_work", "bug_is_found[fence-frozen"),
+    *("bug_is_found[pause-paused", "bug_is_found[record-cancelled"),
+    # Scenarios that run on SQLite, too.
+    *("to_the_grave[postgres", "buried_with_the_reason[postgres", "keeps_the_order[postgres"),
+    *("plans_run[postgres", "is_missing[postgres", "is_told_too[postgres"),
+)
+"""Left to ``make test-all``: with these a run takes half an hour on two cores."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    matrix.name_adapters(items)
+    if not os.environ.get("UMBEL_TEST_ALL") and len(items) > 1000:
+        left = {item for item in items if any(part in item.nodeid for part in EXTENDED)}
+        config.hook.pytest_deselected(items=[*left])
+        items[:] = [item for item in items if item not in left]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    matrix.tell(terminalreporter)

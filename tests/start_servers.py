@@ -1,4 +1,4 @@
-"""Makes sure the servers that tests talk to are there, or says in one line what is not run.
+"""Makes sure that what tests talk to is there, or says in one line what is not run.
 
 A server that answers on its usual local port is used. Otherwise, as root on Debian, its package
 is installed and a server started; else the tests that need it are skipped.
@@ -6,6 +6,7 @@ is installed and a server started; else the tests that need it are skipped.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -114,6 +115,47 @@ SERVERS = (
     Server("NATS", 4222, "nats-server", "nats-server", start_nats),
 )
 
+STAYS = "umbel-tests-stay"
+
+
+def keep_a_stream() -> None:
+    """One stream that no test deletes.
+
+    With the last of all streams a NATS server removes their folder, and fails to make another one
+    just then; tests in several processes make and delete theirs all the time.
+    """
+    import nats
+
+    async def make() -> None:
+        client = await nats.connect(f"nats://{HOST}:4222", allow_reconnect=False, connect_timeout=2)
+        await client.jetstream().add_stream(name=STAYS, subjects=[STAYS])
+        await client.close()
+
+    if answers(4222):
+        asyncio.run(make())
+
+
+NODE_MODULES = SCRATCH / "node" / "node_modules"
+NODE_PACKAGES = {"rhea": "3.0.5", "amqplib": "2.3.1"}
+
+
+def provide_node_packages() -> None:
+    """Clients for the programs in ``examples/foreign`` that are written in JavaScript."""
+    if all((NODE_MODULES / name).exists() for name in NODE_PACKAGES):
+        return
+    if shutil.which("npm") is None:
+        print("not run: tests of senders in JavaScript (there is no npm)")
+        return
+    wanted = [f"{name}@{version}" for name, version in NODE_PACKAGES.items()]
+    try:
+        NODE_MODULES.mkdir(parents=True, exist_ok=True)
+        run("npm", "install", "--silent", "--prefix", f"{NODE_MODULES.parent}", *wanted)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"not run: tests of senders in JavaScript ({error})", file=sys.stderr)
+
+
 if __name__ == "__main__":
     for server in SERVERS:
         server.provide()
+    keep_a_stream()
+    provide_node_packages()

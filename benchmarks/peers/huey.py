@@ -1,16 +1,23 @@
-"""Huey on SQLite: `huey_consumer` with eight threads."""
+"""Huey on SQLite or Redis: `huey_consumer`, with threads or with processes."""
 
 from __future__ import annotations
 
-from huey import SqliteHuey
+from huey import Huey, RedisHuey, SqliteHuey
 
 from benchmarks import probe
 from benchmarks.peers.port import URL, Job, Peer
 
-# Left alone, Huey sets no level of its own: SQLite's default, full, as Umbel's.
-huey = SqliteHuey(filename=URL.removeprefix("sqlite:///"))
-
 _POLL = 0.002
+
+
+def _huey() -> Huey:
+    if URL.startswith("sqlite"):
+        # Left alone, Huey sets no level of its own: SQLite's default, full, as Umbel's.
+        return SqliteHuey(filename=URL.removeprefix("sqlite:///"))
+    return RedisHuey(url=URL)
+
+
+huey = _huey()
 
 
 @huey.task(name="nothing")

@@ -11,7 +11,17 @@ Job = dict[str, Any]
 """The one argument of the measured task: about a hundred bytes of JSON."""
 
 URL = os.environ.get("BENCH_URL", "")
-"""The database to work on."""
+"""The server to work on."""
+STORE = os.environ.get("BENCH_STORE", "")
+"""The server for records or results, where it is another one."""
+NAME = os.environ.get("BENCH_NAME", "umbel")
+"""What to call whatever is made on a server that others use too."""
+VARIANT = os.environ.get("BENCH_VARIANT", "")
+"""The set-up, where a peer is measured in several."""
+RESULTS = "BENCH_RESULTS" in os.environ
+"""Whether results are asked for: who can do without keeps none otherwise."""
+CONFIRM = "BENCH_CONFIRM" in os.environ
+"""Whether publishing is to wait for the broker's confirm, where that can be chosen."""
 KIND = os.environ.get("BENCH_KIND", "async")
 """What the measured task is: ``async`` or ``sync``."""
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from benchmarks import probe
-from benchmarks.peers.port import KIND, URL, Job, Peer
+from benchmarks.peers.port import KIND, NAME, STORE, URL, Job, Peer
 from umbel import Umbel
 
-app = Umbel(URL)
+app = Umbel(broker=URL, store=STORE or None, namespace=NAME)
 
 
 async def _coroutine(job: Job) -> None:

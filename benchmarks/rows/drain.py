@@ -6,21 +6,29 @@ import time
 
 from benchmarks.figures import Measures, known, per_job, rate
 from benchmarks.meters import spent
-from benchmarks.processes import Crew
+from benchmarks.processes import Crew, Failed
 from benchmarks.scales import Scale
 from benchmarks.stand import Stand
-from benchmarks.systems import Kind
+from benchmarks.systems import Kind, System
 
 _RECORDING = 5.0
 _LOOK = 0.02
+_REPEATED = 1.01
+"""Starts a job: some promise that no job is lost, and run one twice now and then."""
+
+
+def crews(system: System, scale: Scale) -> tuple[int, ...]:
+    """Of how many processes a system's drains are: what the scale leaves of its own choice."""
+    left = tuple(number for number in system.processes if number in scale.processes)
+    return left or system.processes
 
 
 def drain(stand: Stand, scale: Scale, kind: Kind, processes: int) -> Measures | None:
-    """Rates and costs of one drain; None if the system has no such tasks.
+    """Rates and costs of one drain; None if the system has no such tasks, or other processes.
 
     The first fifth is not counted: there the workers come up, one after another.
     """
-    if kind not in stand.system.kinds:
+    if kind not in stand.system.kinds or processes not in crews(stand.system, scale):
         return None
     stand.fresh(kind)
     jobs = stand.fill(int(stand.system.size * scale.drain))
@@ -41,8 +49,11 @@ def work_off(
         after, seen = stand.read(crew), stand.seen()
         memory = stand.memory(crew)
     moments = [started for _, started in stand.starts()]
+    if whole and len(moments) > jobs * _REPEATED:
+        raise Failed(f"{jobs} jobs were sent and {len(moments)} started")
     return known(
         {
+            "sent": float(jobs),
             "jobs": float(len(moments)),
             "rate": rate(moments, skip),
             "recorded": rate(moments, skip, recorded) if recorded else None,
@@ -57,9 +68,11 @@ def work_off(
 
 def _recorded(stand: Stand, crew: Crew) -> int | None:
     """When every job was recorded as finished; None if nobody records it or it takes too long."""
-    query, until = stand.system.unfinished, time.monotonic() + _RECORDING
-    while query and time.monotonic() < until and not crew.ended():
-        left, now = stand.place.ask(query), time.monotonic_ns()
+    until = time.monotonic() + _RECORDING
+    while time.monotonic() < until and not crew.ended():
+        left, now = stand.unfinished(), time.monotonic_ns()
+        if left is None:
+            return None
         if left == 0:
             return now
         time.sleep(_LOOK)

@@ -8,6 +8,7 @@ from benchmarks.figures import Measures
 from benchmarks.rows.drain import work_off
 from benchmarks.scales import Scale
 from benchmarks.stand import Stand
+from benchmarks.systems import Database
 
 _BODY = '{"args": [{"sent": 0, "number": 1, "user": "user-00012345"}], "kwargs": {}}'
 _SECONDS = 60.0
@@ -58,8 +59,9 @@ _SQLITE = Rows(
         select {id}, 'umbel', 'default', 'io', 'nothing', 'umbel.command', 'succeeded', 0,
           'application/json', cast('{body}' as blob), {now},
           1, 0, 3, '{}', 1, '[]', {now} - n * 0.01 from number""",
-    settle=("analyze",),
+    settle=("analyze", "pragma wal_checkpoint(truncate)"),
 )
+ROWS: dict[Database, Rows] = {"postgresql": _POSTGRES, "sqlite": _SQLITE}
 
 
 def with_history(stand: Stand, scale: Scale, count: int) -> Measures | None:
@@ -107,4 +109,4 @@ def _filled_in(statement: str, count: int) -> str:
 
 
 def _rows(stand: Stand) -> Rows:
-    return _POSTGRES if stand.system.database == "postgresql" else _SQLITE
+    return ROWS[stand.system.database]

@@ -13,6 +13,7 @@ import psycopg
 from benchmarks.figures import Measures
 from benchmarks.peers.port import job
 from benchmarks.places import Place
+from benchmarks.systems import Database
 
 BATCH = 100
 
@@ -117,6 +118,11 @@ DRIVERS: dict[str, Callable[[str], Driver]] = {
     "psycopg · PostgreSQL": Psycopg,
     "sqlite3 · SQLite": Sqlite,
 }
+DRIVEN: dict[str, Database] = {
+    "psycopg · PostgreSQL": "postgresql",
+    "sqlite3 · SQLite": "sqlite",
+}
+"""What each driver works on."""
 
 
 def limits(place: Place, connect: Callable[[str], Driver], jobs: int) -> dict[str, Measures]:

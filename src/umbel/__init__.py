@@ -17,6 +17,9 @@ from umbel.app import Umbel
 from umbel.messages import State
 from umbel.tasks import (
     Handle,
+    Limit,
+    Pool,
+    Rate,
     Retry,
     Signature,
     Snooze,
@@ -26,6 +29,7 @@ from umbel.tasks import (
     optional,
     poisonous,
     retry,
+    step,
     task,
 )
 
@@ -36,6 +40,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Handle",
+    "Limit",
+    "Pool",
+    "Rate",
     "Retry",
     "Signature",
     "Snooze",
@@ -48,6 +55,7 @@ __all__ = [
     "optional",
     "poisonous",
     "retry",
+    "step",
     "task",
 ]
 

@@ -4,19 +4,24 @@
 
     UmbelError
     ├── ConfigurationError      an option or URL is wrong; the text says what to write
+    │   └── IndexTaken          ... another worker sits at that index
     ├── BadArguments            a call does not fit the task's signature
     ├── NotEncodable            an argument or result has no wire form
     ├── MessageTooLarge         a message or result is over the size limit
     ├── BadMessage              bytes from outside are not a message we can read
     ├── UnknownTask             no task of that name is registered here
+    ├── UnknownWorker           no worker of that name has ever been here
     ├── UnknownJob              no job of that id was ever published, or its record was pruned
     ├── DuplicateJob            a live job already holds the unique key
     ├── NotAllowed              the operation does not fit the job's state
+    ├── DeploymentUnderWay      somebody else deploys, and only one may at a time
+    ├── DeploymentLost          the deployment ended while it was waited for: workers fetch again
     ├── SchemaError             the database has no Umbel schema, or one of another version
     ├── Unavailable             the server cannot be reached right now; trying later is right
     │   ├── PublishTimeout      ... and the publishing deadline has passed
     │   └── BacklogFull         ... and the backlog holds all it may
     ├── LeaseLost               the work was taken from this worker; what it did is not recorded
+    ├── StepsChanged            a job's kept steps are not those that its code calls now
     ├── ResultTimeout           the job is not finished yet
     └── JobFailed               the job ended without a result
         ├── JobCancelled        ... because somebody cancelled it
@@ -24,6 +29,8 @@
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def _readable(text: str, limit: int) -> str:
@@ -38,6 +45,21 @@ class UmbelError(Exception):
 
 class ConfigurationError(UmbelError, ValueError):
     """An option is wrong. The text names the field and what to write instead."""
+
+
+class IndexTaken(ConfigurationError):
+    """Another living worker has the index that this one asks for."""
+
+    def __init__(self, index: int, worker: str) -> None:
+        super().__init__(
+            f"index={index}: worker {worker} has it; stop that one (once it is dead, its lease"
+            " lapses by itself), give this one its name, or give another index"
+        )
+        self.index = index
+        self.worker = worker
+
+    def __reduce__(self) -> tuple[type[IndexTaken], tuple[int, str]]:
+        return IndexTaken, (self.index, self.worker)
 
 
 class BadArguments(UmbelError, TypeError):
@@ -66,6 +88,19 @@ class UnknownTask(UmbelError, LookupError):
     """No task of that name is registered here. Import its module, or ``app.include`` it."""
 
 
+class UnknownWorker(UmbelError, LookupError):
+    """No worker of that name has been here. ``living`` are the names of those that are."""
+
+    def __init__(self, name: str, living: Sequence[str]) -> None:
+        there = f"there is {', '.join(living)}" if living else "no worker lives"
+        super().__init__(f"no worker is called {name!r}; {there}")
+        self.name = name
+        self.living = tuple(living)
+
+    def __reduce__(self) -> tuple[type[UnknownWorker], tuple[str, tuple[str, ...]]]:
+        return UnknownWorker, (self.name, self.living)
+
+
 class UnknownJob(UmbelError, LookupError):
     """No job has this id. It was never published here, or its record has been pruned."""
 
@@ -84,6 +119,14 @@ class DuplicateJob(UmbelError):
 
 class NotAllowed(UmbelError):
     """The job's state does not permit the operation. The text says which states do."""
+
+
+class DeploymentUnderWay(UmbelError):
+    """Somebody else deploys. Wait until they have ended it, or take over with ``--force``."""
+
+
+class DeploymentLost(UmbelError):
+    """The deployment was ended or taken over by others, or has lapsed. Begin another one."""
 
 
 class SchemaError(UmbelError):
@@ -105,6 +148,11 @@ class BacklogFull(Unavailable):
 
 class LeaseLost(UmbelError):
     """The lease on a job has lapsed or was taken; its outcome will not be recorded."""
+
+
+class StepsChanged(UmbelError):
+    """A job goes on from the steps it has kept, but its code calls others now. Restore their order,
+    or let the job begin anew: ``umbel jobs retry ID --from-scratch``."""
 
 
 class ResultTimeout(UmbelError, TimeoutError):

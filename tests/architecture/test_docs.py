@@ -36,7 +36,7 @@ import click
 import pytest
 
 import umbel
-from umbel import Handle, Signature, Snooze, Task, Umbel, Unique, errors
+from umbel import Handle, Limit, Pool, Rate, Signature, Snooze, Task, Umbel, Unique, errors
 from umbel.cli.entry import cli
 from umbel.configuration import Settings
 from umbel.drivers.sqlite.database import Home
@@ -256,7 +256,7 @@ def commands(page: Path) -> Iterator[str]:
     for block in blocks(page):
         if block.language != "python":
             yield from re.findall(
-                r"(?:^\$ |[=\"]|/bin/)(?:\w+=\S+ )*(umbel [^|;&>#\"\n]*)", block.text, re.MULTILINE
+                r"(?:^\$ |[=\"]|/bin/)(?:\w+=\S+ )*(umbel [^|;&>#'\"\n]*)", block.text, re.MULTILINE
             )
     prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
     yield from re.findall(r"`(umbel [^`]*)`", prose)
@@ -292,6 +292,12 @@ def test_the_command_line_page_is_what_the_commands_say() -> None:
     script = module_at(DOCS / "write_cli_reference.py")
     page = script.page()
     assert read("reference/cli.md") == page, "run: python docs/write_cli_reference.py"
+
+
+def test_the_page_of_capabilities_is_what_the_adapters_say() -> None:
+    script = module_at(DOCS / "write_capabilities.py")
+    page = script.page()
+    assert read("reference/capabilities.md") == page, "run: python docs/write_capabilities.py"
 
 
 def module_at(path: Path) -> ModuleType:
@@ -388,7 +394,7 @@ def test_the_options_page_names_every_option(title: str, options: Any) -> None:
     assert sorted(named) == sorted({field.name for field in dataclasses.fields(options)} | extra)
 
 
-@pytest.mark.parametrize("policy", [Retry, Unique])
+@pytest.mark.parametrize("policy", [Retry, Unique, Limit, Rate, Pool])
 def test_the_options_page_names_every_part_of_a_policy(policy: type) -> None:
     named = rows(section(read("reference/options.md"), policy.__name__))
     parameters = set(inspect.signature(policy).parameters)
@@ -538,5 +544,5 @@ def test_the_adapter_page_names_every_topic_of_the_suites() -> None:
 
 
 def test_every_page_is_in_the_navigation() -> None:
-    told = re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    told = re.findall(r"[\w/.-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     assert sorted(told) == sorted(str(page.relative_to(DOCS)) for page in PAGES)

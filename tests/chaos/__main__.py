@@ -9,7 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from chaos.places import NotHere, Place, open_place
+from chaos.machines import NotHere
+from chaos.places import PLACES, Place, open_place
 from chaos.planted import PLANTS
 from chaos.running import Outcome, Plan, run
 
@@ -19,9 +20,8 @@ _SHOWN = 5
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
-    names = [options.only] if options.only else ["sqlite", "postgres"]
     worst = 0
-    for name in names:
+    for name in options.on:
         words = tuple(options.faults.split(",")) if options.faults else ()
         plan = Plan(options.seconds, seed, options.plant or "", words, _say)
         _say(f"{name}: {options.seconds:g} s of chaos, seed {seed}")
@@ -43,20 +43,35 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of faults, on each database")
+    parser.add_argument("--seconds", type=float, default=90.0, help="of faults, on each broker")
     parser.add_argument("--seed", type=int, help="which faults come when")
-    parser.add_argument("--only", choices=["sqlite", "postgres"])
+    parser.add_argument(
+        "--on",
+        "--only",
+        type=_names,
+        default=["sqlite", "postgres"],
+        metavar="BROKER,…",
+        help=f"of {', '.join(PLACES)}; sqlite and postgres unless told",
+    )
     parser.add_argument("--plant", choices=PLANTS, help="run workers with this bug")
     parser.add_argument("--faults", metavar="WORD,…", help="only those with such a word in them")
     parser.add_argument("--keep", metavar="DIR", help="keep diaries and logs there")
     return parser
 
 
-def _repeat(options: argparse.Namespace, database: str, seed: int) -> str:
-    command = f'make chaos ARGS="--only {database} --seconds {options.seconds:g} --seed {seed}'
-    for name in ("plant", "faults"):
-        value = getattr(options, name)
-        command += f" --{name} {value}" if value else ""
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in PLACES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(PLACES)}")
+    return names
+
+
+def _repeat(options: argparse.Namespace, name: str, seed: int) -> str:
+    command = f'make chaos BROKER={name} ARGS="--seconds {options.seconds:g} --seed {seed}'
+    for option in ("plant", "faults"):
+        value = getattr(options, option)
+        command += f" --{option} {value}" if value else ""
     return f'{command}"'
 
 

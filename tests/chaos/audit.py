@@ -54,6 +54,16 @@ _RULES = (
 
 _COLUMNS = "seq, at, what, job, owner, fence, state, note"
 
+_SEEN = """
+where seq not in (
+  select unnest(array[came.seq, went.seq])
+  from chaos.audit came join chaos.audit went using (job, tx)
+  where came.what = 'published' and went.what = 'left' and came.seq < went.seq
+    and went.state <> 'running'
+)
+"""
+"""Without jobs that came and went within one transaction: nobody has ever seen those."""
+
 
 def _sqlite_script() -> str:
     script = [
@@ -75,7 +85,7 @@ def _postgres_script() -> str:
     script = [
         "create schema chaos;",
         "create table chaos.audit (seq bigserial primary key, at float8, what text, job text,"
-        " owner text, fence bigint, state text, note text);",
+        " owner text, fence bigint, state text, note text, tx bigint default txid_current());",
         "create table chaos.business (id uuid primary key);",
     ]
     for number, (table, event, when, what, *values) in enumerate(_RULES):
@@ -97,6 +107,7 @@ class Audit:
         self._url = url
         self._path = url.removeprefix("sqlite:///") if url.startswith("sqlite") else ""
         self._here = "" if self._path else "chaos."
+        self._seen = "" if self._path else _SEEN
 
     def put_up(self) -> None:
         """Create the triggers; the schema is there already."""
@@ -108,7 +119,7 @@ class Audit:
                 connection.execute(_postgres_script().encode())
 
     def entries(self) -> list[Entry]:
-        rows = self._rows(f"select {_COLUMNS} from {self._here}audit order by seq")
+        rows = self._rows(f"select {_COLUMNS} from {self._here}audit {self._seen} order by seq")
         return [Entry(*row) for row in rows]
 
     def business(self) -> set[str]:

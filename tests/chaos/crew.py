@@ -45,7 +45,7 @@ class Crew:
         self,
         folder: Path,
         diary: Diary,
-        urls: list[str],
+        places: list[dict[str, str]],
         *,
         one_clock: bool,
         plant: str,
@@ -56,9 +56,9 @@ class Crew:
         self.workers = [Member(f"worker-{index}") for index in range(4)]
         self.publishers = [Member(f"publisher-{index}", publishes=True) for index in range(3)]
         self._diary = diary
-        self._urls = urls
+        self._places = places
         self.one_clock = one_clock
-        """Whether all run on one machine: then its clock is wrong for all of them."""
+        """Whether one clock is wrong for all of them, as on one machine."""
         self._plant = plant
         self._poison = poison
         self._seed = seed
@@ -151,10 +151,10 @@ class Crew:
     def _environment(self, member: Member) -> dict[str, str]:
         release = "new" if member.publishes else member.release
         path = [HERE / release, HERE / "clock", HERE.parent]
-        which = int(member.name[-1]) % len(self._urls) if member.publishes else 0
+        which = int(member.name[-1]) % len(self._places) if member.publishes else 0
         environment = {
             **os.environ,
-            "UMBEL_URL": self._urls[which],
+            **self._places[which],
             "UMBEL_BACKLOG": "none",  # what is in memory dies with its process, as it may
             "PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")]),
             "CHAOS_DIARY": str(self.folder / "diaries"),

@@ -8,16 +8,28 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
 
 from desk import Desk
 
+from chaos.carriers import LANES
 from chaos.crew import LEASE, Crew, Member
-from chaos.diary import Diary, read
-from chaos.places import Place
+from chaos.diary import Diary
+from chaos.machines import Program
+from chaos.noted import all_noted, published
+from chaos.places import Place, Station
+from chaos.proxy import Mood
+from umbel.brokers.transport import Lane
 from umbel.errors import Unavailable, UnknownJob
 
 Later = Callable[[], None]
+Known = dict[str, tuple[float, Callable[[], bool]]]
+
+_DELETED = "queue deleted"
+_NOTED = 3.0
+"""Seconds after which whoever published has noted it in the books, or was told of an error."""
+_REST = 10.0
+"""Seconds without a fault of the store in which the books become whole."""
 
 
 class Deck:
@@ -43,7 +55,9 @@ class Deck:
         self._pick = random.Random(seed)
         self._later: list[tuple[float, int, Later]] = []
         self._order = itertools.count()
-        self._full = False
+        self._full = self._over = False
+        self._hurt = self._spared = 0.0
+        """Until when the store has a fault, and until when it is to have none."""
         self._faults = {
             name: fault
             for name, fault in self._known().items()
@@ -51,9 +65,10 @@ class Deck:
         }
         self._first = list(self._faults)
         self._pick.shuffle(self._first)
+        self._turns = Counter(self._first)
 
-    def _known(self) -> dict[str, tuple[float, Callable[[], bool]]]:
-        known: dict[str, tuple[float, Callable[[], bool]]] = {
+    def _known(self) -> Known:
+        known: Known = {
             "worker killed": (6, self._kill),
             "worker frozen": (5, self._freeze),
             "worker stopped and started": (3, self._stop),
@@ -65,32 +80,57 @@ class Deck:
         }
         if self._place.disk is not None:
             known["disk full"] = (1.5, self._fill_disk)
-        if self._place.server is not None:
-            known["server restarted, fast"] = (1, lambda: self._restart("fast"))
-            known["server restarted, immediate"] = (1, lambda: self._restart("immediate"))
-            known["line slow"] = (1.5, lambda: self._line("slow"))
-            known["line cut"] = (2, self._cut)
-            known["line dead"] = (1.5, lambda: self._line("dead"))
+        for station in self._place.stations:
+            known |= self._known_of(station)
+        if len(self._place.stations) > 1:
+            known["both lines dead"] = (1.5, self._lose_both)
+        if self._place.carrier is not None:
+            known[_DELETED] = (1.5, self._plan_deletion)
+        return known
+
+    def _known_of(self, station: Station) -> Known:
+        """What may happen to a server and its line."""
+        often = 2 / len(station.machine.ways)
+        known: Known = {
+            f"{station.what} restarted, {way}": (often, partial(self._restart, station, way))
+            for way in station.machine.ways
+        }
+        if isinstance(station.machine, Program):
+            known[f"{station.what} frozen"] = (1, partial(self._freeze_server, station))
+        known[f"{station.line} slow"] = (1.5, partial(self._line, station, "slow"))
+        known[f"{station.line} cut"] = (2, partial(self._cut, station))
+        known[f"{station.line} dead"] = (1.5, partial(self._line, station, "dead"))
         return known
 
     def strike(self) -> None:
-        """One fault: first each kind once, in some order, then by weight."""
+        """One fault: first each kind once, in some order, then by weight.
+
+        One that cannot happen in its first turn has a second.
+        """
         if self._first:
             name = self._first.pop()
         else:
             weights = [weight for weight, _ in self._faults.values()]
             name = self._pick.choices([*self._faults], weights)[0]
         if self._faults[name][1]():
-            self.done[name] += 1
-            self._diary.write("fault", note=name)
+            self._happened(name)
+        elif self._turns[name]:
+            self._turns[name] -= 1
+            self._first.insert(0, name)
+
+    def _happened(self, name: str) -> None:
+        self.done[name] += 1
+        self._diary.write("fault", note=name)
 
     def undo(self, *, all_of_it: bool = False) -> None:
-        """Undo what has lasted long enough."""
+        """Undo what has lasted long enough; after all of it nothing more is planned."""
+        self._over = all_of_it
         while self._later and (all_of_it or self._later[0][0] <= time.monotonic()):
             heapq.heappop(self._later)[2]()
 
     def _after(self, seconds: float, act: Later) -> None:
-        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._order), act))
+        if not self._over:
+            heapq.heappush(self._later, (time.monotonic() + seconds, next(self._order), act))
 
     # --- processes ---------------------------------------------------------------------------
 
@@ -152,6 +192,8 @@ class Deck:
         scope, name = self._pick.choice(
             [("all", ""), ("queue", "default"), ("task", "chaos.work.coroutine")]
         )
+        if self._store_is_away():
+            return False
         try:
             epoch = self._desk.ask(lambda o: o.pause(scope, name, "chaos"))  # type: ignore[arg-type]
         except Unavailable:
@@ -160,6 +202,9 @@ class Deck:
         return True
 
     def _resume(self, epoch: int, scope: str, name: str) -> None:
+        if self._store_is_away():
+            self._after(0.5, lambda: self._resume(epoch, scope, name))
+            return
         try:
             done, alive = self._desk.ask(lambda o: o.confirmed(epoch, 0))
             self._diary.write("pause confirmed", note=f"{done}/{alive}")
@@ -168,8 +213,10 @@ class Deck:
             self._after(0.5, lambda: self._resume(epoch, scope, name))
 
     def _cancel(self) -> bool:
-        published = _last_published(self._crew.folder / "diaries")
-        wanted = self._pick.sample(published, min(3, len(published)))
+        if self._store_is_away():
+            return False
+        lately = [line.job for line in published(self._crew.folder / "diaries")[-60:]]
+        wanted = self._pick.sample(lately, min(3, len(lately)))
         for job in wanted:
             try:
                 states = self._desk.ask(lambda o, job=job: o.cancel([job], "chaos"))  # type: ignore[misc]
@@ -181,43 +228,97 @@ class Deck:
             self._diary.write(what, job=job)
         return bool(wanted)
 
+    def _store_is_away(self) -> bool:
+        """Operators would only wait for it, and with them the end of other faults."""
+        return self._place.store is not None and self._place.store.machine.away
+
     # --- disk, server, line ------------------------------------------------------------------
 
     def _fill_disk(self) -> bool:
         disk, pids = self._place.disk, self._crew.pids()
-        if disk is None or self._full:
+        lasts = self._pick.uniform(1.0, 2.5)
+        if disk is None or self._full or not self._may_hurt(self._place.store, lasts):
             return False
         disk.fill(pids)
         self._full = True
-        self._after(self._pick.uniform(1.0, 2.5), lambda: self._free_disk(pids))
+        self._after(lasts, lambda: self._free_disk(pids))
         return True
 
     def _free_disk(self, pids: list[int]) -> None:
         if self._place.disk is not None:
             self._place.disk.free(pids)
         self._full = False
-        self._place.get_up()  # a server that could not write may have given up
+        if self._place.store is not None:  # one that could not write may have given up
+            self._place.store.get_up()
 
-    def _restart(self, mode: str) -> bool:
-        if self._place.server is None or self._full:
+    def _restart(self, station: Station, way: str) -> bool:
+        server = station.machine
+        if self._full or not self._may_hurt(station) or server.away:
             return False
-        self._place.server.stop(mode)
-        time.sleep(self._pick.uniform(0, 1.0))
-        self._place.server.start()
+        server.stop(way)
+        pause = self._pick.uniform(0, 1.0)
+        if isinstance(server, Program):
+            self._after(pause, server.launch)
+        else:
+            time.sleep(pause)
+            server.start()
         return True
 
-    def _line(self, mood: str) -> bool:
-        proxy = self._place.proxy
-        if proxy is None:
+    def _freeze_server(self, station: Station) -> bool:
+        server = station.machine
+        if not isinstance(server, Program) or server.away:
             return False
-        proxy.be(mood)  # type: ignore[arg-type]
-        self._after(self._pick.uniform(1.0, LEASE * 1.3), lambda: proxy.be("fine"))
+        server.freeze()
+        self._after(self._pick.uniform(1.0, LEASE * 1.3), server.wake)
         return True
 
-    def _cut(self) -> bool:
-        return self._place.proxy is not None and self._place.proxy.cut() > 0
+    def _line(self, station: Station, mood: Mood) -> bool:
+        lasts = self._pick.uniform(1.0, LEASE * 1.3)
+        if not self._may_hurt(station, lasts):
+            return False
+        station.proxy.be(mood)
+        self._after(lasts, lambda: station.proxy.be("fine"))
+        return True
 
+    def _cut(self, station: Station) -> bool:
+        return self._may_hurt(station) and station.proxy.cut() > 0
 
-def _last_published(folder: Path) -> list[str]:
-    lines = read(folder, "publisher-*.diary")[-120:]
-    return [line.job for line in lines if line.what in ("published", "committed")]
+    def _lose_both(self) -> bool:
+        """Neither answers."""
+        broker, store = self._place.stations
+        return self._line(store, "dead") and self._line(broker, "dead")
+
+    # --- queues ------------------------------------------------------------------------------
+
+    def _plan_deletion(self) -> bool:
+        """An operator deletes a queue of the broker. The books know what was in it.
+
+        They do, unless they were out of reach when that was published: then the broker alone has
+        it, and who deletes it there has deleted the job. So this comes when the books are whole.
+        """
+        if time.monotonic() >= self._spared:
+            self._spared = time.monotonic() + _REST
+            self._delete_queue(self._pick.sample(LANES, len(LANES)))
+        return False  # not yet
+
+    def _delete_queue(self, lanes: Sequence[Lane]) -> None:
+        """The first of these that there is; later, if the books are not whole yet."""
+        carrier, now = self._place.carrier, time.monotonic()
+        if carrier is None or now >= self._spared:
+            return
+        away = any(station.machine.away for station in self._place.stations)
+        diaries = self._crew.folder / "diaries"
+        if away or now < self._hurt + _NOTED or not all_noted(diaries, self._place.url):
+            self._after(0.3, partial(self._delete_queue, lanes))
+        elif any(map(carrier.delete, lanes)):
+            self._spared = time.monotonic() + _NOTED
+            self._happened(_DELETED)
+
+    def _may_hurt(self, station: Station | None, lasts: float = 0.0) -> bool:
+        """Whether a fault may come now. If so it is noted: the books are not whole meanwhile."""
+        now = time.monotonic()
+        if station is not self._place.store or station is None:
+            return True
+        if now >= self._spared:
+            self._hurt = max(self._hurt, now + lasts)
+        return now >= self._spared

@@ -7,9 +7,12 @@ from collections.abc import Callable
 
 from desk import Desk
 
+from chaos.append_log import AppendLog
 from chaos.audit import Audit
 from chaos.crew import LEASE, Crew
 from chaos.diary import Diary
+from chaos.noted import all_noted
+from chaos.places import Place
 from umbel import State
 from umbel.errors import Unavailable
 from umbel.stores import JobFilter
@@ -23,8 +26,11 @@ _PATIENCE = 15.0
 class Peace:
     """Lets the crew work to the end, with the new release everywhere."""
 
-    def __init__(self, crew: Crew, desk: Desk, audit: Audit, diary: Diary) -> None:
+    def __init__(
+        self, crew: Crew, place: Place, desk: Desk, audit: Audit | AppendLog, diary: Diary
+    ) -> None:
         self._crew = crew
+        self._place = place
         self._desk = desk
         self._audit = audit
         self._diary = diary
@@ -43,11 +49,29 @@ class Peace:
         if not self._nothing_left():
             return False
         self._replay()
-        if not self._nothing_left():
+        return self._emptied()
+
+    def _emptied(self) -> bool:
+        """Whether nothing is left anywhere when all workers have gone."""
+        crew = self._crew
+        while self._nothing_left():
+            for worker in crew.workers:
+                crew.stop(worker)
+            if not _until(self._all_gone, time.monotonic() + 20 + LEASE):
+                return False
+            if self._nothing_waits():
+                return True
+            # A message that nobody had noted came while they were leaving.
+            for worker in crew.workers:
+                crew.start(worker)
+        return False
+
+    def _nothing_waits(self) -> bool:
+        """Nothing lives in the books, and nothing is on its way to them."""
+        if self._desk.live():
             return False
-        for worker in crew.workers:
-            crew.stop(worker)
-        return _until(self._all_gone, time.monotonic() + 20 + LEASE)
+        place = self._place
+        return place.carrier is None or all_noted(self._crew.folder / "diaries", place.url)
 
     def _stop_publishers(self) -> None:
         crew, publishers = self._crew, self._crew.publishers
@@ -67,7 +91,7 @@ class Peace:
         try:
             for pause in self._desk.ask(lambda o: o.pauses()):
                 self._desk.ask(lambda o, p=pause: o.resume(p.scope, p.name))  # type: ignore[misc]
-            if self._desk.live() == 0:
+            if self._nothing_waits():
                 return True
             if time.monotonic() - self._began > _PATIENCE:
                 # Suspects of a worker's death come back minutes apart. When nothing else is to be

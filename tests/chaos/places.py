@@ -1,18 +1,23 @@
-"""Where a chaos run keeps its data: on a small disk, in SQLite or in a PostgreSQL of its own."""
+"""Where a chaos run keeps its data, and what may happen to that: a file, a server, or two."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from servers import PrivatePostgres, _binaries
+from desk import Desk
 
+from chaos.append_log import AppendLog
+from chaos.audit import Audit
+from chaos.carriers import Carrier, NatsStreams, RabbitQueues
 from chaos.disk import Disk, Quota, SmallDisk
+from chaos.machines import HOST, Machine, Nats, NotHere, Postgres, Program, Rabbit, Redis
 from chaos.proxy import Proxy
 from umbel import Umbel
 
@@ -23,72 +28,154 @@ shared_buffers = 32MB
 min_wal_size = 32MB
 max_wal_size = 64MB
 """
+_NO_DISK = "not tried: a full disk (no small file system can be mounted)"
 
 
-class NotHere(Exception):
-    """This database cannot be run on this machine; the text says why."""
+class Station:
+    """A server of the run's own, and the line to it."""
+
+    def __init__(self, what: str, machine: Machine, seed: int) -> None:
+        self.what = what
+        """What it is to the run: the server, the broker or the store."""
+        self.machine = machine
+        self.proxy = Proxy(machine.port, seed)
+
+    @property
+    def line(self) -> str:
+        return "line" if self.what == "server" else f"{self.what}'s line"
+
+    def through(self, url: str) -> str:
+        """The same address by way of the line."""
+        return url.replace(f"{HOST}:{self.machine.port}", f"{HOST}:{self.proxy.port}")
+
+    def get_up(self) -> None:
+        """Be there again, whatever has happened."""
+        self.proxy.be("fine")
+        self.machine.start()
+
+    def close(self) -> None:
+        self.proxy.close()
+        with suppress(RuntimeError):  # it may be down already
+            self.machine.stop(self.machine.ways[-1])
 
 
 class Place:
     """A SQLite file. It has no server to restart and no line to cut."""
 
     name = "sqlite"
+    one_clock = True
+    """Whether workers' own clocks say what is due: then all of them are wrong by the same."""
 
     def __init__(self, url: str, disk: Disk | None) -> None:
         self.url = url
         self.disk = disk
-        self.server: PrivatePostgres | None = None
-        self.proxy: Proxy | None = None
+        self.stations: list[Station] = []
+        self.carrier: Carrier | None = None
 
     @property
-    def urls(self) -> list[str]:
-        """Where workers and publishers connect to."""
-        return [self.url]
+    def environments(self) -> list[dict[str, str]]:
+        """How workers are told where everything is, and publishers, some of which know a
+        shorter way."""
+        return [{"UMBEL_URL": self.url}]
 
     @property
     def without(self) -> str:
         """What cannot be tried here, in one line."""
         return ""
 
+    @property
+    def store(self) -> Station | None:
+        """What keeps the records, and is on the disk that fills up."""
+        return self.stations[-1] if self.stations else None
+
+    def audit(self) -> Audit | AppendLog:
+        return Audit(self.url)
+
+    def desk(self) -> Desk:
+        return Desk(self.url)
+
     def get_up(self) -> None:
         """Be there again, whatever has happened."""
+        for station in self.stations:
+            station.get_up()
 
 
 class PostgresPlace(Place):
     """A server of the run's own, reached through a proxy by all workers."""
 
     name = "postgres"
+    one_clock = False
 
-    def __init__(self, server: PrivatePostgres, disk: Disk | None, seed: int) -> None:
+    def __init__(self, server: Postgres, disk: Disk | None, seed: int) -> None:
         super().__init__(server.url, disk)
-        self.server: PrivatePostgres = server
-        self.proxy: Proxy = Proxy(server.port, seed)
+        self.stations = [Station("server", server, seed)]
 
     @property
-    def urls(self) -> list[str]:
-        return [self.url.replace(f":{self.server.port}/", f":{self.proxy.port}/"), self.url]
+    def environments(self) -> list[dict[str, str]]:
+        near = {"UMBEL_URL": self.url}
+        return [{"UMBEL_URL": self.stations[0].through(self.url)}, near]
 
     @property
     def without(self) -> str:
-        return "" if self.disk else "not tried: a full disk (no small file system can be mounted)"
+        return "" if self.disk else _NO_DISK
 
-    def get_up(self) -> None:
-        self.proxy.be("fine")
-        try:
-            self.server._run("pg_ctl", "-D", str(self.server.folder / "data"), "status")
-        except RuntimeError:
-            self.server.start()
+
+class RedisPlace(PostgresPlace):
+    """The same with a Redis. What is due there is said by whoever asks, not by the server."""
+
+    name = "redis"
+    one_clock = True
+
+    def __init__(self, server: Redis, disk: Disk | None, seed: int) -> None:
+        Place.__init__(self, server.url, disk)
+        self.stations = [Station("server", server, seed)]
+        self._log = server.log
+
+    def audit(self) -> AppendLog:
+        return AppendLog(self.url, self._log)
+
+
+class PairPlace(Place):
+    """A broker that only carries, and a PostgreSQL that keeps the books. Both have faults."""
+
+    one_clock = False
+
+    def __init__(
+        self, name: str, broker: tuple[str, Machine], store: Postgres, disk: Disk | None, seed: int
+    ) -> None:
+        super().__init__(store.url, disk)
+        self.name = name
+        self.broker, machine = broker
+        self.stations = [Station("broker", machine, seed + 1), Station("store", store, seed)]
+
+    @property
+    def environments(self) -> list[dict[str, str]]:
+        broker, store = self.stations
+        return [
+            {"UMBEL_URL": broker.through(self.broker), "UMBEL_STORE": store.through(self.url)},
+            {"UMBEL_URL": self.broker, "UMBEL_STORE": self.url},
+        ]
+
+    @property
+    def without(self) -> str:
+        return "" if self.disk else _NO_DISK
+
+    def desk(self) -> Desk:
+        desk = Desk(self.url)
+        how = {"namespace": "scenario", "deadline": 20.0, "backlog": "none"}
+        desk.app = Umbel(self.broker, store=self.url, **how)  # type: ignore[arg-type]
+        return desk
 
 
 @contextmanager
 def open_place(name: str, seed: int) -> Iterator[Place]:
-    """A database with its schema, for the time of the block. Raises NotHere."""
-    with _sqlite() if name == "sqlite" else _postgres(seed) as place:
+    """A place with its schema, for the time of the block. Raises NotHere."""
+    with PLACES[name](seed) as place:
         yield place
 
 
 @contextmanager
-def _sqlite() -> Iterator[Place]:
+def _sqlite(seed: int) -> Iterator[Place]:
     disk = _small_disk() or Quota()
     place = Place(f"sqlite:///{disk.folder}/umbel.db", disk)
     try:
@@ -100,29 +187,106 @@ def _sqlite() -> Iterator[Place]:
 
 @contextmanager
 def _postgres(seed: int) -> Iterator[Place]:
-    binaries = _binaries()
-    if binaries is None:
-        raise NotHere("not run: no PostgreSQL server programs are installed here")
-    disk = _small_disk()
-    folder = disk.folder if disk else Path(tempfile.mkdtemp(prefix="umbel-pg-"))
-    if os.geteuid() == 0:
-        shutil.chown(folder, "postgres", "postgres")
-    server = PrivatePostgres(folder, binaries)
-    with (folder / "data" / "postgresql.conf").open("a") as conf:
-        conf.write(_SMALL)
-    server.start()
-    place = PostgresPlace(server, disk, seed)
-    try:
-        asyncio.run(Umbel(place.url).site.migrate())
+    with ExitStack() as stack:
+        server, disk = _started_postgres(stack)
+        place = PostgresPlace(server, disk, seed)
+        stack.callback(place.stations[0].close)
         yield place
-    finally:
-        place.proxy.close()
-        with suppress(RuntimeError):
-            server.stop("immediate")
-        if disk:
-            disk.remove()
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _redis(seed: int) -> Iterator[Place]:
+    _adapter("umbel.brokers.redis")
+    with ExitStack() as stack:
+        disk = _small_disk()
+        server = Redis(_folder(stack, disk))
+        place = RedisPlace(server, disk, seed)
+        stack.callback(place.stations[0].close)
+        server.start()
+        yield place
+
+
+@contextmanager
+def _rabbitmq(seed: int) -> Iterator[Place]:
+    queue_name = _adapter("umbel.brokers.rabbitmq.names").queue_name
+    with ExitStack() as stack:
+        node = Rabbit(_readable_folder(stack))
+        url = f"amqp://guest:guest@{HOST}:{node.port}/?connect_timeout=2&heartbeat=3"
+        place = _pair(stack, "rabbitmq", url, node, seed)
+        place.carrier = RabbitQueues(node.port, queue_name)
+        yield place
+
+
+@contextmanager
+def _nats(seed: int) -> Iterator[Place]:
+    _adapter("umbel.brokers.nats")
+    with ExitStack() as stack:
+        server = Nats(_folder(stack, None))
+        place = _pair(stack, "nats", server.url, server, seed)
+        place.carrier = NatsStreams(server.url)
+        yield place
+
+
+@contextmanager
+def _amqp(seed: int) -> Iterator[Place]:
+    queue_name = _adapter("umbel.brokers.amqp.names").queue_name
+    with ExitStack() as stack:
+        node = Rabbit(_readable_folder(stack), "rabbitmq_amqp1_0")
+        url = f"amqp1://guest:guest@{HOST}:{node.port}?connect_timeout=2"
+        place = _pair(stack, "amqp", url, node, seed)
+        place.carrier = RabbitQueues(node.port, queue_name)
+        yield place
+
+
+PLACES: dict[str, Callable[[int], AbstractContextManager[Place]]] = {
+    "sqlite": _sqlite,
+    "postgres": _postgres,
+    "redis": _redis,
+    "rabbitmq": _rabbitmq,
+    "nats": _nats,
+    "amqp": _amqp,
+}
+
+
+def _adapter(name: str) -> Any:
+    """A module that needs a server's library. Raises NotHere."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise NotHere(f"not run: {error}") from None
+
+
+def _pair(stack: ExitStack, name: str, url: str, machine: Program, seed: int) -> PairPlace:
+    store, disk = _started_postgres(stack)
+    place = PairPlace(name, (url, machine), store, disk, seed)
+    for station in place.stations:
+        stack.callback(station.close)
+    machine.start()
+    return place
+
+
+def _started_postgres(stack: ExitStack) -> tuple[Postgres, Disk | None]:
+    disk = _small_disk()
+    server = Postgres(_folder(stack, disk), _SMALL)
+    server.start()
+    asyncio.run(Umbel(server.url).site.migrate())
+    return server, disk
+
+
+def _folder(stack: ExitStack, disk: Disk | None) -> Path:
+    if disk is not None:
+        stack.callback(disk.remove)
+        return disk.folder
+    folder = Path(tempfile.mkdtemp(prefix="umbel-chaos-server-"))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _readable_folder(stack: ExitStack) -> Path:
+    """One that the server's user may enter."""
+    folder = _folder(stack, None)
+    folder.chmod(0o755)
+    return folder
 
 
 def _small_disk() -> SmallDisk | None:

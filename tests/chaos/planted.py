@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from umbel.brokers import SplitBroker
 from umbel.drivers import queries
 from umbel.messages import Lease, Settlement, Succeeded
 from umbel.router import Router
 
 PLANTS = ("fence", "record", "pause")
 
+_LUA = {
+    "fence": (r"if tonumber\(.*\) ~= fence then return false end", ""),
+    "pause": (r"redis\.call\('HKEYS', root \.\. ':pauses'\)", "{}"),
+}
+"""The same in the language of Redis: what to replace, and by what."""
+
 
 def plant(name: str) -> None:
     """Spoil this process. The adapters must not have been loaded yet."""
-    {"fence": _no_fence, "record": _lost_records, "pause": _no_pause}[name]()
+    if os.environ.get("UMBEL_URL", "").startswith("redis") and name in _LUA:
+        _spoil_scripts(*_LUA[name])
+    else:
+        {"fence": _no_fence, "record": _lost_records, "pause": _no_pause}[name]()
 
 
 def _no_fence() -> None:
@@ -28,12 +41,13 @@ def _no_fence() -> None:
 
 def _no_pause() -> None:
     """Claims do not look whether anything is paused."""
-    _spoil(("claim", "pauses"), r"(pause( p)?\s+where)", r"\1 1 = 0 and")
+    _spoil(("claim", "pauses", "take"), r"(pause( p)?\s+where)", r"\1 1 = 0 and")
 
 
 def _lost_records() -> None:
     """One success in eight is acknowledged, but leaves no record."""
     plain = Router.settle
+    SplitBroker.settle = lambda self, settlements: self._ledger.settle(settlements)  # type: ignore[method-assign]
 
     async def settle(self: Router, settlements: Sequence[Settlement]) -> list[Lease]:
         return await plain(self, [_forget_some(settlement) for settlement in settlements])
@@ -66,10 +80,28 @@ def _spoil(names: Sequence[str], pattern: str, by: str) -> None:
         _use(module, load)
 
 
+def _spoil_scripts(pattern: str, by: str) -> None:
+    """Change the text of Redis' scripts."""
+    from umbel.drivers.redis import scripts as room
+
+    module = sys.modules[room.__module__]
+    plain: Callable[[str], object] = vars(module)["_script"]
+    changes = 0
+
+    def spoilt(text: str) -> object:
+        nonlocal changes
+        text, many = re.subn(pattern, by, text)
+        changes += many
+        return plain(text)
+
+    vars(module)["_script"] = spoilt
+    importlib.import_module("umbel.brokers.redis.broker")
+    if not changes:
+        raise RuntimeError(f"nothing to spoil: {pattern} is in none of Redis' scripts")
+
+
 def _use(module: str, load: Callable[[str, str], dict[str, str]]) -> None:
     """Modules that have it by name already."""
-    import importlib
-
     loaded = importlib.import_module(module)
     if hasattr(loaded, "load"):
         loaded.load = load  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ class Proxy:
         return self._call(self._cut())
 
     def close(self) -> None:
-        self._call(self._cut())
+        self._call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
 
@@ -68,6 +68,14 @@ class Proxy:
         for line in lines:
             line.reset()
         return len(lines)
+
+    async def _end(self) -> int:
+        await self._cut()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        return len(others)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = _Line(writer)

@@ -27,7 +27,8 @@ from chaos.diary import Diary
 from umbel import Signature, Unique
 from umbel.errors import DuplicateJob, UmbelError, Unavailable
 
-URL = os.environ["UMBEL_URL"]
+STORE = os.environ.get("UMBEL_STORE") or os.environ["UMBEL_URL"]
+TRANSACTIONAL = not STORE.startswith("redis")
 diary = Diary(Path(os.environ["CHAOS_DIARY"]), "publisher-")
 
 Draw = tuple[str, Signature[Any]]
@@ -81,7 +82,7 @@ KINDS: list[tuple[str, Make, float]] = [
 def publish(pick: random.Random, *, poison: bool = False) -> None:
     job = str(uuid.UUID(int=pick.getrandbits(128), version=4))
     kind, call = draw(pick, job, poison)
-    within = pick.random() < 0.25
+    within = pick.random() < 0.25 and TRANSACTIONAL
     began = time.time()
     expires, delay = call.options.expires, call.options.delay
     diary.write(
@@ -141,10 +142,10 @@ def _chosen(call: Signature[Any]) -> dict[str, Any]:
 
 
 def _connect() -> Any:
-    if URL.startswith("sqlite"):
-        return sqlite3.connect(URL.removeprefix("sqlite:///"), timeout=5)
+    if STORE.startswith("sqlite"):
+        return sqlite3.connect(STORE.removeprefix("sqlite:///"), timeout=5)
     return psycopg.connect(
-        URL, connect_timeout=3, options="-c idle_in_transaction_session_timeout=5s"
+        STORE, connect_timeout=3, options="-c idle_in_transaction_session_timeout=5s"
     )
 
 

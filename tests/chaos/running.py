@@ -1,4 +1,4 @@
-"""One chaos run on one database: work and faults for a while, then peace, then the check."""
+"""One chaos run in one place: work and faults for a while, then peace, then the check."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import msgspec
 from desk import Desk
 from processes import until
 
-from chaos.audit import Audit
 from chaos.crew import Crew
 from chaos.diary import Diary, read
 from chaos.faults import Deck
@@ -52,15 +51,15 @@ class Plan:
 def run(place: Place, folder: Path, plan: Plan) -> Outcome:
     """Chaos, peace, check."""
     (folder / "diaries").mkdir()
-    audit = Audit(place.url)
+    audit = place.audit()
     audit.put_up()
     diary = Diary(folder / "diaries", "chaos-")
-    desk = Desk(place.url)
+    desk = place.desk()
     crew = Crew(
         folder,
         diary,
-        place.urls,
-        one_clock=place.server is None,
+        place.environments,
+        one_clock=place.one_clock,
         plant=plan.plant,
         poison=plan.seconds >= 60,
         seed=plan.seed,
@@ -72,7 +71,7 @@ def run(place: Place, folder: Path, plan: Plan) -> Outcome:
         began = time.monotonic()
         deck.undo(all_of_it=True)
         place.get_up()
-        drained = Peace(crew, desk, audit, diary).kept(ahead=deck.ahead)
+        drained = Peace(crew, place, desk, audit, diary).kept(ahead=deck.ahead)
         took = time.monotonic() - began if drained else None
         records = desk.records()
     finally:

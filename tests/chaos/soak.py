@@ -22,7 +22,8 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import psycopg
 
-from chaos.places import NotHere, Place, open_place
+from chaos.machines import NotHere
+from chaos.places import Place, open_place
 from chaos.slopes import Bound, Point, Verdict, drawing, judge, spark
 
 HERE = Path(__file__).parent

@@ -12,11 +12,22 @@ from chaos import soak
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
 
 
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize(
+    ("broker", "seconds", "seed"),
+    [
+        ("sqlite", "18", "7"),
+        ("postgres", "18", "7"),
+        # So short that the seed has to bring what happens to servers first.
+        ("redis", "8", "6942"),
+        ("rabbitmq", "6", "1903"),
+        ("nats", "6", "1903"),
+        ("amqp", "6", "1903"),
+    ],
+)
 def test_no_promise_is_broken_under_faults(
-    database: str, capsys: pytest.CaptureFixture[str]
+    broker: str, seconds: str, seed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed = chaos.main(["--only", database, "--seconds", "18", "--seed", "7"])
+    failed = chaos.main(["--on", broker, "--seconds", seconds, "--seed", seed])
     said = capsys.readouterr().out
     if "not run:" in said:
         pytest.skip(said.splitlines()[-1].strip())
@@ -36,7 +47,7 @@ def test_no_promise_is_broken_under_faults(
 def test_a_planted_bug_is_found(
     plant: str, faults: str, seconds: str, rule: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = ["--only", "sqlite", "--seed", "3", "--seconds", seconds, "--faults", faults]
+    run = ["--on", "sqlite", "--seed", "3", "--seconds", seconds, "--faults", faults]
     failed = chaos.main([*run, "--plant", plant])
     said = capsys.readouterr().out
     assert failed, said

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
+from chaos.carriers import NatsStreams, RabbitQueues
 from umbel import Umbel, WorkerOptions
+from umbel.brokers import Lane, Transport
+from umbel.brokers.transport import Lost
+from umbel.errors import Unavailable
+from umbel.messages import JSON, Body, Envelope, fresh_id
 
 
 def test_a_worker_that_cannot_say_goodbye_stops_all_the_same(tmp_path: Path) -> None:
@@ -23,3 +31,57 @@ def test_a_worker_that_cannot_say_goodbye_stops_all_the_same(tmp_path: Path) -> 
             await running
 
     asyncio.run(stop_while_the_file_is_locked())
+
+
+PORTS = {"nats": 4222, "rabbitmq": 5672}
+
+
+def opened(broker: str, namespace: str, lost: Lost) -> Transport:
+    if broker == "nats":
+        from umbel.brokers.nats import NatsTransport
+        from umbel.drivers.nats import Home
+
+        return NatsTransport(Home("nats://127.0.0.1:4222"), namespace=namespace, lost=lost)
+    from umbel.brokers.rabbitmq import RabbitTransport
+    from umbel.drivers.rabbitmq import Home as RabbitHome
+
+    home = RabbitHome("amqp://guest:guest@127.0.0.1:5672/")
+    return RabbitTransport(home, namespace=namespace, lost=lost)
+
+
+def deleted(broker: str, namespace: str, lane: Lane) -> bool:
+    """Whether there was such a queue on the server."""
+    if broker == "nats":
+        return NatsStreams("nats://127.0.0.1:4222", namespace).delete(lane)
+    from umbel.brokers.rabbitmq.names import queue_name
+
+    return RabbitQueues(5672, queue_name, namespace).delete(lane)
+
+
+@pytest.mark.parametrize("broker", ["nats", "rabbitmq"])
+def test_a_queue_is_not_made_before_the_books_know_that_it_was_missing(broker: str) -> None:
+    """Else nobody would recall what was sent there, if whoever made it dies at once."""
+    try:
+        socket.create_connection(("127.0.0.1", PORTS[broker]), 2).close()
+    except OSError as error:
+        pytest.skip(f"not run: {broker} does not answer ({error})")
+    namespace, lane = f"test-found-{fresh_id()[-12:]}", Lane("default", "io")
+    job = Envelope(id=fresh_id(), subject="t", body=Body(JSON, b"{}"), kind="io")
+
+    async def books_are_away(lane: Lane) -> None:
+        raise Unavailable("no books")
+
+    async def sent(lost: Lost) -> None:
+        transport = opened(broker, namespace, lost)
+        try:
+            await transport.send([job])
+        finally:
+            await transport.close()
+
+    with pytest.raises(Unavailable, match="no books"):
+        asyncio.run(sent(books_are_away))
+    assert not deleted(broker, namespace, lane)
+    told: list[Lane] = []
+    asyncio.run(sent(told.append))
+    assert told == [lane]
+    assert deleted(broker, namespace, lane)

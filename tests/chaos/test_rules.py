@@ -169,6 +169,15 @@ def test_an_outcome_under_an_old_fence_is_found() -> None:
     assert found(rule, runs[:3], TAKEN, [record(result=b"2")], fence=2) != []
 
 
+def test_only_a_job_that_is_not_to_be_remembered_may_have_a_record_without_its_result() -> None:
+    rule = rules.no_outcome_under_an_old_fence
+    forgotten = [line(0.5, "meant", kind="forgotten"), *RUN]
+    assert found(rule, forgotten, LIFE, [record(result=None)]) == []
+    assert found(rule, forgotten, LIFE, [record(result=b"2")]) != []
+    assert found(rule, forgotten[:2], LIFE, [record(result=None)]) != [], "it never came to its end"
+    assert found(rule, [*MEANT, *RUN], LIFE, [record(result=None)]) != []
+
+
 def test_a_start_after_a_confirmed_cancellation_is_found() -> None:
     rule = rules.a_cancelled_job_does_not_start
     cancelled = line(2.0, "cancelled")

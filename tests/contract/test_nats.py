@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -18,7 +18,14 @@ from umbel.brokers import Lane, Transport  # noqa: E402
 from umbel.brokers.nats import NatsTransport, stream_of  # noqa: E402
 from umbel.drivers.nats import Home  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
-from umbel.testing.transports import Server, Servers, TransportSuite  # noqa: E402
+from umbel.testing.transports import (  # noqa: E402
+    Asker,
+    Heard,
+    Server,
+    Servers,
+    TransportSuite,
+    by_queue,
+)
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("UMBEL_TEST_NATS_PORT", "4222"))
 URL = f"nats://{HOST}:{PORT}"
@@ -67,7 +74,7 @@ async def cleaned(namespace: str) -> AsyncIterator[nats.NATS]:
 async def opened(namespace: str, lost: list[str], port: int = PORT) -> AsyncIterator[Transport]:
     """A transport, closed afterwards."""
     home = Home(f"nats://{HOST}:{port}")
-    transport = NatsTransport(home, namespace=namespace, lost=lost.append, ack_wait=ACK_WAIT)
+    transport = NatsTransport(home, namespace=namespace, lost=by_queue(lost), ack_wait=ACK_WAIT)
     try:
         yield transport
     finally:
@@ -101,8 +108,26 @@ async def corner(proxy: Proxy) -> AsyncIterator[Server]:
             cut=cut,
             drop=drop,
             put=put,
+            asker=lambda: asker(client),
             lost=lost,
         )
+
+
+@asynccontextmanager
+async def asker(client: nats.NATS) -> AsyncIterator[Asker]:
+    """Somebody with nats-py who listens on an inbox."""
+    address = client.new_inbox()
+    inbox = await client.subscribe(address)
+
+    async def hear() -> Heard:
+        message = await inbox.next_msg(timeout=60)
+        headers = {name: unquote(value) for name, value in (message.headers or {}).items()}
+        attributes = {n.removeprefix("ce-"): v for n, v in headers.items() if n.startswith("ce-")}
+        content_type = attributes.pop("datacontenttype", "")
+        return Heard(attributes, content_type, message.data, attributes.get("correlationid"))
+
+    yield Asker(address=address, hear=hear)
+    await inbox.unsubscribe()
 
 
 class TestNats(TransportSuite):

@@ -53,7 +53,7 @@ def envelopes(namespace: str, count: int, **changes: Any) -> list[Envelope]:
     return [Envelope(id=fresh_id(), **(fields | changes)) for _ in range(count)]
 
 
-def test_two_that_make_the_same_lane_at_once_tell_of_it_once(namespace: str) -> None:
+def test_two_that_make_the_same_lane_at_once_tell_of_it_once_each_at_most(namespace: str) -> None:
     async def tale(_: nats.NATS) -> None:
         for turn in range(10):
             lost: list[str] = []
@@ -66,7 +66,7 @@ def test_two_that_make_the_same_lane_at_once_tell_of_it_once(namespace: str) -> 
                     other.receive({Lane(queue, "io"): 1}, 0.0),
                     other.send(envelopes(namespace, 2, queue=queue)),
                 )
-                assert lost == [queue]
+                assert lost in ([queue], [queue] * 2)
 
     told(namespace, tale)
 
@@ -305,7 +305,7 @@ def test_a_subject_that_another_stream_keeps_is_said_with_the_remedy(namespace: 
 def test_replicas_without_a_cluster_are_said_with_the_remedy(namespace: str) -> None:
     async def tale(_: nats.NATS) -> None:
         home = Home(f"{URL}?replicas=3")
-        one = NatsTransport(home, namespace=namespace, lost=[].append)
+        one = NatsTransport(home, namespace=namespace, lost=print)
         with pytest.raises(ConfigurationError, match="replicas=1"):
             await one.send(envelopes(namespace, 1))
         await one.close()

@@ -20,6 +20,7 @@ from umbel.brokers.nats import NatsTransport
 from umbel.drivers.nats import Home
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
+from umbel.testing.transports import by_queue
 
 PROGRAM = shutil.which("nats-server")
 if PROGRAM is None:
@@ -163,7 +164,7 @@ def test_a_server_that_lost_its_store_gets_its_lanes_anew(machine: Machine) -> N
     async def tale() -> None:
         await asyncio.to_thread(machine.start)
         lost: list[str] = []
-        one = transport(f"nats://{machine.place}", lost.append)
+        one = transport(f"nats://{machine.place}", by_queue(lost))
         await one.send(envelopes(2))
         await asyncio.to_thread(machine.kill)
         shutil.rmtree(machine.folder / "store")

@@ -14,9 +14,18 @@ from umbel.brokers.postgres import PostgresLedger
 from umbel.clock import SystemClock
 from umbel.drivers.postgres import Database, Home, migrate
 from umbel.messages import fresh_id
-from umbel.stores.postgres import PostgresControl, PostgresRecords, PostgresRegistry
+from umbel.stores.postgres import (
+    PostgresControl,
+    PostgresDeployments,
+    PostgresGates,
+    PostgresRecords,
+    PostgresRegistry,
+    PostgresRoutes,
+    PostgresSteps,
+    PostgresTransactions,
+)
 from umbel.testing import Backend, Backends
-from umbel.testing.brokers import BrokerSuite, LedgerSuite
+from umbel.testing.brokers import BrokerSuite, GateSuite, LedgerSuite, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite
 from umbel.testing.stores import StoreSuite
 
@@ -65,13 +74,19 @@ async def opened(url: str, namespace: str, **looks: float) -> AsyncIterator[Back
             records=PostgresRecords(database, **how, **looks),
             registry=PostgresRegistry(database, **how),
             control=PostgresControl(database, **how),
+            gates=PostgresGates(database, **how),
+            steps=PostgresSteps(database, **how),
+            deployments=PostgresDeployments(database, **how),
+            routes=PostgresRoutes(database, **how),
             clock=SystemClock(),
             namespace=namespace,
             another=lambda other=None: opened(url, other or namespace, **looks),
             transaction=async_transaction,
             sync_transaction=transaction,
+            step_transactions=(transactions := PostgresTransactions(database.home)),
         )
     finally:
+        transactions.close()
         await database.close()
 
 
@@ -91,7 +106,7 @@ async def async_transaction() -> AsyncIterator[psycopg.AsyncConnection]:
         yield connection
 
 
-class TestListening(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
+class TestListening(BrokerSuite, GateSuite, RouteSuite, LedgerSuite, StoreSuite, MachineSuite):
     """Woken by the server."""
 
     examples = 25
@@ -102,7 +117,7 @@ class TestListening(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
         return lambda: opened(url, f"t{fresh_id()}", safety_poll=PATIENCE)
 
 
-class TestPolling(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
+class TestPolling(BrokerSuite, GateSuite, MachineSuite):
     """Nothing but looking again, for poolers that hand connections around."""
 
     examples = 10

@@ -16,6 +16,8 @@ import pytest
 
 psycopg = pytest.importorskip("psycopg")
 
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH  # noqa: E402
+
 from umbel.brokers.port import Demand  # noqa: E402
 from umbel.brokers.postgres import PostgresBroker, outlook  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
@@ -40,9 +42,10 @@ from umbel.stores.rows import stored_states  # noqa: E402
 
 SERVER = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 OWNER = "incarnation-1"
-NEVER = 60.0
+NEVER = 3600.0
 """A safety poll so slow that only a push can explain a quick answer."""
-QUICK = 5.0
+QUICK = 30.0
+"""Seconds after which something is taken to hang: far below those of a safety look."""
 
 
 def plain() -> Any:
@@ -156,7 +159,8 @@ def test_a_claim_reads_only_the_index_of_ready_jobs(home: Home, query: str, look
     fill(home)
     sql = home.queries("umbel.brokers.postgres")[query]
     values = {"namespace": "umbel", "queue": "q", "owner": OWNER, "io": 100, "cpu": 100}
-    marks = {"io_priority": 2, "io_seq": 100, "cpu_priority": 0, "cpu_seq": 0}
+    values |= {"granted": False, "passed": False, "io_room": 100, "cpu_room": 100, "without": "{}"}
+    marks = {"io_priority": 2, "io_seq": 100, "cpu_priority": 0, "cpu_seq": 0, "knock": 0}
     with plain() as connection:
         connection.execute(home.sql["settings"], {"local": False})
         row = connection.execute(b"explain (format json) " + sql, values | marks).fetchone()
@@ -166,6 +170,15 @@ def test_a_claim_reads_only_the_index_of_ready_jobs(home: Home, query: str, look
     for node in found:  # a sort is fine for what is limited already, never for a whole lane
         if "Sort" in node["Node Type"]:
             assert "job_ready" not in {n.get("Index Name") for n in unlimited(node)}
+
+
+def test_the_driver_reads_a_frequent_query_once() -> None:
+    """What is longer it reads anew each time, which takes as long as a small claim."""
+    database = Database(Home(f"{SERVER}?schema={'s' * 40}"))
+    broker = PostgresBroker(database, namespace="umbel", clock=SystemClock())
+    rare = {"claim_onwards", "recover"}
+    long = {name for name, sql in broker._sql.items() if len(sql) > MAX_CACHED_STATEMENT_LENGTH}
+    assert long <= rare
 
 
 @pytest.mark.parametrize("query", ["insert_jobs", "insert_alike", "insert_job"])
@@ -539,12 +552,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _looked(really: Any) -> Any:
-    return lambda tail, took, now, rows: really(tail, 0.25 / outlook.RARELY, now, rows)
+    return lambda tail, took, *rest: really(tail, 0.25 / outlook.RARELY, *rest)
 
 
 def _pages_read(home: Home, query: str, **values: int) -> int:
     sql = home.queries("umbel.brokers.postgres")[query]
     here = {"namespace": "umbel", "queue": "q", "owner": OWNER, "io": 10, "cpu": 0}
+    here |= {"granted": False, "passed": False, "io_room": 10, "cpu_room": 0, "without": "{}"}
     with plain() as connection:
         connection.execute(home.sql["settings"], {"local": False})
         connection.execute("begin")
@@ -564,7 +578,7 @@ def test_going_on_from_the_last_look_reads_none_of_the_dead_entries(home: Home) 
             with plain() as connection:
                 query = f"select max(seq) from {home.schema}.job where state = 'running'"
                 last = connection.execute(query).fetchone()[0]
-            marks = {"io_priority": 0, "io_seq": last, "cpu_priority": 0, "cpu_seq": 0}
+            marks = {"io_priority": 0, "io_seq": last, "cpu_priority": 0, "cpu_seq": 0, "knock": 0}
             onwards = _pages_read(home, "claim_onwards", **marks)
             from_the_start = _pages_read(home, "claim")
             assert onwards * 3 < from_the_start, (onwards, from_the_start)

@@ -20,7 +20,14 @@ from umbel.brokers.rabbitmq import RabbitTransport  # noqa: E402
 from umbel.brokers.rabbitmq.names import queue_name  # noqa: E402
 from umbel.drivers.rabbitmq import Home  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
-from umbel.testing.transports import Server, Servers, TransportSuite  # noqa: E402
+from umbel.testing.transports import (  # noqa: E402
+    Asker,
+    Heard,
+    Server,
+    Servers,
+    TransportSuite,
+    by_queue,
+)
 
 HOST, PORT = "127.0.0.1", int(os.environ.get("UMBEL_TEST_RABBITMQ_PORT", "5672"))
 
@@ -109,7 +116,7 @@ async def rabbit(vhost: str) -> AsyncIterator[Server]:
         @asynccontextmanager
         async def opened() -> AsyncIterator[Transport]:
             home = Home(f"amqp://guest:guest@{HOST}:{port}/{vhost}")
-            transport = RabbitTransport(home, namespace=namespace, lost=lost.append)
+            transport = RabbitTransport(home, namespace=namespace, lost=by_queue(lost))
             try:
                 yield transport
             finally:
@@ -124,6 +131,7 @@ async def rabbit(vhost: str) -> AsyncIterator[Server]:
             cut=cut,
             drop=partial(drop, vhost, namespace),
             put=partial(put, vhost, namespace),
+            asker=lambda: asker(vhost),
             lost=lost,
         )
 
@@ -148,11 +156,43 @@ async def put(
     )
 
 
-def with_channel(vhost: str, work: Any) -> Any:
-    """Do something over a plain connection of its own."""
-    connection = pika.BlockingConnection(
+@asynccontextmanager
+async def asker(vhost: str) -> AsyncIterator[Asker]:
+    """Somebody with pika who has a queue of its own, gone with its connection."""
+    connection = await asyncio.to_thread(plain, vhost)
+    channel = connection.channel()
+    address = channel.queue_declare("", exclusive=True).method.queue
+
+    async def hear() -> Heard:
+        while True:
+            method, properties, body = await asyncio.to_thread(
+                channel.basic_get, address, auto_ack=True
+            )
+            if method is not None:
+                break
+            await asyncio.sleep(0.02)
+        prefix = "cloudEvents_"
+        attributes = {
+            name.removeprefix(prefix): value
+            for name, value in properties.headers.items()
+            if name.startswith(prefix)
+        }
+        return Heard(attributes, properties.content_type, body, properties.correlation_id)
+
+    yield Asker(address=address, hear=hear)
+    await asyncio.to_thread(connection.close)
+
+
+def plain(vhost: str) -> Any:
+    """A connection of pika's own."""
+    return pika.BlockingConnection(
         pika.ConnectionParameters(HOST, PORT, vhost, pika.PlainCredentials("guest", "guest"))
     )
+
+
+def with_channel(vhost: str, work: Any) -> Any:
+    """Do something over a plain connection of its own."""
+    connection = plain(vhost)
     try:
         channel = connection.channel()
         channel.confirm_delivery()

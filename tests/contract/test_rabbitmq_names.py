@@ -11,7 +11,7 @@ pytest.importorskip("pika")
 from umbel.brokers import Lane
 from umbel.brokers.rabbitmq.messages import LIMIT, to_attributes, to_message
 from umbel.brokers.rabbitmq.names import queue_name
-from umbel.drivers.rabbitmq import Home
+from umbel.drivers.rabbitmq import Delivery, Home
 from umbel.errors import BadMessage, ConfigurationError, MessageTooLarge
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import MEDIA_TYPE, read_message
@@ -115,7 +115,7 @@ def test_what_headers_cannot_hold_travels_in_the_body(changes: dict[str, object]
 
 def test_both_prefixes_are_read_and_other_headers_are_not() -> None:
     headers = {"cloudEvents_id": "1", "cloudEvents:type": "t", "x-death": [], b"\xff": 1}
-    assert to_attributes(headers) == {"id": "1", "type": "t"}
+    assert to_attributes(Delivery(1, headers, "", b"")) == {"id": "1", "type": "t"}
 
 
 def test_a_message_that_is_too_large_names_both_sizes() -> None:

@@ -19,7 +19,8 @@ import pytest
 pytest.importorskip("pika")
 
 from umbel.brokers import Lane, Transport
-from umbel.brokers.rabbitmq import RabbitTransport
+from umbel.brokers.rabbitmq import RabbitTransport, receiver
+from umbel.brokers.rabbitmq.names import queue_name
 from umbel.drivers.rabbitmq import Home
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
@@ -231,6 +232,35 @@ def test_a_server_that_restarts_loses_nothing_and_is_found_again(node: Node) -> 
     asyncio.run(tale())
 
 
+def test_a_queue_that_exists_by_name_alone_is_made_anew(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "_PATIENCE", 0.5)
+    told: list[Lane] = []
+
+    async def tale() -> None:
+        space = f"t{fresh_id()[-12:]}"
+        one = RabbitTransport(node.home, namespace=space, lost=told.append)
+        first, second = envelope(), envelope()
+        await one.send([first])
+        await receive_surely(one, first.id)
+        await one.close()
+        told.clear()
+        process = f'list_to_atom("%2F_{queue_name(space, IO)}")'
+        await node.acontrol("eval", f"ra:stop_server(quorum_queues, {{{process}, node()}}).")
+        other = RabbitTransport(node.home, namespace=space, lost=told.append)
+        async with asyncio.timeout(60):
+            while not told:
+                with suppress(Unavailable):
+                    await other.receive({IO: 10}, 0.1)
+        assert told == [IO]
+        await send_surely(other, second)
+        await receive_surely(other, second.id)
+        await other.close()
+
+    asyncio.run(tale())
+
+
 def test_a_delivery_that_is_unacknowledged_for_too_long_is_only_a_loss(node: Node) -> None:
     async def tale() -> None:
         await node.acontrol("eval", "application:set_env(rabbit, consumer_timeout, 1000).")
@@ -283,3 +313,32 @@ def test_tls_carries_messages_to_a_server_that_is_trusted(node: Node, runner: st
         await careless.close()
 
     pytest.importorskip(runner).run(tale())
+
+
+def test_callers_threads_hear_of_an_alarm_and_send_over_tls(node: Node) -> None:
+    def send(transport: RabbitTransport) -> None:
+        transport.send_now([envelope()], 10.0, lambda lane, left: None)
+
+    secure = transport_at(
+        Home(f"amqps://guest:guest@127.0.0.1:{node.tls_port}/?cafile={node.certificate}")
+    )
+    one = transport_at(node.home)
+    send(secure)
+    send(one)
+    node.control("set_vm_memory_high_watermark", "0.000001")
+    try:
+        for _ in range(2):
+            with pytest.raises(Unavailable, match=r"takes no messages.*free memory or disk"):
+                send(one)
+    finally:
+        node.control("set_vm_memory_high_watermark", "0.4")
+    until = time.monotonic() + 30
+    while True:
+        try:
+            send(one)
+            break
+        except Unavailable:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    for transport in (one, secure):
+        asyncio.run(transport.close())

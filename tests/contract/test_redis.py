@@ -13,9 +13,17 @@ redis = pytest.importorskip("redis")
 from umbel.brokers.redis import RedisLedger  # noqa: E402
 from umbel.drivers.redis import Database, Home  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
-from umbel.stores.redis import RedisControl, RedisRecords, RedisRegistry  # noqa: E402
+from umbel.stores.redis import (  # noqa: E402
+    RedisControl,
+    RedisDeployments,
+    RedisGates,
+    RedisRecords,
+    RedisRegistry,
+    RedisRoutes,
+    RedisSteps,
+)
 from umbel.testing import Backend, Backends, FakeClock  # noqa: E402
-from umbel.testing.brokers import BrokerSuite, LedgerSuite  # noqa: E402
+from umbel.testing.brokers import BrokerSuite, GateSuite, LedgerSuite, RouteSuite  # noqa: E402
 from umbel.testing.brokers.machine import MachineSuite  # noqa: E402
 from umbel.testing.stores import StoreSuite  # noqa: E402
 
@@ -62,6 +70,10 @@ async def opened(prefix: str, name: str, clock: FakeClock) -> AsyncIterator[Back
             records=RedisRecords(database, **how, safety_poll=PATIENCE),
             registry=RedisRegistry(database, **how),
             control=RedisControl(database, **how, safety_poll=PATIENCE),
+            gates=RedisGates(database, **how),
+            steps=RedisSteps(database, **how),
+            deployments=RedisDeployments(database, **how),
+            routes=RedisRoutes(database, **how),
             clock=clock,
             namespace=namespace,
             another=lambda other=None: opened(prefix, other or namespace, clock),
@@ -70,7 +82,7 @@ async def opened(prefix: str, name: str, clock: FakeClock) -> AsyncIterator[Back
         await database.close()
 
 
-class TestRedis(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
+class TestRedis(BrokerSuite, GateSuite, RouteSuite, LedgerSuite, StoreSuite, MachineSuite):
     """Each process its own connections to one server."""
 
     @pytest.fixture

@@ -19,6 +19,8 @@ from umbel.brokers.redis import RedisLedger  # noqa: E402
 from umbel.drivers.redis import Database, Home, root_of  # noqa: E402
 from umbel.errors import BadMessage, ConfigurationError  # noqa: E402
 from umbel.messages import (  # noqa: E402
+    MESSAGEPACK,
+    Body,
     Failed,
     Retry,
     State,
@@ -27,7 +29,15 @@ from umbel.messages import (  # noqa: E402
 )
 from umbel.messages.columns import MALFORMED  # noqa: E402
 from umbel.stores import JobFilter, ProgressNote  # noqa: E402
-from umbel.stores.redis import RedisControl, RedisRecords, RedisRegistry  # noqa: E402
+from umbel.stores.redis import (  # noqa: E402
+    RedisControl,
+    RedisDeployments,
+    RedisGates,
+    RedisRecords,
+    RedisRegistry,
+    RedisRoutes,
+    RedisSteps,
+)
 from umbel.testing import Backend, FakeClock  # noqa: E402
 from umbel.testing.acts import (  # noqa: E402
     FAILURE,
@@ -80,6 +90,10 @@ async def opened(namespace: str) -> AsyncIterator[Backend]:
             records=RedisRecords(database, **how),
             registry=RedisRegistry(database, **how),
             control=RedisControl(database, **how),
+            gates=RedisGates(database, **how),
+            steps=RedisSteps(database, **how),
+            deployments=RedisDeployments(database, **how),
+            routes=RedisRoutes(database, **how),
             clock=clock,
             namespace=namespace,
             another=lambda other=None: opened(other or namespace),
@@ -139,7 +153,49 @@ def test_nothing_is_left_behind_but_what_is_remembered(namespace: str, client: A
 
     tell(namespace, scenario)
     keys = {key.decode() for key in client.scan_iter(match=f"{root_of(namespace)}*", count=1000)}
-    assert keys == {f"{root_of(namespace)}:sequence"}
+    assert keys == {f"{root_of(namespace)}:{name}" for name in ("sequence", "seats", "seat:0")}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {},
+        {"priority": 7, "kind": "cpu"},
+        {"priority": -(2**40), "kind": ""},
+        {"max_deaths": 5, "headers": {"timeout": "3.5", "é": "ü"}},
+        {"expires": 2e9 + 0.1, "traceparent": "00-1-2-01", "subject": "größer"},
+        {"body": Body(MESSAGEPACK, bytes(range(256)))},
+    ],
+)
+def test_a_job_that_is_published_alone_is_kept_like_one_of_many(
+    namespace: str, client: Any, part: dict[str, Any]
+) -> None:
+    def kept(job: str) -> dict[bytes, Any]:
+        fields = client.hgetall(f"{root_of(namespace)}:job:{job}")
+        assert fields.pop(b"place")
+        return {name: _as_number(value) for name, value in fields.items()}
+
+    async def scenario(b: Backend) -> None:
+        created = b.clock.now()
+        alone, now, one, other = (envelope(b, created=created, **part) for _ in range(4))
+        assert [found.id for found in await b.broker.publish([alone])] == [alone.id]
+        assert [found.id for found in b.broker.publish_now([now], 5.0)] == [now.id]
+        await b.broker.publish([one, other])
+        assert kept(alone.id) == kept(now.id) == kept(one.id)
+        (again,) = b.broker.publish_now([alone], 5.0)
+        assert (again.id, again.existing) == (alone.id, True)
+        assert sum((await depths(b)).values()) == 4
+        worker = await enlist(b)
+        assert ids(await take(b, worker)) == [alone.id, now.id, one.id, other.id]
+
+    tell(namespace, scenario)
+
+
+def _as_number(value: bytes) -> float | bytes:
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def test_jobs_beyond_a_portion_are_listed_moved_purged_and_sorted(
@@ -401,6 +457,10 @@ def test_what_no_job_can_have_is_refused_before_it_is_sent(
     async def scenario(b: Backend) -> None:
         with pytest.raises(BadMessage):
             await b.broker.publish([envelope(b), envelope(b, **part)])
+        with pytest.raises(BadMessage):
+            await b.broker.publish([envelope(b, **part)])
+        with pytest.raises(BadMessage):
+            b.broker.publish_now([envelope(b, **part)], 5.0)
         assert await depths(b) == {}
 
     tell(namespace, scenario)

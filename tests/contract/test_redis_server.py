@@ -38,12 +38,13 @@ from umbel.messages import (  # noqa: E402
     Body,
     Delivery,
     Envelope,
+    Rule,
     Settlement,
     Succeeded,
     fresh_id,
 )
 from umbel.stores import WorkerEntry  # noqa: E402
-from umbel.stores.redis import RedisRecords, RedisRegistry  # noqa: E402
+from umbel.stores.redis import RedisGates, RedisRecords, RedisRegistry  # noqa: E402
 
 BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
 OWNER = "incarnation-1"
@@ -316,6 +317,55 @@ def test_a_full_server_takes_nothing_new_but_lets_workers_live_and_finish(
 
 
 @needs_server
+def test_on_a_full_server_jobs_pass_their_gates_and_finish(start: Callable[..., Server]) -> None:
+    server = start("--maxmemory-policy", "noeviction")
+
+    async def scenario() -> None:
+        async with broker_at(server.url) as broker:
+            gates = RedisGates(broker._database, namespace="umbel", clock=SystemClock())
+            await gates.declare([Rule(name="limit:t", capacity=0)])
+            await broker.publish([envelope(gates=("limit:t",)) for _ in range(20)])
+            server.do("CONFIG", "SET", "maxmemory", "1")
+            await gates.declare([Rule(name="limit:t", capacity=5)])
+            for _ in range(4):
+                held = await broker.fetch(["q"], PLENTY, OWNER, 0)
+                assert len(held) == 5
+                assert await broker.settle([settlement(one) for one in held]) == []
+            (gate,) = await gates.gates()
+            assert (gate.held, gate.waiting) == (0, 0)
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_a_flushed_server_starts_again_when_a_worker_declares_its_limits_anew(
+    start: Callable[..., Server],
+) -> None:
+    server, rule = start(), Rule(name="limit:t", capacity=1)
+
+    async def scenario() -> None:
+        async with broker_at(server.url) as broker:
+            how: Any = {"namespace": "umbel", "clock": SystemClock()}
+            gates = RedisGates(broker._database, **how)
+            await gates.declare([rule])
+            await broker.publish([envelope(gates=("limit:t",)) for _ in range(2)])
+            (held,) = await broker.fetch(["q"], PLENTY, OWNER, 0)
+            server.do("FLUSHALL")
+            server.do("SCRIPT", "FLUSH")
+            assert await broker.settle([settlement(held)]) == [held.lease]
+            await RedisRegistry(broker._database, **how).enlist(entry())
+            sent = [envelope(gates=("limit:t",)) for _ in range(2)]
+            await broker.publish(sent)
+            waiting = await waiting_fetch(broker)
+            await gates.declare([rule])
+            assert [one.id for one in await waiting] == [sent[0].id]
+            (gate,) = await gates.gates()
+            assert (gate.held, gate.waiting) == (1, 1)
+
+    asyncio.run(scenario())
+
+
+@needs_server
 def test_a_password_that_is_wrong_or_missing_is_named(start: Callable[..., Server]) -> None:
     server = start("--requirepass", "secret")
     base = f"127.0.0.1:{server.port}"
@@ -520,6 +570,29 @@ def test_one_listener_hears_for_several_namespaces(start: Callable[..., Server])
             assert second.hears("umbel:{b}")
             await two.close()
         await until(lambda: server.do("PUBSUB", "CHANNELS") == [])
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_who_came_too_late_lets_others_go_first_and_is_there_when_they_are_not(
+    start: Callable[..., Server],
+) -> None:
+    server = start()
+
+    async def scenario() -> None:
+        async with (
+            broker_at(server.url) as one,
+            broker_at(server.url) as other,
+            asyncio.timeout(10),
+        ):
+            fetches = [await waiting_fetch(broker) for broker in (one, other)]
+            for _ in range(2):  # the second is for who found nothing, and waits alone
+                await one.publish([envelope()])
+                done, left = await asyncio.wait(fetches, return_when=asyncio.FIRST_COMPLETED)
+                assert [len(fetch.result()) for fetch in done] == [1]
+                await asyncio.sleep(0.05)
+                fetches = [*left]
 
     asyncio.run(scenario())
 

@@ -15,16 +15,16 @@ from urllib.parse import quote
 
 import pytest
 
-from umbel.brokers import Carry, Demand, Lane, Ledger, SplitBroker
+from umbel.brokers import Carry, Demand, Lane, Ledger, Lost, SplitBroker
 from umbel.errors import MessageTooLarge
-from umbel.messages import Body, fresh_id
+from umbel.messages import Body, fresh_id, inbox
 from umbel.testing import Backend, Backends
 from umbel.testing.acts import enlist, envelope
-from umbel.testing.brokers import BrokerSuite
+from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
 from umbel.testing.stores import StoreSuite
 
 HOST = "127.0.0.1"
-PORTS = {"rabbitmq": 5672, "nats": 4222, "postgres": 5432}
+PORTS = {"rabbitmq": 5672, "nats": 4222, "postgres": 5432, "redis": 6379}
 
 
 def needs(*servers: str) -> None:
@@ -37,16 +37,22 @@ def needs(*servers: str) -> None:
 
 
 @asynccontextmanager
-async def split(books: Any, carry: Any) -> AsyncIterator[Backend]:
+async def split(
+    books: Any, carry: Any, kind: type[SplitBroker] = SplitBroker
+) -> AsyncIterator[Backend]:
     """A backend whose broker is made of two."""
     async with books as kept:
         carrying: Carry = carry(kept.namespace)
-        broker = SplitBroker(
-            carrying, cast(Ledger, kept.broker), namespace=kept.namespace, clock=kept.clock
+        broker = kind(
+            carrying,
+            cast(Ledger, kept.broker),
+            namespace=kept.namespace,
+            clock=kept.clock,
+            find=kept.records.find,
         )
 
         def another(namespace: str | None = None) -> Any:
-            return split(kept.another(namespace), carry)
+            return split(kept.another(namespace), carry, kind)
 
         try:
             yield replace(kept, broker=broker, another=another)
@@ -77,24 +83,25 @@ def rabbitmq(vhost: str) -> Iterator[Any]:
     import pika
 
     from umbel.brokers.rabbitmq import RabbitTransport
-    from umbel.brokers.rabbitmq.names import queue_name
     from umbel.drivers.rabbitmq import Home
 
     url = f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}"
-    home, namespaces = Home(url), set()
+    home, opened = Home(url), list[RabbitTransport]()
 
     def carry(namespace: str) -> Carry:
-        namespaces.add(namespace)
-        return lambda lost: RabbitTransport(home, namespace=namespace, lost=lost)
+        def open_one(lost: Lost) -> RabbitTransport:
+            opened.append(RabbitTransport(home, namespace=namespace, lost=lost))
+            return opened[-1]
+
+        return open_one
 
     yield carry
-    # At once: a small server does not like thousands of replicated queues.
+    # At once: each replicated queue takes five of the server's file handles, and when there are
+    # none left it answers nobody any more.
     with pika.BlockingConnection(pika.URLParameters(url)) as connection:
         channel = connection.channel()
-        for namespace in namespaces:
-            for queue in ("default", "other", "mail", "slow", "a", "b"):
-                for kind in ("", "io", "cpu"):
-                    channel.queue_delete(queue_name(namespace, Lane(queue, kind)))
+        for name in {name for one in opened for name in one._receiver._queues._names.values()}:
+            channel.queue_delete(name)
 
 
 @pytest.fixture
@@ -123,6 +130,42 @@ def nats() -> Iterator[Any]:
     asyncio.run(clean())
 
 
+@pytest.fixture(scope="module")
+def redis_prefix() -> Iterator[str]:
+    """What the namespaces on Redis begin with; their keys are gone afterwards."""
+    needs("redis")
+    import redis as library
+
+    prefix = f"split-{os.getpid()}-{fresh_id()[-6:]}-"
+    yield prefix
+    with library.Redis(HOST, PORTS["redis"]) as client:
+        for key in client.scan_iter(match=f"umbel:{{{prefix}*", count=1000):
+            client.delete(key)
+
+
+@pytest.fixture
+def redis(redis_prefix: str) -> Any:
+    """Redis as what carries."""
+    from umbel.brokers.redis import RedisTransport
+    from umbel.drivers.redis import Home
+
+    home = Home(f"redis://{HOST}:{PORTS['redis']}")
+
+    def carry(namespace: str) -> Carry:
+        own = redis_prefix + namespace
+        return lambda lost: RedisTransport(home, namespace=own, lost=lost)
+
+    return carry
+
+
+@pytest.fixture
+def redis_books(redis_prefix: str) -> Any:
+    """Redis as what keeps the books."""
+    from test_redis import FakeClock, opened
+
+    return lambda: opened(redis_prefix, fresh_id(), FakeClock())
+
+
 @pytest.fixture
 def sqlite(tmp_path: Any) -> Any:
     from test_sqlite import FakeClock, Home, opened
@@ -145,7 +188,9 @@ def postgres() -> Iterator[Any]:
         connection.execute(f'drop schema "{schema}" cascade')
 
 
-class TestNatsAndSqlite(BrokerSuite, StoreSuite):
+class TestNatsAndSqlite(BrokerSuite, GateTopics, RouteSuite):
+    crowd = 40
+
     @pytest.fixture
     def backend(self, nats: Any, sqlite: Any) -> Backends:
         return lambda: split(sqlite(), nats)
@@ -163,10 +208,38 @@ class TestRabbitmqAndSqlite(BrokerSuite):
         return lambda: split(sqlite(), rabbitmq)
 
 
-class TestRabbitmqAndPostgres(BrokerSuite, StoreSuite):
+class TestRabbitmqAndPostgres(BrokerSuite, GateTopics, RouteSuite, StoreSuite):
+    crowd = 40
+
     @pytest.fixture
     def backend(self, rabbitmq: Any, postgres: Any) -> Backends:
         return lambda: split(postgres(), rabbitmq)
+
+
+class TestRedisAndSqlite(BrokerSuite):
+    @pytest.fixture
+    def backend(self, redis: Any, sqlite: Any) -> Backends:
+        return lambda: split(sqlite(), redis)
+
+
+class TestRedisAndPostgres(BrokerSuite):
+    @pytest.fixture
+    def backend(self, redis: Any, postgres: Any) -> Backends:
+        return lambda: split(postgres(), redis)
+
+
+class TestNatsAndRedis(BrokerSuite, GateTopics, RouteSuite):
+    crowd = 40
+
+    @pytest.fixture
+    def backend(self, nats: Any, redis_books: Any) -> Backends:
+        return lambda: split(redis_books(), nats)
+
+
+class TestRabbitmqAndRedis(BrokerSuite):
+    @pytest.fixture
+    def backend(self, rabbitmq: Any, redis_books: Any) -> Backends:
+        return lambda: split(redis_books(), rabbitmq)
 
 
 def test_a_job_too_large_for_its_transport_is_refused_whatever_way_it_would_go(
@@ -196,5 +269,58 @@ def test_a_job_in_the_books_that_cannot_be_carried_keeps_nobody_waiting(
             async with asyncio.timeout(30):
                 (found,) = await b.broker.fetch(["default"], Demand(5, 5), await enlist(b), 20)
             assert found.id == small.id
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("carrier", ["nats", "rabbitmq", "redis"])
+def test_what_somebody_purged_on_the_server_is_sent_again(
+    carrier: str, sqlite: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with split(sqlite(), request.getfixturevalue(carrier)) as b:
+            one, owner = envelope(b), await enlist(b)
+            # Once, so that the queues are there: those that are made are recalled anyway.
+            await b.broker.fetch(["default"], Demand(5, 5), owner, 0.5)
+            await b.broker.publish([one])
+            await cast(SplitBroker, b.broker)._transport.purge("default")
+            async with asyncio.timeout(30):
+                while not (found := await b.broker.fetch(["default"], Demand(5, 5), owner, 0.5)):
+                    pass
+            assert [delivery.id for delivery in found] == [one.id]
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_is_sent_nothing_has_no_queue_elsewhere(
+    vhost: str, rabbitmq: Any, sqlite: Any
+) -> None:
+    import pika
+
+    from umbel.brokers.rabbitmq.names import queue_name
+
+    url = f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}"
+
+    def is_there(namespace: str) -> bool:
+        with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+            try:
+                name = queue_name(namespace, Lane(inbox(0), "io"))
+                connection.channel().queue_declare(name, passive=True)
+            except pika.exceptions.ChannelClosedByBroker:
+                return False
+            return True
+
+    async def scenario() -> None:
+        async with split(sqlite(), rabbitmq) as b:
+            owner, queues = await enlist(b), (inbox(0), "default")
+            assert await b.broker.fetch(queues, Demand(5, 5), owner, 0.2) == []
+            assert not is_there(b.namespace)
+            sent = envelope(b, queue=inbox(0))
+            waiting = asyncio.create_task(b.broker.fetch(queues, Demand(5, 5), owner, 60))
+            await asyncio.sleep(0.2)
+            await b.broker.publish([sent])
+            found = await waiting or await b.broker.fetch(queues, Demand(5, 5), owner, 60)
+            assert [one.id for one in found] == [sent.id]
+            assert is_there(b.namespace)
 
     asyncio.run(scenario())

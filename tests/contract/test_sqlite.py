@@ -11,9 +11,18 @@ import pytest
 
 from umbel.brokers.sqlite import SqliteLedger
 from umbel.drivers.sqlite import Database, Home
-from umbel.stores.sqlite import SqliteControl, SqliteRecords, SqliteRegistry
+from umbel.stores.sqlite import (
+    SqliteControl,
+    SqliteDeployments,
+    SqliteGates,
+    SqliteRecords,
+    SqliteRegistry,
+    SqliteRoutes,
+    SqliteSteps,
+    SqliteTransactions,
+)
 from umbel.testing import Backend, Backends, FakeClock
-from umbel.testing.brokers import BrokerSuite, LedgerSuite
+from umbel.testing.brokers import BrokerSuite, GateSuite, LedgerSuite, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite
 from umbel.testing.stores import StoreSuite
 
@@ -36,13 +45,19 @@ async def opened(
             records=SqliteRecords(database, **how, safety_poll=PATIENCE),
             registry=SqliteRegistry(database, **how),
             control=SqliteControl(database, **how),
+            gates=SqliteGates(database, **how),
+            steps=SqliteSteps(database, **how),
+            deployments=SqliteDeployments(database, **how),
+            routes=SqliteRoutes(database, **how),
             clock=clock,
             namespace=namespace,
             another=lambda other=None: opened(home, clock, other or namespace),
             transaction=None if path is None else lambda: async_transaction(path),
             sync_transaction=None if path is None else lambda: transaction(path),
+            step_transactions=(transactions := SqliteTransactions(database.home)),
         )
     finally:
+        transactions.close()
         await database.close()
 
 
@@ -62,7 +77,7 @@ async def async_transaction(path: str) -> AsyncIterator[sqlite3.Connection]:
         yield connection
 
 
-class TestFile(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
+class TestFile(BrokerSuite, GateSuite, RouteSuite, LedgerSuite, StoreSuite, MachineSuite):
     """Each process its own connection to one file."""
 
     @pytest.fixture
@@ -77,7 +92,7 @@ class TestFile(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
         return open_one  # type: ignore[return-value]
 
 
-class TestMemory(BrokerSuite, LedgerSuite, StoreSuite, MachineSuite):
+class TestMemory(BrokerSuite, GateSuite, RouteSuite, LedgerSuite, StoreSuite, MachineSuite):
     """All parts of one process share one connection."""
 
     @pytest.fixture

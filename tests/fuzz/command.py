@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from umbel.cli.entry import run
 
-CODES = (0, 1, 2, 3, 130)
+CODES = (0, 1, 2, 3, 4, 130)
 """What the command line's help and reference promise."""
 
 

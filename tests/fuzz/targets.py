@@ -121,7 +121,7 @@ def read_columns(text: str) -> None:
     assert all(isinstance(count, int) for count in read_sections(text).values())
     assert isinstance(read_attempts(text), tuple)
     read_failure(text)
-    show(headers=text, attempts=text, failure=text)
+    show(headers=text, attempts=text, failure=text, gate=text, slots=text)
 
 
 def headers(data: bytes) -> None:
@@ -182,6 +182,9 @@ ROW: dict[str, Any] = {
     "unique": None,
     "trace": None,
     "headers": "{}",
+    "gate": None,
+    "slots": None,
+    "ahead": None,
 }
 
 

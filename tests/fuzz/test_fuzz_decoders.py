@@ -299,6 +299,8 @@ COLUMNS: dict[str, st.SearchStrategy[Any]] = {
     "trace": st.none() | kept_texts,
     "state": st.sampled_from(State),
     "headers": documents,
+    "gate": st.none() | kept_texts,
+    "slots": st.none() | documents,
     "attempts": stories | documents,
     "failure": documents | failures.map(written),
 }

@@ -23,6 +23,7 @@ import psycopg
 import pytest
 from servers import PrivatePostgres, private_postgres
 
+from integration.running import Proxy
 from umbel import Umbel, WorkerOptions
 from umbel.app.desk import Desk
 from umbel.messages import Record, fresh_id
@@ -54,7 +55,15 @@ class PatientSite:
         if self._place.kind == "sqlite":
             from umbel.brokers.sqlite import SqliteBroker
             from umbel.drivers.sqlite import Database, Home
-            from umbel.stores.sqlite import SqliteControl, SqliteRecords, SqliteRegistry
+            from umbel.stores.sqlite import (
+                SqliteControl,
+                SqliteDeployments,
+                SqliteGates,
+                SqliteRecords,
+                SqliteRegistry,
+                SqliteRoutes,
+                SqliteSteps,
+            )
 
             file = Database(Home(self._place.path), inline=inline)
             return Backend(
@@ -62,11 +71,23 @@ class PatientSite:
                 SqliteRecords(file, **looks),
                 SqliteRegistry(file, **how),
                 SqliteControl(file, **how),
+                SqliteGates(file, **how),
+                SqliteSteps(file, **how),
+                SqliteDeployments(file, **how),
+                SqliteRoutes(file, **how),
             )
         from umbel.brokers.postgres import PostgresBroker
         from umbel.drivers.postgres import Database as Server
         from umbel.drivers.postgres import Home as Address
-        from umbel.stores.postgres import PostgresControl, PostgresRecords, PostgresRegistry
+        from umbel.stores.postgres import (
+            PostgresControl,
+            PostgresDeployments,
+            PostgresGates,
+            PostgresRecords,
+            PostgresRegistry,
+            PostgresRoutes,
+            PostgresSteps,
+        )
 
         server = Server(Address(self._place.url))
         return Backend(
@@ -74,6 +95,10 @@ class PatientSite:
             PostgresRecords(server, **looks),
             PostgresRegistry(server, **how),
             PostgresControl(server, **how),
+            PostgresGates(server, **how),
+            PostgresSteps(server, **how),
+            PostgresDeployments(server, **how),
+            PostgresRoutes(server, **how),
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -318,3 +343,22 @@ def in_child(work: Callable[[], object], seconds: float = HANG) -> str:
     os.close(read)
     assert heard, "the child hangs"
     return said
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    info = psycopg.conninfo.conninfo_to_dict(POSTGRES)
+    proxy = Proxy(str(info["host"]), int(str(info.get("port") or 5432)))
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def distant(postgres: Place, proxy: Proxy) -> Iterator[Place]:
+    """PostgreSQL behind a network that can fail."""
+    info = psycopg.conninfo.conninfo_to_dict(POSTGRES)
+    where = f"postgresql://{info['user']}@127.0.0.1:{proxy.port}/{info['dbname']}"
+    place = Place("postgres", f"{where}?schema={postgres.schema}", postgres.namespace)
+    yield place
+    proxy.mend()
+    place.close()

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from integration.conftest import POSTGRES, Place
+from integration.conftest import Place
 from integration.running import Proxy
 from umbel import Umbel
 from umbel.clock import SystemClock
@@ -30,25 +30,6 @@ from umbel.resilience import Circuit
 from umbel.telemetry import events
 
 SOON = 30.0
-
-
-@pytest.fixture
-def proxy() -> Iterator[Proxy]:
-    info = psycopg.conninfo.conninfo_to_dict(POSTGRES)
-    proxy = Proxy(str(info["host"]), int(str(info.get("port") or 5432)))
-    yield proxy
-    proxy.close()
-
-
-@pytest.fixture
-def distant(postgres: Place, proxy: Proxy) -> Iterator[Place]:
-    """PostgreSQL behind a network that can fail."""
-    info = psycopg.conninfo.conninfo_to_dict(POSTGRES)
-    where = f"postgresql://{info['user']}@127.0.0.1:{proxy.port}/{info['dbname']}"
-    place = Place("postgres", f"{where}?schema={postgres.schema}", postgres.namespace)
-    yield place
-    proxy.mend()
-    place.close()
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
@@ -125,7 +106,7 @@ def test_a_silent_broker_hangs_nobody_and_its_breaker_opens(distant: Place, prox
 def test_what_is_new_queues_up_behind_what_is_kept(
     postgres: Place, distant: Place, proxy: Proxy
 ) -> None:
-    app = distant.app(deadline=0.3, backlog="memory")
+    app = distant.app(deadline=1, backlog="memory")
     note = adder(app)
     note.delay(0)
     proxy.cut()
@@ -149,7 +130,7 @@ def test_what_is_new_queues_up_behind_what_is_kept(
 
 
 def test_a_full_backlog_is_an_error_that_says_so(distant: Place, proxy: Proxy) -> None:
-    app = distant.app(deadline=0.3, backlog="memory", backlog_limit=5)
+    app = distant.app(deadline=1, backlog="memory", backlog_limit=5)
     note = adder(app)
     note.delay(0)
     proxy.cut()
@@ -207,7 +188,7 @@ def locked(file: Path) -> Iterator[None]:
 def test_a_kept_message_that_is_refused_holds_nobody_up(
     postgres: Place, distant: Place, proxy: Proxy
 ) -> None:
-    app = distant.app(deadline=0.3, backlog="memory")
+    app = distant.app(deadline=1, backlog="memory")
     note, ears = adder(app), Ears(app)
     note.options(unique="only one").delay(0)
     proxy.cut()
@@ -225,7 +206,7 @@ def test_a_kept_message_that_is_refused_holds_nobody_up(
 
 def test_memory_does_not_hide_a_broker_that_was_never_there(distant: Place, proxy: Proxy) -> None:
     proxy.cut()
-    note = adder(distant.app(deadline=0.3, backlog="memory"))
+    note = adder(distant.app(deadline=1, backlog="memory"))
     with pytest.raises(PublishTimeout, match="check that the server runs"):
         note.delay(1)
     proxy.mend()
@@ -239,7 +220,7 @@ def test_memory_does_not_hide_a_broker_that_was_never_there(distant: Place, prox
 def test_whoever_hears_of_the_end_may_publish(
     postgres: Place, distant: Place, proxy: Proxy
 ) -> None:
-    app = distant.app(deadline=0.3, backlog="memory")
+    app = distant.app(deadline=1, backlog="memory")
     note = adder(app)
 
     def publish(event: events.Event) -> None:
@@ -320,7 +301,7 @@ def test_an_application_that_ends_publishes_what_it_has_in_memory(
 
 
 def test_what_is_lost_with_the_process_is_told(distant: Place, proxy: Proxy) -> None:
-    app = distant.app(deadline=0.3, backlog="memory")
+    app = distant.app(deadline=2, backlog="memory")
     note, ears = adder(app), Ears(app)
     note.delay(0)
     proxy.cut()

@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 TASKS = """
 import asyncio, logging, os, time
-from umbel import Retry, Umbel, current
+from umbel import Retry, Umbel, current, step
 
 app = Umbel()
 log = logging.getLogger("mine")
@@ -50,6 +50,13 @@ def divide(number: int, by: int) -> float:
 @app.task(retry=Retry(1, first=0.05))
 def fail(why: str) -> None:
     raise ValueError(why)
+
+@app.task(retry=Retry(0))
+def stepwise() -> None:
+    step.named("load")(add, 1, 2)
+    step(add, 3, 4)
+    step(add, 5, 6)
+    raise ValueError("no further")
 
 @app.task
 async def wait(marker: str) -> str:
@@ -272,6 +279,8 @@ def test_a_wrong_option_is_json_too(shell: Shell) -> None:
     [
         ("jobs", "list"),
         ("queues",),
+        ("limits",),
+        ("pools",),
         ("workers",),
         ("health",),
         ("pause",),
@@ -463,6 +472,31 @@ def test_buried_jobs_are_retried_by_id_and_in_bulk_and_then_forgotten(shell: She
     assert "--yes" in refused.stderr
     assert shell.ask("jobs", "purge", "--state", "buried", "--yes") == {"forgotten": 3}
     assert shell.ask("jobs", "list") == []
+
+
+def test_the_steps_of_a_job_are_shown_and_stay_unless_it_is_retried_from_scratch(
+    shell: Shell,
+) -> None:
+    with shell.worker() as worker:
+        job = shell.say("send", "stepwise")
+        worker.wait_for("buried")
+        steps = shell.ask("jobs", "show", job)["steps"]
+        assert [(one["number"], one["name"]) for one in steps] == [
+            (1, "load"),
+            (2, "add"),
+            (3, "add#2"),
+        ]
+        assert [one["bytes"] for one in steps] == [1, 1, 2]
+        assert all(one["seconds"] >= 0 and one["finished"].endswith("Z") for one in steps)
+        told = shell.say("jobs", "show", job).splitlines()
+        assert told[-4].split() == ["step", "name", "done", "took", "bytes"]
+        assert told[-1].split()[:2] == ["3", "add#2"]
+        shell.ask("jobs", "retry", job)
+        worker.wait_for("buried", times=2)
+        assert shell.ask("jobs", "show", job)["steps"] == steps, "a step was done again"
+    assert shell.ask("jobs", "retry", job, "--from-scratch")["queued"] == [job]
+    assert shell.ask("jobs", "show", job)["steps"] == []
+    assert "add#2" not in shell.say("jobs", "show", job)
 
 
 def test_a_job_that_succeeded_is_not_retried(shell: Shell) -> None:
@@ -723,7 +757,7 @@ def test_processes_have_names_of_their_own_and_stop_together(shell: Shell) -> No
 
 
 def test_a_process_that_dies_is_started_again_and_it_is_told(shell: Shell) -> None:
-    with shell.worker("--processes", "2", "--lease", "2") as fleet:
+    with shell.worker("--processes", "2") as fleet:
         fleet.wait_for("worker started", times=2)
         os.kill(shell.ask("workers")[0]["pid"], signal.SIGKILL)
         told = json.loads(fleet.wait_for("died and is started again"))
@@ -794,6 +828,7 @@ def test_bench_measures_and_leaves_nothing_behind(shell: Shell) -> None:
     done = shell.run("bench", "--jobs", "50", "--url", url, "--json", app=None)
     assert done.returncode == 0, done.stderr
     names = {measure["name"] for measure in json.loads(done.stdout)["measures"]}
+    assert "drain, async def with a limit" in names
     assert {"publish, in bulk", "drain, async def", "round trip, p99", "import umbel"} <= names
     connection = sqlite3.connect(shell.folder / "bench.db")
     left = [connection.execute(f"select count(*) from {t}").fetchone() for t in ("job", "record")]

@@ -26,10 +26,15 @@ from running import (
 
 from umbel import Handle, Retry, State, Umbel
 from umbel.clock import SystemClock
+from umbel.stores import JobFilter
 from umbel.telemetry import events
 
-Scope = Literal["all", "queue", "task"]
-SCOPES: list[tuple[Scope, str]] = [("all", ""), ("queue", "paused"), ("task", "work")]
+Scope = Literal["all", "queue", "task", "worker"]
+SCOPES: list[tuple[Scope, str]] = [
+    *(("all", ""), ("queue", "paused"), ("task", "work")),
+    ("worker", "worker"),
+]
+RUNNING = JobFilter(states=(State.RUNNING,))
 PROMPT = 1.2
 """A lease so short that a worker confirms within half a second."""
 FAR = 3600.0
@@ -69,9 +74,16 @@ def confirmed(app: Umbel, epoch: int) -> None:
 
 
 def looked(running: Running) -> None:
-    """Wait until the worker has asked for work twice more: what it may have, it has."""
+    """Wait until the worker has asked for work twice more: what it may have, it has.
+
+    One that is paused itself does not ask; it has said so.
+    """
     fetches = running.worker.fetches()
-    until(lambda: running.worker.fetches() >= fetches + 2, "two more fetches")
+
+    def asked() -> bool:
+        return running.worker.fetches() >= fetches + 2 or "worker worker" in running.worker.paused
+
+    until(asked, "two more fetches")
 
 
 # --- nothing starts --------------------------------------------------------------------------
@@ -114,6 +126,8 @@ def test_what_was_confirmed_as_paused_does_not_start_under_a_stream_of_publishin
         try:
             until(lambda: gauge.entered > 20, "the stream to flow")
             confirmed(app, pause(app, scope, name))
+            # What was claimed before that may still be on its way into a thread.
+            until(lambda: not ask(app, lambda o: o.jobs(RUNNING)), "what was claimed to end")
             is_paused.set()
             before, sent = gauge.entered, len(published)
             until(lambda: len(published) > sent + 40, "more to be published")
@@ -187,6 +201,36 @@ def test_other_tasks_of_the_queue_go_on_while_one_is_paused(app: Umbel) -> None:
         waiting = app.publish_many([held.options(priority=9).s() for _ in range(50)])
         assert free.delay().get(timeout=DEADLINE) == 1
         assert {handle.state for handle in waiting} == {State.QUEUED}
+
+
+def test_other_workers_go_on_while_one_is_paused(app: Umbel) -> None:
+    @app.task(name="work")
+    async def work() -> None: ...
+
+    with working(app, name="one", lease=PROMPT), working(app, name="two", lease=PROMPT):
+        confirmed(app, pause(app, "worker", "one"))
+        handles = app.publish_many([work.s() for _ in range(20)])
+        for handle in handles:
+            handle.get(timeout=DEADLINE)
+        assert {handle.record().worker for handle in handles} == {"two"}
+
+
+def test_a_paused_worker_that_starts_anew_fetches_nothing_either(app: Umbel) -> None:
+    """Its first fetch comes before its first heartbeat: it has to look before."""
+
+    @app.task(name="work")
+    async def work() -> int:
+        return 1
+
+    pause(app, "worker", "worker")
+    handles = app.publish_many([work.s() for _ in range(20)])
+    for _ in range(3):
+        with working(app, lease=FAR) as running:
+            until(lambda: running.worker.beat_age is not None, "a heartbeat")
+            assert running.worker.fetches() == 0
+    assert {handle.state for handle in handles} == {State.QUEUED}
+    with working(app, name="other"):
+        assert [handle.get(timeout=DEADLINE) for handle in handles] == [1] * 20
 
 
 def test_what_runs_already_runs_on(app: Umbel) -> None:
@@ -335,10 +379,13 @@ def test_a_queue_of_any_name_can_be_paused(memory: Umbel, name: str) -> None:
 def test_a_pause_made_during_the_first_heartbeat_is_heard(app: Umbel) -> None:
     """Between what the first beat reads and the first wait for changes lies a moment."""
     heard, read, go = Heard(app), Signal("the first beat"), Signal("the pause")
+    looks = 0
 
     async def hold(call: Callable[[], Awaitable[Any]]) -> Any:
+        nonlocal looks
         state = await call()
-        if not read:
+        looks += 1
+        if looks == 2 and not read:  # the worker itself looked before, when it began
             read.set()
             await go.seen()
         return state

@@ -26,7 +26,7 @@ from running import (
     working,
 )
 
-import umbel.worker.worker as phases
+import umbel.worker.shutdown as phases
 from umbel import Retry, State, Umbel, WorkerOptions
 from umbel.errors import Unavailable
 from umbel.telemetry import events

@@ -19,7 +19,9 @@ class Desk:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.app = Umbel(url, namespace="scenario", deadline=20, backlog="none")
+        broker, _, store = url.partition("|")
+        how: Any = {"namespace": "scenario", "deadline": 20, "backlog": "none"}
+        self.app = Umbel(broker=broker, store=store or None, **how)
 
     def publish(self, calls: list[Signature[Any]]) -> list[str]:
         published: list[str] = []

@@ -7,31 +7,45 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
+_GIVEN = os.environ.get("PYTHONPATH", "")
 
 
 class Workers:
     """A crew of worker processes on one URL."""
 
-    def __init__(self, url: str, folder: Path, *options: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        *options: str,
+        application: str = "tasks_under_test",
+        path: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.traces = folder / "traces"
         self.traces.mkdir(exist_ok=True)
         self.log = (folder / "workers.log").open("ab")
+        broker, _, store = url.partition("|")
         self._environment = {
             **os.environ,
-            "UMBEL_URL": url,
+            "UMBEL_BROKER": broker,
+            **({"UMBEL_STORE": store} if store else {}),
             "UMBEL_BACKLOG": "none",
             "TRACES": str(self.traces),
-            "PYTHONPATH": str(HERE),
+            "UMBEL_NAMESPACE": "scenario",
+            "PYTHONPATH": os.pathsep.join(map(str, filter(None, [HERE, *path, _GIVEN]))),
+            **(env or {}),
         }
+        self._application = application
         self._options = options
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, index: int) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "umbel", "-A", "tasks_under_test:app", "worker"]
+        command = [sys.executable, "-m", "umbel", "-A", f"{self._application}:app", "worker"]
         process = subprocess.Popen(
             [*command, "--name", f"worker-{index}", *self._options],
             env=self._environment,

@@ -18,7 +18,7 @@ from umbel import Signature, State
 from umbel.errors import Unavailable
 from umbel.testing.history import Tracer, check
 
-JOBS = int(os.environ.get("UMBEL_SCENARIO_JOBS", "20000"))
+JOBS = int(os.environ.get("UMBEL_SCENARIO_JOBS", "6000"))
 CREW = 4
 LEASE = 2.0
 
@@ -30,9 +30,9 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
     workers.end()
 
 
-def many_calls() -> list[Signature[None]]:
+def many_calls(longest: float = 0.1) -> list[Signature[None]]:
     pick = random.Random(7)
-    return [tasks.work.s(pick.uniform(0.01, 0.1)) for _ in range(JOBS)]
+    return [tasks.work.s(pick.uniform(0.01, longest)) for _ in range(JOBS)]
 
 
 def work_off(desk: Desk, workers: Workers, disturb: Callable[[int], None]) -> int:
@@ -86,7 +86,7 @@ def test_a_server_restarted_five_times_loses_nothing_and_records_everything_once
     server: PrivatePostgres,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    published = desk.publish(many_calls())  # type: ignore[arg-type]
+    published = desk.publish(many_calls(longest=0.25))  # type: ignore[arg-type]
     restarts = 0
 
     def restart_or_kill(turn: int) -> None:
@@ -136,7 +136,7 @@ def test_a_job_that_kills_its_workers_takes_no_other_to_the_grave(
     desk: Desk, workers: Workers
 ) -> None:
     [killer] = desk.publish([tasks.kill_the_worker.s()])
-    innocent = desk.publish([tasks.work.s(0.3) for _ in range(20)])
+    innocent = desk.publish([tasks.work.s(1.5) for _ in range(20)])
     workers.start(0)
     workers.start(1)
 

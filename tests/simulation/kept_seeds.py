@@ -11,4 +11,5 @@ KEPT: dict[int, str] = {
     49: "a watcher took the time before a slow answer, and ended a life that had just beaten",
     67: "a heart waited for the server's word on control and forgot to beat",
     612: "a life whose enlisting was never confirmed held jobs and did not stop itself",
+    7002: "a clock set back stamped a claim, was right again, and the claim was taken for unseen",
 }

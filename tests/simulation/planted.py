@@ -204,6 +204,41 @@ def rest_as_long_as_the_server_likes(monkeypatch: pytest.MonkeyPatch) -> tuple[s
     return _OVERLAP
 
 
+def admit_one_too_many(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    change(monkeypatch, "gate", "select held", "select max(held - 1, 0)")
+    return ("is held by",)
+
+
+def hand_a_member_out_twice(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    change(monkeypatch, "free_members", "and job is null", "")
+    return ("is held by",)
+
+
+def keep_the_slots_of_what_goes_back(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    change(monkeypatch, "again", "slots = null", "slots = slots")
+    change(monkeypatch, "count_death", "slots = null", "slots = slots")
+    return ("it still holds", "never finished", "is put off and holds")
+
+
+def sleep_over_a_free_slot(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    change(monkeypatch, "served", "look = :look", "look = null")
+    return ("never finished",)
+
+
+def forget_who_is_paused(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The line of a paused task is taken for empty."""
+    monkeypatch.setitem(SQL, "somebody_waits", "select 1 where false")
+    return ("never finished",)
+
+
+PLANTED_GATES: tuple[Plant, ...] = (
+    admit_one_too_many,
+    hand_a_member_out_twice,
+    keep_the_slots_of_what_goes_back,
+    sleep_over_a_free_slot,
+    forget_who_is_paused,
+)
+
 PLANTED: tuple[Plant, ...] = (
     settle_without_a_fence,
     acknowledge_before_the_record,

@@ -12,7 +12,15 @@ from umbel.drivers.sqlite import Database, Home
 from umbel.messages import JSON, Body, Envelope, Lease, fresh_id
 from umbel.router import Backend, Lifeline, Receiver, Router
 from umbel.stores import ControlState, Member, WorkerEntry
-from umbel.stores.sqlite import SqliteControl, SqliteRecords, SqliteRegistry
+from umbel.stores.sqlite import (
+    SqliteControl,
+    SqliteDeployments,
+    SqliteGates,
+    SqliteRecords,
+    SqliteRegistry,
+    SqliteRoutes,
+    SqliteSteps,
+)
 from umbel.telemetry import Telemetry
 from umbel.testing import FakeClock
 from umbel.worker.heart import Heart
@@ -33,6 +41,10 @@ def site() -> tuple[Backend, FakeClock]:
         SqliteRecords(database, **common),
         SqliteRegistry(database, **common),
         SqliteControl(database, **common),
+        SqliteGates(database, **common),
+        SqliteSteps(database, **common),
+        SqliteDeployments(database, **common),
+        SqliteRoutes(database, **common),
     ), clock
 
 
@@ -64,7 +76,9 @@ def test_a_beat_that_came_while_the_watchers_question_was_on_its_way_is_seen_whe
     async def tale() -> None:
         backend, clock = site()
         registry: Any = backend.registry
-        watcher = Lifeline(registry, backend.broker, clock=clock, telemetry=Telemetry())
+        watcher = Lifeline(
+            registry, backend.broker, backend.routes, clock=clock, telemetry=Telemetry()
+        )
         members = registry.members
 
         async def slowly() -> list[Member]:
@@ -211,4 +225,17 @@ def test_nothing_is_taken_for_unseen_for_a_lease_after_the_wall_clock_was_set() 
     clock.advance(0.9 * LEASE)
     assert heart._unseen_after() > 3600 + LEASE
     clock.advance(0.2 * LEASE)
+    assert heart._unseen_after() == LEASE
+
+
+def test_a_clock_that_was_set_and_is_right_again_at_the_next_beat_is_noticed() -> None:
+    """Whoever fetches has looked at it in between: a claim bears that time."""
+    clock = SetClock()
+    clock.stop()
+    heart = heart_of(Quiet(), Life("w"), clock, LEASE)
+    clock.ahead = -5.0
+    heart.look_at_the_wall()
+    clock.ahead = 0.0
+    assert heart._unseen_after() > 3600 + LEASE
+    clock.advance(1.1 * LEASE)
     assert heart._unseen_after() == LEASE

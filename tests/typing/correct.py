@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_type
 
-from umbel import Handle, Retry, Signature, Umbel, Unique, task
+from umbel import Handle, Retry, Signature, Umbel, Unique, step, task
 
 app = Umbel("sqlite:///:memory:")
 
@@ -89,3 +90,41 @@ async def publish_async() -> None:
 
 def handles_are_covariant(handle: Handle[bool]) -> Handle[int]:
     return handle
+
+
+@app.task(interruptible=True, publishing="held")
+def in_steps(connection: sqlite3.Connection) -> None:
+    assert_type(step(load, 7), Report)
+    assert_type(step(load, page=7), Report)
+    assert_type(step(add, 1, 2), int)
+    assert_type(step.named("page 7")(load, 7), Report)
+    assert_type(step.transaction(save, 7), int)
+    assert_type(step.named("save").transaction(save, page=7), int)
+    assert_type(step.using(connection).transaction(save, 7), int)
+    assert_type(step.named("save").using(connection).transaction(save, 7), int)
+
+
+@app.task
+async def in_async_steps(connection: sqlite3.Connection) -> None:
+    assert_type(await step(aload, 7, title="x"), Report)
+    assert_type(await step(fetch, "url", tries=2), bytes)
+    assert_type(await step.named("page 7")(aload, 7), Report)
+    assert_type(await step.threaded(load, 7), Report)
+    assert_type(await step.transaction(asave, 7), int)
+    assert_type(await step.using(connection).transaction(asave, 7), int)
+
+
+def load(page: int) -> Report:
+    return Report("t", page)
+
+
+async def aload(page: int, *, title: str = "t") -> Report:
+    return Report(title, page)
+
+
+def save(connection: sqlite3.Connection, page: int) -> int:
+    return page
+
+
+async def asave(connection: sqlite3.Connection, page: int) -> int:
+    return page

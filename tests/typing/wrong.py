@@ -5,7 +5,9 @@ Checked, never run: ``# E: codes`` is what mypy must say of the line, and it mus
 
 from __future__ import annotations
 
-from umbel import Handle, Retry, Umbel, Unique, WorkerOptions, task
+from pathlib import Path
+
+from umbel import Handle, Retry, Umbel, Unique, WorkerOptions, step, task
 
 app = Umbel("sqlite:///:memory:")
 
@@ -75,3 +77,35 @@ async def async_results() -> None:
     handle: Handle[int] = mail.adelay(1, subject="s")  # E: assignment
     number: int = await mail(1, subject="s")  # E: assignment
     print(text, handle, number)
+
+
+def load(page: int) -> bytes:
+    return bytes(page)
+
+
+async def aload(page: int) -> bytes:
+    return bytes(page)
+
+
+def save(connection: Path, page: int) -> int:
+    return page
+
+
+async def steps() -> None:
+    step(load, "7")  # E: call-overload
+    step(load)  # E: call-overload
+    step(load, 7, tries=2)  # E: arg-type call-arg unused-coroutine
+    text: str = step(load, 7)  # E: assignment
+    data: bytes = step(aload, 7)  # E: assignment
+    await step(aload, "7")  # E: call-overload
+    await step.threaded(load, "7")  # E: arg-type
+    step.named(7)  # E: arg-type
+    step.transaction(save, "7")  # E: call-overload
+    step.transaction(save)  # E: call-overload
+    step.using("a connection").transaction(save, 7)  # E: call-overload
+    number: str = step.using(Path()).transaction(save, 7)  # E: assignment
+    print(text, data, number)
+
+
+@app.task(interruptible=True, publishing="later")  # E: call-overload untyped-decorator
+def wrong_publishing() -> None: ...

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import socket
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -17,18 +19,23 @@ from hypothesis import strategies as st
 from benchmarks import (
     charts,
     drawing,
+    environments,
     figures,
     meters,
     options,
+    pages,
     plan,
     probe,
     report,
     scales,
     targets,
 )
+from benchmarks.entrants import SYSTEMS
 from benchmarks.figures import Measures
+from benchmarks.places import OnSqlite
+from benchmarks.rows.drain import crews
 from benchmarks.runner import Failure, Results, run
-from benchmarks.systems import SYSTEMS
+from benchmarks.stand import Stand
 
 values = st.lists(st.floats(0, 1e9), min_size=1)
 
@@ -141,6 +148,104 @@ def test_a_bound_on_the_figure_itself_needs_no_peer() -> None:
     assert not _verdicts({"publish, in bulk": {"umbel · PostgreSQL": {"rate": 1.0}}})
 
 
+def test_a_pair_is_compared_with_those_whose_jobs_the_same_server_carries() -> None:
+    row = "start of a lone job"
+    found = _verdicts(
+        {
+            row: {
+                "umbel · Redis": {"p50": 1.0},
+                "umbel · RabbitMQ + Redis": {"p50": 3.0},
+                "umbel · RabbitMQ + PostgreSQL": {"p50": 1.5},
+                "umbel · PostgreSQL": {"p50": 0.1},
+                "huey · Redis": {"p50": 1.25},
+                "dramatiq · RabbitMQ": {"p50": 1.5},
+                "chancy · PostgreSQL": {"p50": 4.0},
+            }
+        }
+    )
+    redis = found[f"{row}, p50, Redis"]
+    assert (redis.peer, redis.ratio, redis.met) == ("huey · Redis", 0.8, True)
+    pair = found[f"{row}, p50, RabbitMQ + Redis"]
+    assert (pair.peer, pair.ours, pair.ratio, pair.met) == ("dramatiq · RabbitMQ", 3.0, 2, False)
+    assert found[f"{row}, p50, RabbitMQ + PostgreSQL"].met
+    assert found[f"{row}, p50, PostgreSQL"].peer == "chancy · PostgreSQL"
+
+
+def test_on_a_broker_coroutines_meet_the_best_there_is_and_functions_meet_functions() -> None:
+    found = _verdicts(
+        {
+            plan.drain_row("async", 2): {
+                "umbel · Redis": {"rate": 100},
+                "repid · Redis": {"rate": 40},
+            },
+            plan.drain_row("sync", 2): {
+                "umbel · Redis": {"rate": 60},
+                "huey · Redis": {"rate": 55},
+            },
+        }
+    )
+    coroutines, functions = found["drain, async def, Redis"], found["drain, def, Redis"]
+    assert (coroutines.peer, coroutines.theirs, coroutines.met) == ("huey · Redis", 55, False)
+    assert (functions.peer, functions.theirs, functions.met) == ("huey · Redis", 55, False)
+
+
+def test_publishing_to_rabbitmq_is_compared_where_all_have_a_confirm() -> None:
+    found = _verdicts(
+        {
+            "publish, one by one": {
+                "umbel · RabbitMQ + Redis": {"rate": 10},
+                "dramatiq · RabbitMQ": {"rate": 99},
+            },
+            "publish, one by one, confirmed": {
+                "umbel · RabbitMQ + Redis": {"rate": 10},
+                "dramatiq · RabbitMQ": {"rate": 9},
+            },
+        }
+    )
+    (verdict,) = found.values()
+    assert (verdict.target.label, verdict.theirs) == ("publish, one by one, confirmed", 9)
+    assert verdict.met
+
+
+def test_a_drain_has_the_processes_that_a_system_chose_and_the_scale_leaves() -> None:
+    both, two = (replace(SYSTEMS[0], processes=choice) for choice in ((1, 2), (2,)))
+    one = replace(SYSTEMS[0], processes=(1,))
+    assert [crews(system, scales.NORMAL) for system in (both, two, one)] == [(1, 2), (2,), (1,)]
+    assert [crews(system, scales.QUICK) for system in (both, two, one)] == [(2,), (2,), (1,)]
+
+
+def test_growth_is_measured_where_rows_can_be_made_out_of_nothing(tmp_path: Path) -> None:
+    ours = [system for system in SYSTEMS if system.peer == "umbel"]
+    stands = [Stand(system, OnSqlite(tmp_path), tmp_path, tmp_path) for system in ours]
+    try:
+        steps = plan.steps(stands, {}, scales.QUICK, ["growth"])
+    finally:
+        for stand in stands:
+            stand.close()
+    assert {step.system for step in steps} == {"umbel · PostgreSQL", "umbel · SQLite"}
+
+
+def test_a_set_up_besides_the_usual_one_has_a_name_and_only_its_rows(tmp_path: Path) -> None:
+    (usual, special) = (one for one in SYSTEMS if (one.peer, one.database) == ("taskiq", "nats"))
+    assert (usual.name, special.name) == ("taskiq · NATS", "taskiq in batches · NATS")
+    stands = [Stand(system, OnSqlite(tmp_path), tmp_path, tmp_path) for system in (usual, special)]
+    try:
+        steps = plan.steps(stands, {}, scales.QUICK, plan.GROUPS)
+    finally:
+        for stand in stands:
+            stand.close()
+    rows = {step.row for step in steps if step.system == special.name}
+    assert rows == {plan.drain_row(kind, n) for kind in ("async", "sync") for n in (1, 2)}
+    assert {step.row for step in steps if step.system == usual.name} > rows
+
+
+def test_whoever_listens_on_a_port_of_this_machine_is_found() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert [process.pid for process in meters.listening(port)] == [os.getpid()]
+    assert meters.listening(port) == []
+
+
 def test_the_longest_bar_takes_the_room() -> None:
     assert charts.scaled([1, 4, 2], 100) == [25, 100, 50]
     assert charts.scaled([0, 0], 100) == [0, 0]
@@ -218,7 +323,7 @@ def test_the_report_says_what_was_missed_and_puts_the_best_first() -> None:
 def test_tables_on_a_page_have_as_many_cells_as_heads() -> None:
     lines = report.markdown(_some_results(), {"machine": "small"}).splitlines()
     tables = "\n".join(lines).split("### ")[1:]
-    assert len(tables) == 4
+    assert len(tables) == 5
     for table in tables:
         assert len({line.count("|") for line in table.splitlines() if "|" in line}) == 1
 
@@ -242,6 +347,82 @@ def test_figures_come_back_from_json_and_every_row_that_compares_is_drawn(tmp_pa
         "bench-round-trip.svg",
         "bench-growth-history.svg",
     }
+
+
+def _with_brokers() -> Results:
+    results = _some_results()
+    results.add("round trip", "umbel · Redis", {"p50": 1.0})
+    results.add("round trip", "umbel · RabbitMQ + Redis", {"p50": 3.0})
+    results.add("round trip", "celery · RabbitMQ", {"p50": 0.5})
+    results.failures.append(Failure("idle", "taskiq · NATS", "gone"))
+    return results
+
+
+def test_those_that_meet_stand_together_the_best_of_them_first() -> None:
+    (grid,) = (grid for grid in report.grids(_with_brokers()) if grid.title == "round trip")
+    assert [line[0] for line in grid.lines] == [
+        *("b · SQLite", "a · SQLite", "umbel · Redis"),
+        *("celery · RabbitMQ", "umbel · RabbitMQ + Redis"),
+    ]
+
+
+def test_results_where_one_server_carries_the_jobs() -> None:
+    found = _with_brokers().on("RabbitMQ")
+    assert found.figures == {
+        "round trip": {
+            "umbel · RabbitMQ + Redis": [{"p50": 3.0}],
+            "celery · RabbitMQ": [{"p50": 0.5}],
+        }
+    }
+    assert found.failures == []
+    assert [one.row for one in _with_brokers().on("NATS").failures] == ["idle"]
+
+
+def test_each_server_has_charts_of_its_own_and_databases_theirs_together(tmp_path: Path) -> None:
+    drawn = {file.name: file.read_text() for file in drawing.draw(_with_brokers(), tmp_path)}
+    trips = {name for name in drawn if "round-trip" in name}
+    assert trips == {f"bench-round-trip{end}.svg" for end in ("", "-redis", "-rabbitmq")}
+    assert "a · SQLite" in drawn["bench-round-trip.svg"]
+    assert "Redis" not in drawn["bench-round-trip.svg"]
+    assert "umbel · RabbitMQ + Redis" in drawn["bench-round-trip-rabbitmq.svg"]
+
+
+def test_figures_of_one_server_leave_those_of_the_others_on_the_page() -> None:
+    before = "# Page\n\n<!-- figures -->\nold\n<!-- end of figures -->\n\nafter\n"
+    page = pages.written(before, _with_brokers().on("Redis"), {"machine": "small"})
+    assert page.startswith(before.rstrip())
+    assert page.count("<!-- figures on Redis -->") == 1
+    assert "umbel · Redis" in page
+
+    again = Results()
+    again.add("round trip", "huey · Redis", {"p50": 7.0})
+    page = pages.written(page + "\nlast words\n", again, {})
+    assert "huey · Redis" in page
+    assert "umbel · Redis" not in page
+    assert page.startswith(before.rstrip())
+    assert page.endswith("last words\n")
+
+    whole = pages.written(page, _some_results(), {})
+    assert "old" not in whole
+    assert "huey · Redis" in whole
+    headings = [line for line in whole.splitlines() if line.startswith("#")]
+    assert len(headings) == len(set(headings))
+
+
+def test_the_report_says_how_each_was_set_up_and_who_is_missing() -> None:
+    results = _with_brokers()
+    lines = {line[0]: line for line in report.entrants(results).lines}
+    assert "confirms" in lines["celery · RabbitMQ"][2]
+    assert "celery · Redis" not in lines
+    assert any("Repid" in note for note in report.notes(results))
+    assert report.notes(_some_results()) == []
+
+
+def test_every_peer_has_its_adapter_and_its_pinned_versions() -> None:
+    for system in SYSTEMS:
+        pins = environments.requirements(system.peer)
+        assert pins.with_suffix(".py").is_file()
+        assert all("==" in line or line[0] == "-" for line in pins.read_text().splitlines())
 
 
 def test_a_step_that_fails_costs_only_its_own_figures() -> None:
@@ -271,14 +452,56 @@ def test_only_names_peers_or_databases() -> None:
     assert options.read([]).systems == SYSTEMS
     assert {s.database for s in options.read(["--only", "sqlite"]).systems} == {"sqlite"}
     chosen = options.read(["--only", "huey,pgqueuer", "--rows", "drain"])
-    assert [system.peer for system in chosen.systems] == ["pgqueuer", "huey"]
+    assert [system.name for system in chosen.systems] == [
+        *("pgqueuer · PostgreSQL", "huey · SQLite", "huey · Redis")
+    ]
     assert chosen.groups == ("drain",)
+
+
+def test_on_names_what_carries_the_jobs() -> None:
+    chosen = options.read(["--on", "redis,nats", "--only", "umbel,huey"])
+    assert [system.name for system in chosen.systems] == [
+        *("umbel · Redis", "huey · Redis"),
+        *("umbel · NATS + Redis", "umbel · NATS + PostgreSQL"),
+    ]
+    assert set(chosen.servers) == {"redis", "nats", "postgresql"}
+    assert set(options.read(["--on", "sqlite"]).servers) == set()
+    assert options.read(["--on", "redis", "--redis", "redis://there"]).servers == {
+        "redis": "redis://there"
+    }
+
+
+def test_results_of_round_trips_need_their_server_too() -> None:
+    assert set(options.read(["--on", "rabbitmq", "--only", "dramatiq"]).servers) == {
+        *("rabbitmq", "redis")
+    }
+
+
+def test_a_choice_that_leaves_nobody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options.read(["--on", "nats", "--only", "huey"])
+    assert "nothing in common" in capsys.readouterr().err
+
+
+def test_figures_go_into_a_folder_that_has_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert options.read([]).page is None
+    assert options.read(["--write-docs"]).page == options.DOCS / options.PAGE
+    with pytest.raises(SystemExit):
+        options.read(["--write-docs", str(tmp_path)])
+    assert "there is no page" in capsys.readouterr().err
+    page = tmp_path / options.PAGE
+    page.parent.mkdir()
+    page.touch()
+    chosen = options.read(["--write-docs", str(tmp_path)])
+    assert (chosen.page, chosen.charts) == (page, tmp_path / options.ASSETS)
 
 
 def test_a_name_that_nobody_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        options.read(["--only", "celery"])
-    assert "celery: give some of" in capsys.readouterr().err
+        options.read(["--only", "resque"])
+    assert "resque: give some of" in capsys.readouterr().err
 
 
 def test_rounds_replace_those_of_the_scale() -> None:

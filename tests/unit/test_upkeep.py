@@ -73,7 +73,8 @@ class Scene:
 
     def lifeline(self) -> Lifeline:
         broker, registry = self.backend.broker, cast(Registry, self.registry)
-        return Lifeline(registry, broker, clock=self.clock, telemetry=self.telemetry)
+        how: Any = {"clock": self.clock, "telemetry": self.telemetry}
+        return Lifeline(registry, broker, self.backend.routes, **how)
 
     @contextmanager
     def outage(self) -> Iterator[None]:

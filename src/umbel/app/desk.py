@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import anyio
 import msgspec
 
+from umbel.app.inbox import addressed
 from umbel.app.keeping import backlog
 from umbel.app.sites import Site
 from umbel.brokers import Broker, DirectBroker, Published
@@ -26,11 +27,14 @@ from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.drivers.connections import unwrap
 from umbel.errors import ConfigurationError, UmbelError, Unavailable, UnknownJob
+from umbel.keys import KeyFile
 from umbel.messages import BodyCodec, Envelope, Record
 from umbel.publisher import Bridge, Builder, Forwarder, Publisher, Send, Tell, waker
 from umbel.publisher.backlogs import Held
 from umbel.router import Backend
-from umbel.tasks import Handle, Signature
+from umbel.stores import Routes
+from umbel.tasks import Handle, Signature, inside, running
+from umbel.tasks.handle import Told
 from umbel.telemetry import Telemetry, events
 
 _log = logging.getLogger("umbel")
@@ -56,6 +60,7 @@ class Desk:
         codec: BodyCodec,
         clock: Clock,
         telemetry: Telemetry | None = None,
+        keys: KeyFile | None = None,
     ) -> None:
         self.codec = codec
         self.bridge = Bridge()
@@ -63,9 +68,10 @@ class Desk:
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
-        self._builder = Builder(codec, settings.namespace, clock)
+        self._builder = Builder(codec, settings.namespace, clock, keys)
         self._opened: Opened | None = None
         self._forgotten: list[Any] = []
+        self._warned: set[str] = set()
         self._opening = threading.Lock()
         os.register_at_fork(after_in_child=self._forget_lock)
 
@@ -75,9 +81,13 @@ class Desk:
         """Publish from sync code: inside the caller's transaction, or in one of our own."""
         if not signatures:
             return []
-        envelopes = self._builder.build(signatures)
-        connection = _one_connection(signatures)
-        if connection is not None:
+        if _names_workers(signatures):
+            signatures = addressed(signatures, self.wait_for(self.routes.seats()))
+        envelopes = self._builder.build(signatures, inside.get())
+        connection = self._connection(signatures)
+        if connection is None and self._held(signatures, envelopes):
+            published = [Published(envelope.id) for envelope in envelopes]
+        elif connection is not None:
             broker = self._backend().broker
             published = broker.publish_within(envelopes, unwrap(connection))
         else:
@@ -88,14 +98,47 @@ class Desk:
         """Publish from async code."""
         if not signatures:
             return []
-        envelopes = self._builder.build(signatures)
-        connection = _one_connection(signatures)
-        if connection is not None:
+        if _names_workers(signatures):
+            signatures = addressed(signatures, await self.hand_over(self.routes.seats()))
+        envelopes = self._builder.build(signatures, inside.get())
+        connection = self._connection(signatures)
+        if connection is None and self._held(signatures, envelopes):
+            published = [Published(envelope.id) for envelope in envelopes]
+        elif connection is not None:
             within = await self._site.unwrap(connection)
             published = await self._backend().broker.publish(envelopes, within)
         else:
             published = await self._apublish(envelopes)
         return self._handles(signatures, published)
+
+    def _connection(self, signatures: Sequence[Signature[Any]]) -> Any:
+        """In whose transaction they are published: the caller's, or that of the step here."""
+        given, place, run = _one_connection(signatures), inside.get(), running.get()
+        if given is not None or place is None or run is None or run.task is None:
+            return given
+        return place.connection if run.task.goes_out_by(self) else None
+
+    def _held(self, signatures: Sequence[Signature[Any]], envelopes: list[Envelope]) -> bool:
+        """Whether they are published with the success of the task that runs here, and not now."""
+        run = running.get()
+        if run is None or run.task is None or inside.get() is not None:
+            return False
+        declared = run.task.declared
+        if declared.publishing == "held" and run.task.goes_out_by(self):
+            if run.held is None:
+                run.held = []
+            run.held += envelopes
+            return True
+        if declared.interruptible and declared.publishing is None:
+            self._warn(run.task.name, signatures)
+        return False
+
+    def _warn(self, task: str, signatures: Sequence[Signature[Any]]) -> None:
+        """Once for each task: its next run may publish the same again. With an id it does not."""
+        repeatable = [one for one in signatures if one.options.id is None]
+        if repeatable and task not in self._warned:
+            self._warned.add(task)
+            self._tell(events.PublishedUnheld(task=task, calls=repeatable[0].task.name))
 
     def _publish(self, envelopes: list[Envelope]) -> list[Published]:
         return self._publisher().publish(envelopes)
@@ -114,13 +157,17 @@ class Desk:
         self, signatures: Sequence[Signature[Any]], published: Sequence[Published]
     ) -> list[Handle[Any]]:
         return [
-            Handle(one.id, self, signature.task.parameters.returns)
+            Handle(one.id, self, _returns(signature))
             for signature, one in zip(signatures, published, strict=True)
         ]
 
     def send_envelope(self, envelope: Envelope) -> Handle[Any]:
         """Publish a message that was built elsewhere."""
         return Handle(self._publish([envelope])[0].id, self)
+
+    async def asend_envelopes(self, envelopes: list[Envelope]) -> list[Published]:
+        """Publish messages that were built elsewhere."""
+        return await self._apublish(envelopes)
 
     def kept(self) -> Held | None:
         """What is kept where other processes see it."""
@@ -157,6 +204,15 @@ class Desk:
         if job not in found:
             raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
         return found[job] in ("running", "cancelled")
+
+    def now(self) -> float:
+        """The time by the application's clock."""
+        return self._clock.now()
+
+    @property
+    def routes(self) -> Routes:
+        """Which worker has which key; for the bridge's loop."""
+        return self._backend().routes
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Block a sync caller until the work is done on the bridge."""
@@ -246,6 +302,18 @@ def _part(forwarder: Forwarder, deadline: float, tell: Tell) -> None:
     left = forwarder.close(deadline)
     if left:
         tell(events.BacklogLost(messages=left))
+
+
+def _returns(signature: Signature[Any]) -> Any:
+    """What its handle gives: of a broadcast, what came of it on each worker."""
+    is_part = signature.options.worker is not None
+    if signature.task.declared.broadcast and not is_part:
+        return dict[str, Told]
+    return signature.task.parameters.returns
+
+
+def _names_workers(signatures: Sequence[Signature[Any]]) -> bool:
+    return any(isinstance(signature.options.worker, str) for signature in signatures)
 
 
 def _one_connection(signatures: Sequence[Signature[Any]]) -> Any:

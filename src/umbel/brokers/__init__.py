@@ -4,6 +4,8 @@ Called by: the publisher (publish), the router (the rest), operations (depths, p
 Never: runs a task, decides an outcome, or knows which worker is best.
 """
 
+from umbel.brokers.mapped import MappedTransport
+from umbel.brokers.partly import PartlySplitBroker
 from umbel.brokers.port import (
     Broker,
     Capabilities,
@@ -15,7 +17,7 @@ from umbel.brokers.port import (
     Taken,
 )
 from umbel.brokers.split import SplitBroker
-from umbel.brokers.transport import Arrival, Carry, Lane, Lost, Transport
+from umbel.brokers.transport import Arrival, Carry, Lane, Lost, Reply, Transport
 
 __all__ = [
     "Arrival",
@@ -28,7 +30,10 @@ __all__ = [
     "Lane",
     "Ledger",
     "Lost",
+    "MappedTransport",
+    "PartlySplitBroker",
     "Published",
+    "Reply",
     "SplitBroker",
     "Taken",
     "Transport",

@@ -38,6 +38,8 @@ class Demand(msgspec.Struct, frozen=True):
 
     io: int = 0
     cpu: int = 0
+    without: tuple[str, ...] = ()
+    """Tasks that could not, for reasons of the worker's own. A broker spares it what it can."""
 
     def __bool__(self) -> bool:
         return self.io > 0 or self.cpu > 0
@@ -192,10 +194,18 @@ class Ledger(Broker, Protocol):
         """
 
     async def sent(self, jobs: Sequence[str]) -> None:
-        """A transport has them. Changes nothing of those that are not queued any more."""
+        """A transport has them, as they were when ``unsent`` of this ledger last gave them.
 
-    async def take(self, jobs: Mapping[str, str], owner: str) -> Taken:
+        Changes nothing of those that were taken, held back, recalled or moved since: there may be
+        no message of them any more. They are given once more, and sent once more.
+        """
+
+    async def take(
+        self, jobs: Mapping[str, str], owner: str, unnoted: Sequence[Envelope] = ()
+    ) -> Taken:
         """``fetch`` of the very jobs that a transport delivered: ids, and from which queue.
+
+        Those in ``unnoted`` are noted first, in the same step. None of them has a unique key.
 
         One that runs, has ended, or was moved to another queue is not given: its message was a
         repetition. One that is paused is not given either, and has to be sent again. So the
@@ -205,5 +215,5 @@ class Ledger(Broker, Protocol):
             LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
         """
 
-    async def recall(self, queues: Sequence[str]) -> int:
-        """The transport has lost what these queues sent: it has to be sent again."""
+    async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
+        """The transport has lost what was sent there, to a queue for a kind: send it again."""

@@ -11,54 +11,57 @@ or late without a promise being broken, and the server sees no long-unacknowledg
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
-from uuid import NAMESPACE_OID, uuid5
+from typing import Any, cast
 
 from msgspec.structs import replace
 
+from umbel.brokers.answers import Answers, Find
+from umbel.brokers.direct import DirectLedger, DirectTransport
+from umbel.brokers.mapped import MappedTransport
 from umbel.brokers.port import Capabilities, Demand, Depth, Ledger, Published
+from umbel.brokers.strangers import TAKEN, burial, id_of, read, stand_in
 from umbel.brokers.transport import Arrival, Carry, Lane
 from umbel.clock import Clock
-from umbel.errors import BadMessage, MessageTooLarge, UmbelError, Unavailable
-from umbel.messages import (
-    Attempt,
-    Body,
-    Delivery,
-    Envelope,
-    Lease,
-    Rejected,
-    Settlement,
-)
-from umbel.messages.wire import read_message
+from umbel.errors import BadMessage, DuplicateJob, MessageTooLarge, UmbelError, Unavailable
+from umbel.messages import KINDS, Delivery, Envelope, Lease, Settlement, is_inbox
+from umbel.messages.documents import asked_by
 from umbel.resilience import Backoff
 
 _BATCH = 500
+_FEW = 4
+"""With more messages than that at once, their publishers have noted most of them."""
 _PATIENCE = 5.0
 _MOMENT = 1.0
 """Seconds that a message may be held that could not start yet."""
 _AGAIN = Backoff(first=0.2, factor=2.0, cap=5.0)
-_PLAIN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-UNREADABLE = "(unreadable)"
-"""The task of a record that stands for a message nobody could read."""
+
+
+def carried(keeps: Capabilities) -> Capabilities:
+    """What a ledger can do when a transport carries its messages, in an event loop."""
+    return replace(keeps, direct=False, priority=False, notify=True, forgets=False)
 
 
 class SplitBroker:
-    """See ``brokers.port.Broker`` for what each method promises."""
+    """See ``brokers.port.Broker`` for what each method promises.
 
-    def __init__(self, carry: Carry, ledger: Ledger, *, namespace: str, clock: Clock) -> None:
-        keeps = ledger.capabilities
-        self.capabilities: Capabilities = replace(
-            keeps, direct=False, priority=False, notify=True, forgets=False
-        )
-        self._transport = carry(self._lost_queue)
+    ``find`` is where the records are: from there a sender is answered that asks again.
+    """
+
+    def __init__(
+        self, carry: Carry, ledger: Ledger, *, namespace: str, clock: Clock, find: Find
+    ) -> None:
+        self._transport = carry(self._lost_lane)
+        direct = isinstance(self._transport, DirectTransport) and isinstance(ledger, DirectLedger)
+        self.capabilities = replace(carried(ledger.capabilities), direct=direct)
         self._ledger = ledger
         self._namespace = namespace
         self._clock = clock
-        self._lost: set[str] = set()
-        """Queues whose messages are gone: what was sent there has to be sent again."""
+        self._answers = Answers(self._transport.reply, find, namespace=namespace, clock=clock)
+        self._lost: set[Lane] = set()
+        """Lanes whose messages are gone: what was sent there has to be sent again."""
+        self._recalling: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._aside: list[Arrival] = []
         """Received beyond a demand that covers several lanes."""
@@ -67,6 +70,9 @@ class SplitBroker:
         self._relay: asyncio.Task[None] | None = None
         self._relayed: tuple[str, ...] = ()
         self._ended: list[asyncio.Task[None]] = []
+        self._inboxes: dict[str, bool] = {}
+        """Workers' own queues, and whether anything was ever sent there: few are used, and a queue
+        elsewhere costs its server something."""
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if not envelopes:
@@ -84,6 +90,23 @@ class SplitBroker:
         # Durable all the same: whoever receives the messages will note them.
         return [Published(envelope.id) for envelope in envelopes]
 
+    def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        """``publish`` in the caller's own thread, where both can do that: see ``capabilities``."""
+        transport, ledger = cast(DirectTransport, self._transport), cast(DirectLedger, self._ledger)
+        until = self._clock.monotonic() + timeout
+        self._measure(envelopes)
+        if not all(map(self._can_go_at_once, envelopes)):
+            return ledger.publish_now(envelopes, timeout)
+        try:
+            transport.send_now(
+                envelopes, timeout, lambda lane, left: ledger.recall_now([lane], left)
+            )
+        except Unavailable:
+            return ledger.publish_now(envelopes, until - self._clock.monotonic())
+        with suppress(Unavailable):
+            return ledger.note_now(envelopes, until - self._clock.monotonic())
+        return [Published(envelope.id) for envelope in envelopes]
+
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
         """Into the books, as part of the caller's transaction; the relay sends it afterwards."""
         self._measure(envelopes)
@@ -93,6 +116,7 @@ class SplitBroker:
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
         self._start_relay(tuple(queues))
+        await self._see_inboxes(queues)
         until = self._clock.monotonic() + wait
         # One at a time: a transport counts what one receiver has room for.
         async with self._turn:
@@ -103,21 +127,28 @@ class SplitBroker:
     async def _fetch_until(
         self, queues: Sequence[str], demand: Demand, owner: str, until: float
     ) -> list[Delivery]:
+        came = False
         while (left := until - self._clock.monotonic()) > 0:
             arrivals = await self._receive(queues, demand, left)
+            came = came or bool(arrivals)
             deliveries = await self._take(arrivals, owner) if arrivals else []
-            if deliveries or not arrivals:  # none at all: nudged, or the time is over
+            if deliveries:
                 return deliveries
+            if not arrivals:  # nudged, or the time is over
+                break
+        if not came and demand.io and demand.cpu and self._clock.monotonic() >= until:
+            # With room for everything we have heard nothing for the whole time. If the books say
+            # that something was sent, the server has lost it: somebody purged a queue there.
+            await self._ledger.recall([Lane(queue, kind) for queue in queues for kind in KINDS])
         return []
 
     async def _fetch_all(self, queues: Sequence[str], demand: Demand, owner: str) -> list[Delivery]:
         """Everything that is there, unsent or on its way: nobody will come back for it soon."""
-        while await self._relay_once(queues, 0.0):
-            pass
+        await self._relay_all(queues)
         found: list[Delivery] = []
         while demand and (arrivals := await self._receive(queues, demand, 0.0)):
             taken = await self._take(arrivals, owner)
-            demand = _admit([one.envelope.kind for one in taken], demand)[1]
+            demand = admit([one.envelope.kind for one in taken], demand)[1]
             found += taken
         return found
 
@@ -128,11 +159,15 @@ class SplitBroker:
         return await self._ledger.sort(queues, kinds)
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
-        return await self._ledger.extend(owner, held, older_than)
+        lost = await self._ledger.extend(owner, held, older_than)
+        self._answers.forget(lost)
+        return lost
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         # A record always stays for a while: it tells a late repetition of the message apart.
-        return await self._ledger.settle([replace(one, keep=True) for one in settlements])
+        refused = await self._ledger.settle([replace(one, keep=True) for one in settlements])
+        self._answers.settled(settlements, refused)
+        return refused
 
     async def recover(self) -> list[str]:
         return await self._ledger.recover()
@@ -157,12 +192,14 @@ class SplitBroker:
     async def close(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
-        tasks = [task for task in (self._relay, self._giving_back, *self._ended) if task]
+        several = (self._relay, self._giving_back, *self._ended, *self._recalling)
+        tasks = [task for task in several if task]
         self._relay = self._giving_back = None
         self._ended.clear()
         for task in tasks:
             task.cancel()
             await asyncio.wait([task])
+        await self._answers.close()
         await self._transport.close()
         await self._ledger.close()
 
@@ -184,20 +221,27 @@ class SplitBroker:
     def _can_go_at_once(self, envelope: Envelope) -> bool:
         """Whether the books have no say in it: nothing to be unique with, nothing to wait for."""
         due = envelope.not_before is None or envelope.not_before <= self._clock.now()
-        return due and envelope.unique is None
+        gated = bool(envelope.gates) or is_inbox(envelope.queue)
+        return due and envelope.unique is None and not gated
 
     # --- the relay ---------------------------------------------------------------------------
 
     def _start_relay(self, queues: tuple[str, ...]) -> None:
-        if self._relay is not None and not self._relay.done() and self._relayed == queues:
+        if self._relay is not None and not self._relay.done() and {*queues} <= {*self._relayed}:
             return
         if self._relay is not None:
             self._relay.cancel()
             self._ended.append(self._relay)
-        self._relayed = queues
-        self._relay = asyncio.create_task(self._keep_relaying(queues), name="umbel-relay")
+        # Those who fetch here in turns have each a queue of their own: all of them are relayed to.
+        self._relayed = tuple(dict.fromkeys([*queues, *self._relayed]))
+        self._relay = asyncio.create_task(self._keep_relaying(self._relayed), name="umbel-relay")
 
     async def _keep_relaying(self, queues: tuple[str, ...]) -> None:
+        async with asyncio.TaskGroup() as relays:
+            for some in self._apart(queues):
+                relays.create_task(self._keep_relaying_to_one(some), name="umbel-relay")
+
+    async def _keep_relaying_to_one(self, queues: tuple[str, ...]) -> None:
         tries = 0
         while True:
             try:
@@ -207,14 +251,45 @@ class SplitBroker:
                 tries += 1
                 await asyncio.sleep(_AGAIN.delay(tries, self._namespace))
 
-    def _lost_queue(self, queue: str) -> None:
-        self._lost.add(queue)
+    async def _relay_all(self, queues: Sequence[str]) -> None:
+        """Send all that is unsent. Raises Unavailable when none of the brokers takes anything."""
+        groups, failures = self._apart(queues), list[Unavailable]()
+        for some in groups:
+            try:
+                while await self._relay_once(some, 0.0):
+                    pass
+            except Unavailable as error:
+                failures.append(error)
+        if failures and len(failures) == len(groups):
+            raise failures[0]
 
-    async def _recall(self) -> None:
-        if self._lost:
-            queues = [*self._lost]
-            await self._ledger.recall(queues)
-            self._lost.difference_update(queues)
+    def _apart(self, queues: Sequence[str]) -> list[tuple[str, ...]]:
+        """Queues in groups of one broker each: one that is down keeps no other's jobs here."""
+        if isinstance(self._transport, MappedTransport):
+            return self._transport.apart(queues)
+        return [tuple(queues)]
+
+    def _lost_lane(self, lane: Lane) -> asyncio.Task[None]:
+        """Recall at once. A lane is made when that is done: until then anybody sees it missing."""
+        recalling = asyncio.create_task(self._recall(lane))
+        self._recalling.add(recalling)
+        recalling.add_done_callback(self._recalled)
+        return recalling
+
+    def _recalled(self, recalling: asyncio.Task[None]) -> None:
+        self._recalling.discard(recalling)
+        if not recalling.cancelled():
+            recalling.exception()  # whoever waits has it, and the relay tries again
+
+    async def _recall(self, *lanes: Lane) -> None:
+        lost = {*lanes, *self._lost}
+        if lost:
+            self._lost -= lost
+            try:
+                await self._ledger.recall([*lost])
+            except BaseException:
+                self._lost |= lost
+                raise
 
     async def _relay_once(self, queues: Sequence[str], wait: float) -> bool:
         """Send what is unsent; whether there was something."""
@@ -225,22 +300,37 @@ class SplitBroker:
         if fitting:
             await self._transport.send(fitting)
             await self._ledger.sent([one.id for one in fitting])
+            self._use_inboxes({one.queue for one in fitting})
         elif found:
             await asyncio.sleep(min(wait, _MOMENT))
         return bool(fitting)
+
+    async def _see_inboxes(self, queues: Sequence[str]) -> None:
+        for queue in queues:
+            if is_inbox(queue) and queue not in self._inboxes:
+                self._inboxes[queue] = await self._ledger.waiting([queue], ("io", "cpu"))
+
+    def _use_inboxes(self, queues: set[str]) -> None:
+        """From now on they are received from; whoever waits without them looks again."""
+        unused = {queue for queue in queues if not self._inboxes.get(queue, True)}
+        if unused:
+            self._inboxes |= dict.fromkeys(unused, True)
+            self._transport.nudge()
 
     # --- receiving ---------------------------------------------------------------------------
 
     async def _receive(self, queues: Sequence[str], demand: Demand, wait: float) -> list[Arrival]:
         """Messages that could start now. A demand covers all queues; a transport counts lanes."""
         arrivals = [one for one in self._aside if one.lane.queue in queues]
-        if not _admit([one.lane.kind for one in arrivals], demand)[0]:
-            came = await self._transport.receive(_room(queues, demand), wait)
-            places = {queue: place for place, queue in enumerate(queues)}
-            arrivals += sorted(came, key=lambda one: places[one.lane.queue])
-        kept, _ = _admit([one.lane.kind for one in arrivals], demand)
+        if not admit([one.lane.kind for one in arrivals], demand)[0]:
+            used = [queue for queue in queues if self._inboxes.get(queue, True)]
+            came = await self._transport.receive(_room(used, demand), wait)
+            order = {queue: place for place, queue in enumerate(queues)}
+            arrivals += sorted(came, key=lambda one: order[one.lane.queue])
+        kept, _ = admit([one.lane.kind for one in arrivals], demand)
         others = [one for one in self._aside if one.lane.queue not in queues]
-        self._set_aside(others + [one for at, one in enumerate(arrivals) if at not in {*kept}])
+        places = {*kept}
+        self._set_aside(others + [one for at, one in enumerate(arrivals) if at not in places])
         return [arrivals[place] for place in kept]
 
     def _set_aside(self, arrivals: list[Arrival]) -> None:
@@ -262,10 +352,10 @@ class SplitBroker:
 
     async def _take(self, arrivals: Sequence[Arrival], owner: str) -> list[Delivery]:
         """What the books give for these messages, which are acknowledged then."""
-        by_id = {self._id(one): one for one in arrivals}
+        by_id = {id_of(one, self._namespace): one for one in arrivals}
         queues = {job: one.lane.queue for job, one in by_id.items()}
         try:
-            taken = await self._ledger.take(queues, owner)
+            taken = await self._ledger.take(queues, owner, self._fresh(by_id))
             deliveries = taken.deliveries
             if taken.unknown:
                 strangers = {job: by_id[job] for job in taken.unknown}
@@ -274,21 +364,30 @@ class SplitBroker:
             await self._transport.release(arrivals)
             raise
         await self._transport.accept(arrivals)
+        self._answers.remember(deliveries)
+        if len(deliveries) < len(by_id):
+            known = by_id.keys() - {one.id for one in deliveries} - {*taken.unknown}
+            self._answer_again({job: by_id[job] for job in known})
         return deliveries
 
-    def _id(self, arrival: Arrival) -> str:
-        """A message's id; for one that has none, an id that the same bytes would have again."""
-        job = arrival.attributes.get("id")
-        if isinstance(job, str) and _PLAIN_ID.fullmatch(job):
-            return job
-        try:
-            return self._read(arrival).id
-        except BadMessage:
-            return str(uuid5(NAMESPACE_OID, f"{self._namespace}:{arrival.data.hex()}"))
+    def _fresh(self, arrivals: Mapping[str, Arrival]) -> list[Envelope]:
+        """Messages so new that their publisher cannot have noted them: spares asking twice."""
+        fresh: list[Envelope] = []
+        since = self._clock.now() - _MOMENT
+        for arrival in arrivals.values() if len(arrivals) <= _FEW else ():
+            with suppress(BadMessage):
+                found = read(arrival, self._namespace)
+                if found.created > since and found.unique is None:
+                    fresh.append(found)
+        return fresh
 
-    def _read(self, arrival: Arrival) -> Envelope:
-        found = read_message(arrival.attributes, arrival.content_type, arrival.data)
-        return replace(found, namespace=self._namespace, queue=arrival.lane.queue)
+    def _answer_again(self, repeated: Mapping[str, Arrival]) -> None:
+        """Messages of jobs that are in the books, and in somebody's hands or at their end."""
+        for job, arrival in repeated.items():
+            with suppress(BadMessage):
+                asked = asked_by(job, read(arrival, self._namespace).headers)
+                if asked is not None:
+                    self._answers.asked_again(job, asked)
 
     async def _adopt(self, strangers: Mapping[str, Arrival], owner: str) -> list[Delivery]:
         """Note messages that somebody else sent, and take them. What is no job is buried."""
@@ -296,32 +395,32 @@ class SplitBroker:
         problems: dict[str, str] = {}
         for job, arrival in strangers.items():
             try:
-                envelopes.append(self._read(arrival))
+                envelopes.append(read(arrival, self._namespace))
             except BadMessage as error:
-                envelopes.append(self._unreadable(job, arrival))
+                envelopes.append(stand_in(arrival, self._namespace, job))
                 problems[job] = str(error)
-        await self._ledger.note(envelopes)
+        problems |= await self._note(envelopes)
         queues = {job: arrival.lane.queue for job, arrival in strangers.items()}
         taken = (await self._ledger.take(queues, owner)).deliveries
-        bad = [self._bury(one, problems[one.id]) for one in taken if one.id in problems]
+        bad = [one for one in taken if one.id in problems]
         if bad:
-            await self._ledger.settle(bad)
+            self._answers.remember(bad)
+            now = self._clock.now()
+            await self.settle([burial(one, problems[one.id], now) for one in bad])
         return [one for one in taken if one.id not in problems]
 
-    def _unreadable(self, job: str, arrival: Arrival) -> Envelope:
-        return Envelope(
-            id=job,
-            subject=UNREADABLE,
-            body=Body(arrival.content_type or "application/octet-stream", arrival.data),
-            namespace=self._namespace,
-            queue=arrival.lane.queue,
-            kind=arrival.lane.kind,
-        )
-
-    def _bury(self, delivery: Delivery, problem: str) -> Settlement:
-        now = self._clock.now()
-        story = Attempt(delivery.attempt, "", now, now, "rejected", reason=problem)
-        return Settlement(lease=delivery.lease, outcome=Rejected(problem), attempt=story)
+    async def _note(self, envelopes: Sequence[Envelope]) -> dict[str, str]:
+        """Into the books; those that would have been refused, and why."""
+        refused: dict[str, str] = {}
+        for keyed in [one for one in envelopes if one.unique is not None]:
+            try:
+                await self._ledger.publish([keyed])
+            except DuplicateJob:
+                refused[keyed.id] = TAKEN
+        plain = [one for one in envelopes if one.unique is None or one.id in refused]
+        if plain:
+            await self._ledger.note([replace(one, unique=None) for one in plain])
+        return refused
 
 
 def _room(queues: Sequence[str], demand: Demand) -> dict[Lane, int]:
@@ -330,7 +429,7 @@ def _room(queues: Sequence[str], demand: Demand) -> dict[Lane, int]:
     return {Lane(q, kind): many for q in queues for kind, many in room.items() if many > 0}
 
 
-def _admit(kinds: Sequence[str], demand: Demand) -> tuple[list[int], Demand]:
+def admit(kinds: Sequence[str], demand: Demand) -> tuple[list[int], Demand]:
     """The places of those that fit, in their order, and the demand that is left."""
     left, places = {"io": demand.io, "cpu": demand.cpu}, []
     for place, kind in enumerate(kinds):

@@ -6,12 +6,13 @@ out. What it must not do is lose one that it has confirmed, as far as its server
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from umbel.messages import Envelope
+from umbel.messages.documents import Asked
 
 
 class Lane(NamedTuple):
@@ -37,9 +38,28 @@ class Arrival(msgspec.Struct, frozen=True):
     data: bytes
 
 
-Lost = Callable[[str], None]
-"""Told a queue's name when a lane of it was not on the server and was made: for a new one, and for
-one that somebody deleted with all that was sent to it."""
+class Reply(msgspec.Struct, frozen=True):
+    """A document for somebody who asked to hear of a job's end."""
+
+    asked: Asked
+    document: Envelope
+    queue: str = ""
+    """Where the job came from: of several brokers, its own knows the address."""
+
+
+Lost = Callable[[Lane], object]
+"""Told a lane that was not on the server: a new one, or one that somebody deleted with all that was
+sent to it. What it returns may have to be awaited: see ``tell``."""
+
+
+async def tell(lost: Lost, lane: Lane) -> None:
+    """Tell of a lane that is missing, and wait until the books know. Then it may be made.
+
+    Whoever dies before leaves it missing, so that the next one tells.
+    """
+    told = lost(lane)
+    if isinstance(told, Awaitable):
+        await told
 
 
 class Transport(Protocol):
@@ -49,8 +69,9 @@ class Transport(Protocol):
     works each call raises ``Unavailable`` within its time.
     """
 
-    limit: int
-    """Bytes of body the server accepts; a larger one is refused before it is sent."""
+    @property
+    def limit(self) -> int:
+        """Bytes of body the server accepts; a larger one is refused before it is sent."""
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         """All are durable on the server when it returns, in order within a lane.
@@ -74,6 +95,15 @@ class Transport(Protocol):
 
     async def release(self, arrivals: Sequence[Arrival]) -> None:
         """They go back, for anybody. What is lost with its connection goes back by itself."""
+
+    async def reply(self, replies: Sequence[Reply]) -> None:
+        """Hand each document to the address that asked for it, as the server's own clients would.
+
+        Nobody may be there any more: that is no error. Nothing is made on the server for it.
+
+        Raises:
+            Unavailable: any of them may have got there or not.
+        """
 
     def nudge(self) -> None:
         """Make a ``receive`` that waits return now, with what it has: nothing."""

@@ -19,10 +19,15 @@ STYLES = {
     "cancelled": "yellow",
     "expired": "yellow",
     "scheduled": "blue",
+    "waiting": "blue",
     "working": "green",
     "stopping": "yellow",
     "silent": "red",
     "paused": "yellow",
+    "ready": "green",
+    "drained": "yellow",
+    "go": "green",
+    "aborted": "yellow",
 }
 """Words that have a colour wherever they fill a cell."""
 
@@ -33,8 +38,13 @@ def on_terminal() -> bool:
 
 
 def say(text: str = "") -> None:
-    """A line for people. Escape sequences in data from outside never reach a terminal."""
-    print("".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text))
+    """A line for people."""
+    print(printable(text))
+
+
+def printable(text: str) -> str:
+    """Escape sequences in data from outside never reach a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
 
 
 def answer(value: Any) -> None:

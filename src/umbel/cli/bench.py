@@ -61,6 +61,11 @@ def _measured(frame: Frame, app: Umbel, jobs: int) -> Iterator[Measure]:
     with measuring.worker():
         rate = measuring.drained(frame.ask, tasks.IO, singly + more)
         yield Measure("drain, async def", rate, "jobs/s", f"{singly + more:,} jobs")
+    measuring.publish_in_bulk(app, tasks.nothing_limited, singly + more)
+    with measuring.worker():
+        gated = measuring.drained(frame.ask, tasks.GATED, singly + more)
+        share = f"{gated / rate:.0%} of the rate without"
+        yield Measure("drain, async def with a limit", gated, "jobs/s", share)
     measuring.publish_in_bulk(app, tasks.nothing_sync, jobs)
     with measuring.worker() as worker:
         rate = measuring.drained(frame.ask, tasks.CPU, jobs)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from umbel.app import Umbel
 from umbel.clock import SystemClock
 
-IO, CPU, IDLE = "bench-io", "bench-cpu", "bench-idle"
+IO, CPU, GATED, IDLE = "bench-io", "bench-cpu", "bench-gated", "bench-idle"
 
 app = Umbel()
 
@@ -20,6 +20,11 @@ async def nothing_async(number: int) -> int:
 
 @app.task(queue=CPU)
 def nothing_sync(number: int) -> int:
+    return number
+
+
+@app.task(queue=GATED, limit=1_000_000)
+async def nothing_limited(number: int) -> int:
     return number
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from typing import Any
 
 from umbel.cli.answers import answer, table
@@ -32,8 +31,7 @@ def _origin(settings: Settings, name: str) -> str:
     variable = next((v for v in _variables(name) if os.environ.get(v)), None)
     if variable is not None and getattr(from_environment, name) == value:
         return variable
-    default = next(field.default for field in fields(settings) if field.name == name)
-    return "default" if value == default else "application"
+    return "default" if value == getattr(Settings(), name) else "application"
 
 
 def _variables(name: str) -> tuple[str, ...]:
@@ -42,4 +40,6 @@ def _variables(name: str) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{one}={text}" for one, text in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)

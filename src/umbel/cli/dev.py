@@ -108,7 +108,7 @@ async def _run(app: Umbel, options: WorkerOptions, watch: Watch | None) -> bool:
     finally:
         watching.cancel()
         await asyncio.wait([watching])
-    return not watching.cancelled() and watching.result()
+    return worker.reloading or (not watching.cancelled() and watching.result())
 
 
 async def _stop_when_changed(worker: Worker, watch: Watch | None) -> bool:

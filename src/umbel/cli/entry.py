@@ -19,13 +19,19 @@ COMMANDS = {
     "completion": "umbel.cli.completion",
     "config": "umbel.cli.config",
     "db": "umbel.cli.db",
+    "deploy": "umbel.cli.deploy",
     "dev": "umbel.cli.dev",
     "health": "umbel.cli.health",
     "jobs": "umbel.cli.jobs",
+    "keys": "umbel.cli.keys",
+    "limits": "umbel.cli.limits",
     "pause": "umbel.cli.control",
+    "pools": "umbel.cli.pools",
+    "routes": "umbel.cli.routes",
     "publisher": "umbel.cli.publisher",
     "queues": "umbel.cli.queues",
     "resume": "umbel.cli.control",
+    "router": "umbel.cli.router",
     "send": "umbel.cli.send",
     "worker": "umbel.cli.worker",
     "workers": "umbel.cli.workers",
@@ -37,16 +43,22 @@ SUMMARIES = {
     "completion": "Print the script that completes commands in your shell.",
     "config": "Show the settings and where each comes from.",
     "db": "Bring the database's schema up to date, or show its version.",
+    "deploy": "Stop fetching, wait until workers may be restarted, resume; audit long tasks.",
     "dev": "Run everything here: a worker that reloads when your code changes.",
     "health": "Say whether work can flow: exit code 0, 1, or 3 for no server.",
     "jobs": "List, show, cancel, retry and forget jobs.",
-    "pause": "Start no more jobs: of a queue, of a task, or at all.",
-    "publisher": "Messages that wait because their broker was out of reach.",
+    "keys": "Make, list, rotate and revoke keys that sign messages to one worker.",
+    "limits": "Show limits and rates; set a limit.",
+    "pause": "Start no more jobs: of a queue, of a task, at a gate, on a worker, or at all.",
+    "pools": "Show pools and who holds what; add, remove and drain members.",
+    "publisher": "Publish for other processes; show or publish what waits in the backlog.",
     "queues": "Show queues; empty or move one.",
     "resume": "Undo a pause.",
+    "routes": "Show which worker has which key; release and move routes.",
+    "router": "Serve workers and publishers that have no credentials of their own.",
     "send": "Publish a job, and wait for its result if you like.",
     "worker": "Run tasks until told to stop.",
-    "workers": "Show the workers that live.",
+    "workers": "Show the workers that live; retire one.",
 }
 
 
@@ -98,7 +110,7 @@ def cli(ctx: click.Context, address: str | None) -> None:
     """Umbel runs Python functions as background jobs.
 
     Exit codes: 0 fine, 1 it failed or was not found, 2 the command was not understood,
-    3 the server cannot be reached.
+    3 the server cannot be reached, 4 somebody else deploys.
     """
     ctx.obj = Frame(address)
 

@@ -8,11 +8,19 @@ from typing import Any
 import click
 import msgspec
 
-from umbel.errors import BadArguments, ConfigurationError, UmbelError, Unavailable
+from umbel.errors import (
+    BadArguments,
+    ConfigurationError,
+    DeploymentLost,
+    DeploymentUnderWay,
+    UmbelError,
+    Unavailable,
+)
 
 FAILED = 1
 USAGE = 2
 UNREACHABLE = 3
+NOT_YOURS = 4
 
 
 class AppError(click.ClickException):
@@ -35,6 +43,8 @@ def code_of(error: UmbelError) -> int:
     """The exit code for an error."""
     if isinstance(error, Unavailable):
         return UNREACHABLE
+    if isinstance(error, DeploymentUnderWay | DeploymentLost):
+        return NOT_YOURS
     return USAGE if isinstance(error, ConfigurationError | BadArguments) else FAILED
 
 

@@ -15,7 +15,7 @@ import time
 from typing import Any, cast
 
 from umbel.cli.errors import FAILED, USAGE
-from umbel.cli.working import worker_name
+from umbel.cli.working import has_terminal, worker_name
 from umbel.observability.logs import Logs, Style, configure_logs
 from umbel.resilience import Backoff
 
@@ -34,6 +34,7 @@ def run_fleet(
     logs = configure_logs(cast(Style, style), level)
     try:
         fleet = Fleet(logs)
+        chosen = {**chosen, "of": processes}
         commands = [command_of(address, index, style, level, chosen) for index in range(processes)]
         names = [worker_name(chosen.get("name"), index) for index in range(processes)]
         return asyncio.run(fleet.run(dict(zip(names, commands, strict=True))))
@@ -47,14 +48,17 @@ def command_of(
     """The command line of one child."""
     words = [sys.executable, "-m", "umbel", *(["-A", address] if address else []), "worker"]
     words += ["--index", str(index), "--log-format", style, "--log-level", level]
-    for name in ("queues", "name", "io", "cpu", "lease", "grace"):
+    for name in ("queues", "name", "io", "cpu", "lease", "order", "weights", "grace", "of"):
         if chosen.get(name) is not None:
             words.append(f"--{name}={chosen[name]}")
+    if chosen.get("index") is not None:
+        words.append(f"--replica={chosen['index']}")
     if chosen.get("probe") is not None:
         host, port = chosen["probe"]
         words.append(f"--probe={host}:{port + index if port else 0}")
-    if chosen.get("no_uvloop"):
-        words.append("--no-uvloop")
+    for flag in ("no_inbox", "no_signing", "no_uvloop"):
+        if chosen.get(flag):
+            words.append(f"--{flag.replace('_', '-')}")
     return words
 
 
@@ -73,6 +77,7 @@ class Fleet:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
+        loop.add_signal_handler(signal.SIGHUP, self._signalled if has_terminal() else self._reload)
         self._tell("info", "processes start", processes=len(commands))
         await asyncio.gather(*(self._keep(name, words) for name, words in commands.items()))
         self._tell("info", "all processes ended")
@@ -88,6 +93,13 @@ class Fleet:
         self._tell("info", word, processes=len(self._children))
         for child in list(self._children.values()):
             self._pass_on(child)
+
+    def _reload(self) -> None:
+        """Each child begins again, with the code as it is now, when it has finished what runs."""
+        self._tell("info", "reloading", processes=len(self._children))
+        for child in list(self._children.values()):
+            if child.returncode is None:
+                child.send_signal(signal.SIGHUP)
 
     def _pass_on(self, child: asyncio.subprocess.Process) -> None:
         if child.returncode is None:

@@ -16,16 +16,18 @@ from umbel.cli.editing import edit
 from umbel.cli.errors import FAILED
 from umbel.cli.frame import Frame, command, plain_group
 from umbel.cli.names import full_id, full_name
+from umbel.cli.steps import step_view, tell_steps
 from umbel.cli.words import ago, count, duration
 from umbel.errors import NotAllowed, UnknownJob, UnknownTask
-from umbel.messages import TERMINAL, Record, State
+from umbel.messages import TERMINAL, Record, State, Step
 from umbel.operations import Operations
-from umbel.stores import JobFilter
+from umbel.stores import Changes, JobFilter
 
 _BATCH = 500
 _ALL = 1_000_000
 _BULK = 600.0
 """Seconds that a command over very many jobs may take."""
+_IDLE = (State.SCHEDULED, State.WAITING, State.QUEUED)
 _REPLAYABLE = (State.BURIED, State.CANCELLED, State.EXPIRED)
 
 
@@ -108,7 +110,7 @@ def _row(record: Record, now: float) -> tuple[object, ...]:
 
 
 def _took(record: Record, now: float) -> str:
-    if record.started is None or record.state in (State.QUEUED, State.SCHEDULED):
+    if record.started is None or record.state in _IDLE:
         return ""
     end = record.finished if record.finished is not None else now
     return duration(max(0.0, end - record.started))
@@ -117,6 +119,8 @@ def _took(record: Record, now: float) -> str:
 def _note(record: Record, now: float) -> str:
     if record.state is State.SCHEDULED:
         return f"runs {ago(record.not_before, now)}"
+    if record.state is State.WAITING:
+        return f"at {record.gate}"
     if record.state is State.RUNNING:
         return " ".join(filter(None, (record.worker, story.progress_share(record))))
     if record.failure is not None:
@@ -130,14 +134,16 @@ def show(frame: Frame, job: str, as_json: bool) -> None:
     """The whole story of one job. Either end of its id is enough, if no other has it."""
     app = frame.site
 
-    async def work(operations: Operations) -> Record:
-        return await operations.job(await full_id(operations, job))
+    async def work(operations: Operations) -> tuple[Record, list[Step]]:
+        found = await operations.job(await full_id(operations, job))
+        return found, await operations.steps(found.id)
 
-    record = frame.ask(work)
+    record, steps = frame.ask(work)
     if as_json:
-        answer(story.view(record, app.codec))
+        answer({**story.view(record, app.codec), "steps": [step_view(one) for one in steps]})
     else:
         story.tell(record, app.codec, app.clock.now())
+        tell_steps(steps)
 
 
 # --- change ----------------------------------------------------------------------------------
@@ -176,6 +182,7 @@ def _cancelled(state: State) -> str:
 @click.argument("ids", metavar="[ID…]", nargs=-1)
 @_filters(*_REPLAYABLE)
 @click.option("--all", "every", is_flag=True, help="All buried jobs.")
+@click.option("--from-scratch", is_flag=True, help="Forget the steps they have done.")
 def retry(
     frame: Frame,
     ids: tuple[str, ...],
@@ -183,11 +190,13 @@ def retry(
     task: str | None,
     queue: str | None,
     every: bool,
+    from_scratch: bool,
     as_json: bool,
 ) -> None:
     """Queue jobs anew that were buried, cancelled or expired: by id, or all that match.
 
-    Without --state, buried ones are meant. Their attempts start over; their story is kept.
+    Without --state, buried ones are meant. Their attempts start over; their story is kept, and so
+    are the steps they have done, which are not done again.
     """
     chosen = bool(states or task or queue or every)
     if chosen == bool(ids):
@@ -195,11 +204,13 @@ def retry(
     app = frame.site
     wanted = _wanted(app, states or (State.BURIED,), task, queue, _ALL)
 
+    changes = Changes(from_scratch=from_scratch)
+
     async def work(operations: Operations) -> list[str]:
         if ids:
-            return await operations.retry([await full_id(operations, one) for one in ids])
+            return await operations.retry([await full_id(operations, one) for one in ids], changes)
         found = [record.id for record in await operations.jobs(wanted)]
-        return await _retry_all(operations, found)
+        return await _retry_all(operations, found, changes)
 
     done = frame.ask(work, deadline=_BULK if chosen else 5.0)
     if as_json:
@@ -208,21 +219,21 @@ def retry(
         say(f"{count(len(done), 'job')} queued anew")
 
 
-async def _retry_all(operations: Operations, found: list[str]) -> list[str]:
+async def _retry_all(operations: Operations, found: list[str], changes: Changes) -> list[str]:
     """Queue them all; one that somebody else has dealt with meanwhile is no error."""
     done: list[str] = []
     for start in range(0, len(found), _BATCH):
         batch = found[start : start + _BATCH]
         try:
-            done += await operations.retry(batch)
+            done += await operations.retry(batch, changes)
         except (NotAllowed, UnknownJob):
-            done += [job for job in batch if await _retried(operations, job)]
+            done += [job for job in batch if await _retried(operations, job, changes)]
     return done
 
 
-async def _retried(operations: Operations, job: str) -> bool:
+async def _retried(operations: Operations, job: str, changes: Changes) -> bool:
     try:
-        await operations.retry([job])
+        await operations.retry([job], changes)
     except NotAllowed:
         # The batch before it may have queued it already.
         return not (await operations.job(job)).state.finished

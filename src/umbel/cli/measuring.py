@@ -78,7 +78,7 @@ def drained(ask: Ask, queue: str, jobs: int) -> float:
 
 async def _left(operations: Operations, queue: str) -> int:
     found = [view for view in await operations.queues() if view.name == queue]
-    return sum(view.queued + view.running + view.scheduled for view in found)
+    return sum(view.queued + view.waiting + view.running + view.scheduled for view in found)
 
 
 def latencies(app: Umbel, task: Task[..., Any], times: int) -> tuple[list[float], list[float]]:
@@ -127,7 +127,7 @@ def resident(pid: int) -> int | None:
 def worker() -> Iterator[subprocess.Popen[bytes]]:
     """A worker process for the measured application, stopped at the end."""
     command = [sys.executable, "-m", "umbel", "-A", "umbel.cli.bench_tasks", "worker"]
-    child = subprocess.Popen([*command, "--log-level", "warning"], stdin=subprocess.DEVNULL)
+    child = subprocess.Popen([*command, "--log-level", "error"], stdin=subprocess.DEVNULL)
     try:
         yield child
     finally:

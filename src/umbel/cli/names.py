@@ -1,12 +1,15 @@
-"""Short names: a task by its last part, a job by either end of its id."""
+"""Short names: a task by its last part, a limit by its task, a job by either end of its id."""
 
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Iterable
 
 from umbel.errors import UnknownJob, UnknownTask
+from umbel.messages import POOL, TOKEN
 from umbel.operations import Operations
-from umbel.stores import JobFilter
+from umbel.stores import Gate, JobFilter
 from umbel.tasks import Registry
 
 _RECENT = 1_000
@@ -32,6 +35,37 @@ def full_name(registry: Registry, name: str) -> str:
     if not near:
         return registry.find(name).name
     raise UnknownTask(f"no task {name!r} is registered here; did you mean {', '.join(near)}?")
+
+
+def rules_named(name: str, rules: Iterable[str]) -> list[str]:
+    """Rules with this name, else all of the task or queue with this name, or with it at its end."""
+    rules = sorted(rules)
+    if name in rules:
+        return [name]
+    owned = {rule: _owners(rule) for rule in rules}
+    whole = [rule for rule, owners in owned.items() if name in owners]
+    ends = [rule for rule, owners in owned.items() if any(o.endswith(f".{name}") for o in owners)]
+    return whole or ends
+
+
+def _owners(rule: str) -> tuple[str, str]:
+    """``limit:tasks.mail/tenant`` → ``tasks.mail/tenant``, ``tasks.mail``."""
+    whole = rule.partition(":")[2]
+    return whole, whole.partition("/")[0]
+
+
+def by_token(gate: Gate) -> bool:
+    """Whether this is a rule that has a gate for each token, as ``limit:tasks.mail/tenant``.
+
+    Its name says so, and that nobody is at a gate of that very name.
+    """
+    in_use = gate.held or gate.waiting or TOKEN in gate.key
+    return gate.kind != "pool" and not in_use and names_token(gate.key)
+
+
+def names_token(rule: str) -> bool:
+    """Whether a rule may have tokens, by its name."""
+    return not rule.startswith(POOL) and "/" in re.sub(r"/burst-[0-9]+$", "", rule)
 
 
 async def full_id(operations: Operations, given: str) -> str:
@@ -63,3 +97,8 @@ async def _exists(operations: Operations, job: str) -> bool:
     except UnknownJob:
         return False
     return True
+
+
+def worker_named(text: str) -> int | str:
+    """What somebody calls a worker: its index, else its name."""
+    return int(text) if text.isdecimal() and len(text) <= 6 else text

@@ -1,4 +1,4 @@
-"""``umbel publisher status | flush``."""
+"""``umbel publisher``: a publisher that others share; and ``status | flush`` of the backlog."""
 
 from __future__ import annotations
 
@@ -6,13 +6,30 @@ import click
 
 from umbel.cli.answers import answer, say
 from umbel.cli.errors import FAILED
-from umbel.cli.frame import Frame, command, plain_group
+from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count, duration
+from umbel.cli.worker import FORMATS, LEVELS
+
+LISTEN = "umbel+tcp://127.0.0.1:5681"
 
 
-@plain_group()
-def publisher() -> None:
-    """Messages that wait because their broker was out of reach."""
+@group()
+@click.option("--listen", metavar="URL", default=LISTEN, show_default=True, help="Where to serve.")
+@click.option("--log-level", type=LEVELS, default="info", show_default=True)
+@click.option("--log-format", type=FORMATS, default="auto", show_default=True)
+def publisher(
+    frame: Frame, listen: str, log_level: str, log_format: str, as_json: bool
+) -> int | None:
+    """Publish for other processes, which hand over their messages here.
+
+    They use this address as their UMBEL_URL and are answered when a message is durable: in the
+    broker, or in this process's backlog while the broker is out of reach. With a command: look
+    after the messages that wait in the backlog.
+    """
+    from umbel.cli.stationing import serve
+
+    style = "json" if as_json else log_format
+    return serve(frame, style, log_level, lambda app: app.publisher(listen))
 
 
 @command()

@@ -10,7 +10,7 @@ from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count, duration
 from umbel.operations import QueueView
 
-_HEAD = ("queue", "queued", "running", "scheduled", "oldest", "workers", "state")
+_HEAD = ("queue", "queued", "waiting", "running", "scheduled", "oldest", "workers", "state")
 
 
 @group()
@@ -30,7 +30,7 @@ def _show(frame: Frame, as_json: bool) -> None:
     if as_json:
         answer(found)
     elif found:
-        table(_HEAD, [_row(queue) for queue in found], right=_HEAD[1:6])
+        table(_HEAD, [_row(queue) for queue in found], right=_HEAD[1:7])
     else:
         say("no queue holds jobs, and no worker serves one")
 
@@ -38,7 +38,7 @@ def _show(frame: Frame, as_json: bool) -> None:
 def _row(queue: QueueView) -> tuple[object, ...]:
     oldest = "" if queue.oldest is None else duration(queue.oldest)
     state = "paused" if queue.paused else "" if queue.workers else "no worker"
-    numbers = (queue.queued, queue.running, queue.scheduled)
+    numbers = (queue.queued, queue.waiting, queue.running, queue.scheduled)
     return (queue.name, *(f"{n:,}" for n in numbers), oldest, queue.workers, state)
 
 

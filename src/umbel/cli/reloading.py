@@ -63,6 +63,11 @@ class Watch:
 def restart(changes: list[str]) -> NoReturn:
     """Become a fresh process of the same command: nothing of the old code is left."""
     os.environ["UMBEL_DEV_CHANGED"] = ", ".join(changes) or "something"
+    start_over()
+
+
+def start_over() -> NoReturn:
+    """Run this command again in this very process, with the code as it is now."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

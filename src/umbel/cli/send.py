@@ -16,7 +16,7 @@ from umbel.cli.answers import answer, say
 from umbel.cli.arguments import Call, as_event, parse, typed
 from umbel.cli.errors import FAILED
 from umbel.cli.frame import Frame, command
-from umbel.cli.names import full_name
+from umbel.cli.names import full_name, worker_named
 from umbel.errors import ResultTimeout, UmbelError, UnknownJob
 from umbel.messages import Record, State
 from umbel.tasks import Handle
@@ -63,6 +63,7 @@ def _is_number(word: str) -> bool:
 @click.argument("words", metavar="[ARGS | KEY=VALUE]…", nargs=-1)
 @click.option("--kwargs", metavar="JSON", help="Keyword arguments as a JSON object.")
 @click.option("--queue", help="Into this queue instead of the task's own.")
+@click.option("--worker", metavar="INDEX|NAME", help="Let this worker run it, and no other.")
 @click.option("--priority", type=int, help="Higher runs first.")
 @click.option("--delay", type=float, metavar="SECONDS", help="Not before so many seconds.")
 @click.option("--expires", type=float, metavar="SECONDS", help="Not started after so many.")
@@ -92,8 +93,12 @@ def send(
     """
     if (task is None) == (cloudevent is None):
         raise click.UsageError("give a TASK, or --cloudevent FILE.")
+    if wait is not None and wait != wait:  # not a number: neither ever nor a time
+        raise click.UsageError("--wait: give seconds, or nothing to wait until it is done.")
     app = frame.site
     chosen = {name: value for name, value in options.items() if value is not None}
+    if "worker" in chosen:
+        chosen["worker"] = worker_named(chosen["worker"])
     if cloudevent is not None:
         if words or kwargs or chosen:
             raise click.UsageError("--cloudevent: everything else is in the event itself.")

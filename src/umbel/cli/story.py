@@ -10,7 +10,7 @@ import msgspec
 from umbel.cli.answers import coloured, say
 from umbel.cli.words import ago, clock, duration, moment
 from umbel.errors import BadMessage
-from umbel.messages import Attempt, Body, BodyCodec, Failure, Record, State
+from umbel.messages import Attempt, Body, BodyCodec, Failure, Record, Slot, State
 
 _BAR = 30
 _ENDED = {"retry": "failed", "failed": "failed for good", "lost": "its worker died"}
@@ -37,7 +37,13 @@ def view(record: Record, codec: BodyCodec) -> dict[str, Any]:
         "expires": moment(record.expires),
         "started": moment(record.started),
         "finished": moment(record.finished),
+        "waited": None if record.waited is None else round(record.waited, 6),
+        "ran": round(record.ran, 6),
         "worker": record.worker,
+        "gate": record.gate,
+        "ahead": record.ahead,
+        "waiting_since": moment(record.waiting_since),
+        "slots": [_slot_view(slot) for slot in record.slots],
         "progress": record.progress,
         "result": None if record.result is None else _value(record.result, codec),
         "failure": record.failure,
@@ -47,6 +53,12 @@ def view(record: Record, codec: BodyCodec) -> dict[str, Any]:
         "headers": record.headers,
         "attempts": [_attempt_view(attempt) for attempt in record.attempts],
     }
+
+
+def _slot_view(slot: Slot) -> dict[str, Any]:
+    if not slot.member:
+        return {"gate": slot.gate}
+    return {"gate": slot.gate, "member": slot.member, "fence": slot.fence, "data": slot.data}
 
 
 def _attempt_view(attempt: Attempt) -> dict[str, Any]:
@@ -146,9 +158,25 @@ def _facts(record: Record, codec: BodyCodec, now: float) -> list[tuple[str, str]
         ("finished", record.finished),
     ):
         facts.append((label, f"{clock(when)}   {ago(when, now)}" if when is not None else ""))
+    facts.append(("waits at", _place(record, now)))
+    facts.append(("holds", ", ".join(map(_held, record.slots))))
     deaths = "" if not record.deaths else f"{record.deaths} of its workers died running it"
     facts.append(("deaths", deaths))
     return [(label, text) for label, text in facts if text]
+
+
+def _place(record: Record, now: float) -> str:
+    if record.gate is None or record.waiting_since is None:
+        return ""
+    waited = f"for {duration(max(0.0, now - record.waiting_since))}"
+    if record.ahead is None:
+        return f"{record.gate}   {waited}"
+    before = "a thousand or more" if record.ahead >= 1000 else record.ahead or "nobody"
+    return f"{record.gate}   {before} before it, {waited}"
+
+
+def _held(slot: Slot) -> str:
+    return f"{slot.member} of {slot.gate} (fence {slot.fence})" if slot.member else slot.gate
 
 
 def _call(body: Body, codec: BodyCodec) -> str:

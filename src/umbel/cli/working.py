@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import signal
+import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 from umbel.app import Umbel
 from umbel.cli.frame import Frame
+from umbel.cli.reloading import start_over
 from umbel.clock import SystemClock
+from umbel.errors import ConfigurationError
 from umbel.observability.logs import Logs, Style, configure_logs
 from umbel.telemetry.events import Level
 from umbel.worker import Worker, WorkerOptions
-from umbel.worker.options import default_name
+from umbel.worker.options import default_name, ordinal_of
 
 _PYTHONS_OWN = (700, 10, 10)
 _LINGER = 5.0
@@ -45,12 +50,17 @@ def work(frame: Frame, style: str, level: str, chosen: dict[str, Any], *, fleet:
         app.telemetry.subscribe(logs.subscriber(level), cast(Level, level))
         options = _options(app, chosen)
         _spare_the_collector()
-        with asyncio.Runner(loop_factory=_loop_factory(options)) as runner:
-            runner.run(_serve(app, options, logs, chosen.get("probe"), in_fleet=bool(fleet)))
-            _end_soon(logs)
-        return 0
+        with asyncio.Runner(loop_factory=loop_factory(options.uvloop)) as runner:
+            again = runner.run(_serve(app, options, logs, chosen, in_fleet=bool(fleet)))
+            if not again:
+                _end_soon(logs)
     finally:
         logs.close()
+    if again:
+        if fleet:
+            os.environ["UMBEL_FLEET"] = fleet
+        start_over()
+    return 0
 
 
 def _options(app: Umbel, chosen: dict[str, Any]) -> WorkerOptions:
@@ -58,10 +68,49 @@ def _options(app: Umbel, chosen: dict[str, Any]) -> WorkerOptions:
     given: dict[str, Any] = {
         "queues": tuple(filter(None, queues)) or tuple(app.registry.queues()),
         "name": worker_name(chosen.get("name"), chosen.get("index")),
+        **_seat(chosen.get("index"), chosen.get("of"), chosen.get("replica")),
         "uvloop": not chosen.get("no_uvloop"),
+        "inbox": not chosen.get("no_inbox"),
+        "signing": not chosen.get("no_signing"),
     }
     given |= {name: chosen.get(name) for name in ("io", "cpu", "lease", "grace")}
+    given["order"] = _order(chosen.get("order"))
+    given["weights"] = _weights(chosen.get("weights"))
     return WorkerOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def _seat(index: int | None, of: int | None, replica: int | None) -> dict[str, int | None]:
+    """The index that a worker insists on, or would like; it may be one of several processes."""
+    if of is None:
+        return {"index": index}
+    place, ordinal = index or 0, ordinal_of(socket.gethostname()) or 0
+    return {
+        "index": None if replica is None else replica * of + place,
+        "ordinal": ordinal * of + place,
+    }
+
+
+def _order(text: str | None) -> Any:
+    """A strategy's name, or the function at ``module:function``."""
+    module, _, name = (text or "").partition(":")
+    if not name:
+        return text
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigurationError(f"--order {text}: {error}; give MODULE:FUNCTION") from None
+
+
+def _weights(text: str | None) -> dict[str, float] | None:
+    if not text:
+        return None
+    parts = [part.partition("=") for part in text.split(",")]
+    try:
+        return {name.strip(): float(weight) for name, _, weight in parts}
+    except ValueError:
+        raise ConfigurationError(
+            f"--weights {text}: give numbers, as in mail=5,reports=1"
+        ) from None
 
 
 def worker_name(name: str | None, index: int | None) -> str:
@@ -70,8 +119,9 @@ def worker_name(name: str | None, index: int | None) -> str:
     return name if index is None else f"{name}.{index}"
 
 
-def _loop_factory(options: WorkerOptions) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    if options.uvloop:
+def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, if it is wanted and there; None for asyncio's own."""
+    if wanted:
         try:
             import uvloop
         except ImportError:
@@ -84,15 +134,28 @@ async def _serve(
     app: Umbel,
     options: WorkerOptions,
     logs: Logs,
-    probe: tuple[str, int] | None,
+    chosen: dict[str, Any],
     *,
     in_fleet: bool,
-) -> None:
+) -> bool:
+    """Whether it is to begin again."""
     worker = app.worker(options)
     stop_on_signals(worker, in_fleet=in_fleet)
-    if probe is None:
+    async with AsyncExitStack() as stack:
+        if chosen.get("probe") is not None:
+            await stack.enter_async_context(_probed(app, worker, logs, chosen["probe"]))
+        if chosen.get("listen"):
+            from umbel.cli.stationing import beside
+
+            await stack.enter_async_context(beside(app.publisher(chosen["listen"])))
         await worker.run()
-        return
+    return worker.reloading
+
+
+@asynccontextmanager
+async def _probed(
+    app: Umbel, worker: Worker, logs: Logs, where: tuple[str, int]
+) -> AsyncIterator[None]:
     from umbel.observability.metrics import Metrics
     from umbel.observability.probe import Probe
 
@@ -100,11 +163,11 @@ async def _serve(
     metrics.watch(lambda: [("umbel_log_lines_lost_total", (), logs.lost)])
     app.telemetry.subscribe(metrics.hear)
     served = Probe(worker, metrics, SystemClock())
-    port = await served.start(*probe)
-    address = f"http://{probe[0]}:{port}"
+    port = await served.start(*where)
+    address = f"http://{where[0]}:{port}"
     logs.write({"level": "info", "event": "probe serves", "address": address})
     try:
-        await worker.run()
+        yield
     finally:
         await served.stop()
 
@@ -112,13 +175,16 @@ async def _serve(
 def stop_on_signals(worker: Worker, *, in_fleet: bool = False) -> None:
     """Stop in phases at the first SIGTERM or SIGINT, without grace at the second.
 
+    SIGHUP: stop in phases and begin again; but a terminal that is closed says the same, and then
+    nobody is there any more.
+
     In a fleet the parent says SIGTERM for the first and SIGINT for the second. A supervisor may
     signal parent and children alike; so here SIGTERM twice is once.
     """
     loop = asyncio.get_running_loop()
 
     def on_term() -> None:
-        if not (in_fleet and worker.stopping()):
+        if not (in_fleet and worker.stopping() and not worker.reloading):
             worker.stop()
 
     def on_int() -> None:
@@ -126,8 +192,14 @@ def stop_on_signals(worker: Worker, *, in_fleet: bool = False) -> None:
             worker.stop()
         worker.stop()
 
+    loop.add_signal_handler(signal.SIGHUP, on_term if has_terminal() else worker.reload)
     loop.add_signal_handler(signal.SIGTERM, on_term)
     loop.add_signal_handler(signal.SIGINT, on_int)
+
+
+def has_terminal() -> bool:
+    """Whether somebody sits before this process, rather than a supervisor."""
+    return sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
 
 
 def _end_soon(logs: Logs) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,11 +17,15 @@ from umbel.messages import JSON, MESSAGEPACK, PICKLE
 DEFAULT_URL = "sqlite:///umbel.db"
 SCHEMES = (
     *("sqlite", "postgresql", "postgres", "redis", "rediss", "valkey", "valkeys"),
-    *("redis+unix", "valkey+unix", "amqp", "amqps", "nats", "tls"),
+    *("redis+unix", "valkey+unix", "amqp", "amqps", "amqp1", "amqp1s", "nats", "tls"),
+    *("redis+sentinel", "rediss+sentinel", "valkey+sentinel", "valkeys+sentinel"),
+    *("umbel", "umbel+tcp", "umbel+unix"),
 )
 BACKLOGS = ("sqlite", "postgresql", "postgres")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,63}")
 _FORMATS = {"json": JSON, "msgpack": MESSAGEPACK, "pickle": PICKLE}
+_NEXT_PAIR = re.compile(r",(?=[^,=]+=[a-z0-9+]+://)")
+"""Between two pairs, not between two servers of one URL."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,6 +34,8 @@ class Settings:
 
     broker: str = DEFAULT_URL
     """UMBEL_URL or UMBEL_BROKER"""
+    brokers: Mapping[str, str] = field(default_factory=dict)
+    """UMBEL_BROKERS, as in mail=amqp://host,bulk=nats://host: queues with a broker of their own"""
     store: str = ""
     """UMBEL_STORE; when empty the broker's own address, or the default URL where that keeps none"""
     namespace: str = "umbel"
@@ -51,9 +58,17 @@ class Settings:
     keep_count: int = 1_000_000
     """UMBEL_KEEP_COUNT: how many finished jobs are remembered at most"""
 
+    route_idle: float = 0.0
+    """UMBEL_ROUTE_IDLE: seconds without a job after which a key's route is released; 0: never"""
+    keys: str = ""
+    """UMBEL_KEYS: the file of keys that sign messages to one worker, see umbel keys"""
+
     def __post_init__(self) -> None:
         for name in ("broker", "store"):
             _check_url(name, getattr(self, name))
+        for queue, url in _pairs(self.brokers):
+            _check_url(f"brokers[{queue!r}]", url)
+        object.__setattr__(self, "brokers", MappingProxyType(dict(self.brokers)))
         if not _NAMESPACE.fullmatch(self.namespace):
             raise ConfigurationError(
                 f"namespace={self.namespace!r}: give 1 to 63 letters, digits, '_', '-' or '.'"
@@ -66,6 +81,8 @@ class Settings:
             raise ConfigurationError(f"deadline={self.deadline}: give seconds above 0")
         if self.format not in _FORMATS:
             raise ConfigurationError(f"format={self.format!r}: give one of {', '.join(_FORMATS)}")
+        if not 0 <= self.route_idle < float("inf"):
+            raise ConfigurationError(f"route_idle={self.route_idle}: give seconds, or 0 for never")
         if not self.keep_days > 0 or self.keep_count < 0:
             raise ConfigurationError("keep_days and keep_count: give how much history to keep")
 
@@ -82,21 +99,21 @@ class Settings:
             ConfigurationError: a value is wrong; the text names the field or the variable.
         """
         values = {name: value for name, value in given.items() if value is not None}
-        for field in fields(cls):
-            names = [f"UMBEL_{field.name.upper()}"]
-            if field.name == "broker":
+        for one in fields(cls):
+            names = [f"UMBEL_{one.name.upper()}"]
+            if one.name == "broker":
                 names.insert(0, "UMBEL_URL")
             found = next((name for name in names if environment.get(name)), None)
-            if field.name not in values and found is not None:
-                values[field.name] = _parsed(found, environment[found], field.default)
+            if one.name not in values and found is not None:
+                values[one.name] = _parsed(found, environment[found], one.default)
         return cls(**values)
 
     def public(self) -> dict[str, Any]:
         """Settings to show: passwords and keys are covered."""
-        shown = {field.name: getattr(self, field.name) for field in fields(self)}
+        shown = {one.name: getattr(self, one.name) for one in fields(self)}
         for name in ("broker", "store", "backlog"):
-            shown[name] = re.sub(r"(://[^:/@]*:)[^@/]+@", r"\1***@", shown[name])
-            shown[name] = re.sub(r"(password=)[^&]*", r"\1***", shown[name])
+            shown[name] = _covered(shown[name])
+        shown["brokers"] = {queue: _covered(url) for queue, url in self.brokers.items()}
         shown["pickle_key"] = "***" if self.pickle_key else ""
         return shown
 
@@ -106,11 +123,38 @@ def _parsed(variable: str, text: str, like: Any) -> Any:
         text.encode()
     except UnicodeEncodeError:
         raise ConfigurationError(f"{variable}={text!a}: give text in UTF-8") from None
+    if like is MISSING:  # the only setting that is no plain value
+        return _mapping(variable, text)
     try:
         return msgspec.convert(text, type(like), strict=False)
     except msgspec.ValidationError:
         kind = "a whole number" if isinstance(like, int) else "a number"
         raise ConfigurationError(f"{variable}={text!r}: give {kind}") from None
+
+
+def _mapping(variable: str, text: str) -> dict[str, str]:
+    pairs = [pair.partition("=") for pair in _NEXT_PAIR.split(text)]
+    if not all(equals and "://" not in queue for queue, equals, _ in pairs):
+        raise ConfigurationError(
+            f"{variable}={_covered(text)!r}: give QUEUE=URL, several with commas between them"
+        )
+    return {queue.strip(): url.strip() for queue, _, url in pairs}
+
+
+def _pairs(brokers: Any) -> list[tuple[str, str]]:
+    pairs = list(brokers.items()) if isinstance(brokers, Mapping) else [("", "")]
+    for queue, url in pairs:
+        if not (isinstance(queue, str) and isinstance(url, str) and queue and url):
+            raise ConfigurationError(
+                'brokers: give the URL of a broker for each queue, as in {"mail": "amqp://host"}'
+            )
+    return pairs
+
+
+def _covered(url: str) -> str:
+    """A URL without its passwords."""
+    url = re.sub(r"(://[^:/@]*:)[^@/]+@", r"\1***@", url)
+    return re.sub(r"(password=)[^&]*", r"\1***", url)
 
 
 def _check_url(name: str, url: str, schemes: tuple[str, ...] = SCHEMES) -> None:

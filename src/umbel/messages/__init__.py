@@ -12,6 +12,7 @@ from umbel.messages.bodies import (
     decode_as,
 )
 from umbel.messages.envelopes import (
+    KINDS,
     Command,
     Document,
     Envelope,
@@ -20,6 +21,21 @@ from umbel.messages.envelopes import (
     fresh_ids,
     random_hex,
 )
+from umbel.messages.gates import (
+    INBOX,
+    ONLY_IF_ROUTED,
+    POOL,
+    ROUTE,
+    TOKEN,
+    GateKind,
+    Rule,
+    Slot,
+    inbox,
+    is_inbox,
+    route_gate,
+    route_key,
+    rule_of,
+)
 from umbel.messages.leases import Attempt, Delivery, Failure, Lease
 from umbel.messages.outcomes import (
     Cancelled,
@@ -27,6 +43,7 @@ from umbel.messages.outcomes import (
     Failed,
     Interrupted,
     Outcome,
+    Parked,
     Rejected,
     Retry,
     Snoozed,
@@ -42,13 +59,20 @@ from umbel.messages.settlements import (
     is_final,
 )
 from umbel.messages.states import LIVE, TERMINAL, TRANSITIONS, State
+from umbel.messages.steps import Kept, Step, derived_id
 
 __all__ = [
+    "INBOX",
     "JSON",
+    "KINDS",
     "LIVE",
     "MESSAGEPACK",
+    "ONLY_IF_ROUTED",
     "PICKLE",
+    "POOL",
+    "ROUTE",
     "TERMINAL",
+    "TOKEN",
     "TRANSITIONS",
     "Again",
     "Attempt",
@@ -64,21 +88,33 @@ __all__ = [
     "Failed",
     "Failure",
     "Finish",
+    "GateKind",
     "Interrupted",
+    "Kept",
     "Lease",
     "MessageType",
     "Outcome",
+    "Parked",
     "Record",
     "Rejected",
     "Retry",
+    "Rule",
     "Settlement",
+    "Slot",
     "Snoozed",
     "State",
+    "Step",
     "Succeeded",
     "decode_as",
+    "derived_id",
     "disposition",
     "fresh_id",
     "fresh_ids",
+    "inbox",
     "is_final",
+    "is_inbox",
     "random_hex",
+    "route_gate",
+    "route_key",
+    "rule_of",
 ]

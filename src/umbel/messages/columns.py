@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from functools import cache
+from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
+from umbel.messages.gates import Rule, Slot
 from umbel.messages.leases import Attempt, Failure
 
 MALFORMED = "malformed"
@@ -13,8 +16,6 @@ MALFORMED = "malformed"
 
 # Below nothing, a section would be tried again as good as for ever.
 Counts = dict[str, Annotated[int, msgspec.Meta(ge=0)]]
-
-T = TypeVar("T")
 
 
 def read_headers(headers: str, sections: str = "{}") -> dict[str, str]:
@@ -59,8 +60,31 @@ def read_failure(text: str | None) -> Failure | None:
     return _read(text, Failure, Failure("", "cannot be read")) if text else None
 
 
-def _read(text: str, kind: type[T], otherwise: Any) -> Any:
+def read_gates(text: str | None) -> tuple[str, ...]:
+    """What a job has to pass."""
+    found: tuple[str, ...] = _read(text, tuple[str, ...], ()) if text else ()
+    return found
+
+
+def read_slots(text: str | None) -> tuple[Slot, ...]:
+    """What a job holds."""
+    found: tuple[Slot, ...] = _read(text, tuple[Slot, ...], ()) if text else ()
+    return found
+
+
+def read_rule(declared: str, imposed: int | None) -> Rule:
+    """What a gate goes by. What cannot be read lets nobody pass."""
+    rule: Rule = _read(declared, Rule, Rule(name="", capacity=0))
+    return rule if imposed is None else replace(rule, capacity=imposed)
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
+
+
+def _read(text: str, kind: Any, otherwise: Any) -> Any:
     try:
-        return msgspec.json.decode(text, type=kind)
+        return _decoder(kind).decode(text)
     except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
         return otherwise

@@ -54,6 +54,10 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+KINDS = ("", "io", "cpu")
+"""Which budget runs a job: coroutines, threads, or empty while nobody has said."""
+
+
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """A message with its delivery headers. The body stays bytes until a task needs it."""
 
@@ -75,6 +79,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     unique: str | None = None
     on_conflict: str = "raise"
     traceparent: str | None = None
+    gates: tuple[str, ...] = ()
+    """What it has to pass before it runs, in this order. A sender that does not know leaves it
+    to the worker."""
     headers: dict[str, str] = {}
     """Further extension attributes: per-call timeout, retry policy, what to track, and the like."""
 
@@ -86,9 +93,13 @@ def fresh_id() -> str:
 
 def fresh_ids(count: int) -> list[str]:
     """So many new UUIDs."""
-    when, bits = f"{time.time_ns() // 1_000_000:012x}", _generator.getrandbits
-    start = f"{when[:8]}-{when[8:]}-7"
-    return [f"{start}{bits(12):03x}-{0x8000 | bits(14):x}-{bits(48):012x}" for _ in range(count)]
+    when, bits = time.time_ns() // 1_000_000 << 80 | _VERSION, _generator.getrandbits
+    return [_dashed(when | bits(80) & _FREE) for _ in range(count)]
+
+
+def _dashed(number: int) -> str:
+    digits = number.to_bytes(16, "big").hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def random_hex(size: int) -> str:
@@ -97,8 +108,11 @@ def random_hex(size: int) -> str:
     From a generator that the kernel seeds once in a process; asking the kernel each time is slow
     on some virtual machines.
     """
-    return f"{_generator.getrandbits(8 * size):0{2 * size}x}"
+    return _generator.getrandbits(8 * size).to_bytes(size, "big").hex()
 
 
+_VERSION = 0x7000_8000_0000_0000_0000
+"""What the standard sets of a UUID's last 80 bits: version 7, variant 1; the others are free."""
+_FREE = 0x0FFF_3FFF_FFFF_FFFF_FFFF
 _generator = random.Random()
 os.register_at_fork(after_in_child=_generator.seed)

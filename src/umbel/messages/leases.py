@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from umbel.messages.envelopes import Envelope
+from umbel.messages.gates import Slot
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -56,6 +57,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """How often each retry section of the task has failed so far."""
     claimed: float = 0.0
     """Broker's wall time of the claim."""
+    slots: tuple[Slot, ...] = ()
+    """What it holds of the gates it has passed, until it is settled."""
 
     @property
     def id(self) -> str:

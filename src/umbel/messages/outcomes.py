@@ -42,6 +42,15 @@ class Interrupted(msgspec.Struct, frozen=True, tag=True):
     delay: float = 0.0
 
 
+class Parked(msgspec.Struct, frozen=True, tag=True):
+    """It was not started: it has to pass these gates first, or goes back to its queue when there
+    are none. Costs nothing, and is no attempt."""
+
+    gates: tuple[str, ...]
+    unfit: tuple[tuple[str, str], ...] = ()
+    """Pools, and members of them that failed their check and are not to be handed out."""
+
+
 class Cancelled(msgspec.Struct, frozen=True, tag=True):
     """Somebody asked for the job not to run or to stop."""
 
@@ -58,4 +67,6 @@ class Expired(msgspec.Struct, frozen=True, tag=True):
     """Its expiry passed before it could start."""
 
 
-Outcome = Succeeded | Failed | Retry | Snoozed | Interrupted | Cancelled | Rejected | Expired
+Outcome = (
+    Succeeded | Failed | Retry | Snoozed | Interrupted | Parked | Cancelled | Rejected | Expired
+)

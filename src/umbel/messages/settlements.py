@@ -13,6 +13,7 @@ from umbel.messages.outcomes import (
     Failed,
     Interrupted,
     Outcome,
+    Parked,
     Rejected,
     Retry,
     Snoozed,
@@ -52,6 +53,8 @@ class Again(msgspec.Struct, frozen=True):
     delay: float = 0.0
     costs_attempt: bool = False
     section: str | None = None
+    gates: tuple[str, ...] | None = None
+    """What it has to pass from now on; then its story does not grow. None leaves both alone."""
 
 
 Disposition = Finish | Again
@@ -59,7 +62,7 @@ Disposition = Finish | Again
 
 def is_final(outcome: Outcome) -> bool:
     """Whether the job ends with it."""
-    return not isinstance(outcome, Retry | Snoozed | Interrupted)
+    return not isinstance(outcome, Retry | Snoozed | Interrupted | Parked)
 
 
 def disposition(outcome: Outcome) -> Disposition:
@@ -81,3 +84,5 @@ def disposition(outcome: Outcome) -> Disposition:
             return Again(delay)
         case Interrupted(_, delay):
             return Again(delay)
+        case Parked(gates):
+            return Again(gates=gates)

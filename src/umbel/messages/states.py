@@ -11,6 +11,9 @@
       │  │ worker died    └──────────────────────────┘ │
       │  └─────────────────────────────────────────────┘
       └──▶ cancelled · expired (so may scheduled)
+
+A job that has to pass gates is ``waiting`` wherever another would be queued; it is queued when it
+has passed all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ class State(StrEnum):
     """Where a job is. ``buried`` jobs keep payload and history and can be replayed."""
 
     SCHEDULED = "scheduled"
+    WAITING = "waiting"
+    """In the line of a gate."""
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -35,13 +40,14 @@ class State(StrEnum):
         return self in TERMINAL
 
 
-LIVE = frozenset({State.SCHEDULED, State.QUEUED, State.RUNNING})
+LIVE = frozenset({State.SCHEDULED, State.WAITING, State.QUEUED, State.RUNNING})
 TERMINAL = frozenset({State.SUCCEEDED, State.BURIED, State.CANCELLED, State.EXPIRED})
 
 TRANSITIONS: dict[State, frozenset[State]] = {
-    State.SCHEDULED: frozenset({State.QUEUED, State.CANCELLED, State.EXPIRED}),
+    State.SCHEDULED: frozenset({State.WAITING, State.QUEUED, State.CANCELLED, State.EXPIRED}),
+    State.WAITING: frozenset({State.QUEUED, State.CANCELLED, State.EXPIRED}),
     State.QUEUED: frozenset({State.RUNNING, State.CANCELLED, State.EXPIRED}),
-    State.RUNNING: TERMINAL | {State.SCHEDULED, State.QUEUED},
+    State.RUNNING: TERMINAL | {State.SCHEDULED, State.WAITING, State.QUEUED},
     State.SUCCEEDED: frozenset(),
     State.BURIED: frozenset({State.QUEUED}),
     State.CANCELLED: frozenset({State.QUEUED}),

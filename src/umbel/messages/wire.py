@@ -14,11 +14,13 @@ from importlib.resources import files
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from umbel.errors import BadMessage
 from umbel.messages.bodies import JSON, Body
 from umbel.messages.columns import MALFORMED, plain_headers
-from umbel.messages.envelopes import Envelope, MessageType
+from umbel.messages.documents import ADDRESS_LIMIT, CORRELATION, CORRELATION_LIMIT, REPLY_TO
+from umbel.messages.envelopes import KINDS, Envelope, MessageType
 
 SPECVERSION = "1.0"
 MEDIA_TYPE = "application/cloudevents+json"
@@ -30,9 +32,9 @@ _KNOWN = frozenset(
 )
 _ATTRIBUTES = 65_536
 """Characters that attributes of the sender's own may have together: every fetch carries them."""
-_KINDS = ("", "io", "cpu")
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _CONFLICTS = ("raise", "return", "replace")
+_ASKING = {REPLY_TO: ADDRESS_LIMIT, CORRELATION: CORRELATION_LIMIT}
 
 
 def schema() -> dict[str, Any]:
@@ -107,11 +109,13 @@ def attributes(envelope: Envelope) -> dict[str, str]:
 def read_message(attributes: Mapping[str, Any], content_type: str, data: bytes) -> Envelope:
     """An envelope from a message with headers: binary mode, or structured by its media type.
 
+    Where a protocol has words of its own for who asks, they may stand beside a structured event.
+
     Raises:
         BadMessage: no CloudEvent, or a field has the wrong form; it names the field.
     """
     if content_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
-        return read(data)
+        return _beside(attributes, read(data))
     if attributes.get("specversion") != SPECVERSION:
         raise BadMessage(
             "specversion",
@@ -120,6 +124,31 @@ def read_message(attributes: Mapping[str, Any], content_type: str, data: bytes) 
         )
     _text(dict(attributes), "source")
     return _envelope(dict(attributes), Body(content_type or JSON, data))
+
+
+def asking(attributes: Mapping[str, Any], data: bytes) -> dict[str, str]:
+    """Who asks, as far as a message tells that cannot be read: the headers of that, perhaps none.
+
+    Its sender is to hear what is wrong with it.
+    """
+    try:
+        event = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        event = None
+    said = {**(event if isinstance(event, dict) else {}), **attributes}
+    return {
+        name: said[name]
+        for name, limit in _ASKING.items()
+        if isinstance(said.get(name), str) and "\0" not in said[name] and len(said[name]) <= limit
+    }
+
+
+def _beside(attributes: Mapping[str, Any], found: Envelope) -> Envelope:
+    """A structured event and who asks, unless it says so itself."""
+    asking = {name: attributes[name] for name in _ASKING if attributes.get(name)}
+    if not asking:
+        return found
+    return replace(found, headers={**_headers(asking), **found.headers})
 
 
 def read(data: bytes) -> Envelope:
@@ -151,7 +180,7 @@ def _envelope(event: dict[str, Any], body: Body) -> Envelope:
         body=body,
         namespace=_text(event, "namespace", "umbel", limit=63),
         queue=_text(event, "queue", "default", limit=255),
-        kind=_choice(event, "kind", "", _KINDS),
+        kind=_choice(event, "kind", "", KINDS),
         priority=_integer(event, "priority", 0, -32768, 32767),
         created=_time(event, "time") or 0.0,
         not_before=_time(event, "notbefore"),
@@ -171,6 +200,9 @@ def _headers(event: dict[str, Any]) -> dict[str, str]:
     found = {name: value for name, value in event.items() if name not in _KNOWN}
     for name, value in found.items():
         _check_attribute(name, value)
+    for name, limit in _ASKING.items():
+        if found.get(name) is not None:
+            _text(found, name, limit=limit)
     headers = plain_headers(found)
     if sum(map(len, (*headers, *headers.values()))) > _ATTRIBUTES:
         raise BadMessage("body", f"more than {_ATTRIBUTES:,} characters in further attributes")

@@ -20,6 +20,7 @@ _OUTCOMES: dict[type[events.Event], str] = {
     events.JobRejected: "rejected",
     events.JobSnoozed: "snoozed",
     events.JobInterrupted: "interrupted",
+    events.JobParked: "parked",
     events.JobCancelled: "cancelled",
     events.JobExpired: "expired",
     events.OutcomeRefused: "refused",
@@ -41,6 +42,7 @@ HELP: dict[str, tuple[Kind, str]] = {
     "umbel_service_failures_total": ("counter", "Failures of a service, which was started again."),
     "umbel_unreachable_total": ("counter", "Times a server could not be reached, by service."),
     "umbel_unreachable": ("gauge", "1 while a service cannot reach its server."),
+    "umbel_inbox_refused_total": ("counter", "Messages to this worker alone that were refused."),
     "umbel_records_pruned_total": ("counter", "Old job records forgotten."),
     "umbel_running": ("gauge", "Tasks running now."),
     "umbel_free_slots": ("gauge", "Tasks that could start now, by kind."),
@@ -122,6 +124,8 @@ class Metrics:
                 self._add("umbel_jobs_recovered_total", jobs)
             case events.RecordsPruned(records=records):
                 self._add("umbel_records_pruned_total", records)
+            case events.InboxRefused(why=why):
+                self._add("umbel_inbox_refused_total", why=why)
             case events.WorkerLost():
                 self._add("umbel_workers_lost_total")
             case events.WorkerAlone():

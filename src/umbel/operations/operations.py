@@ -2,57 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import anyio
-import msgspec
 
 from umbel.brokers import Broker
 from umbel.clock import Clock
 from umbel.errors import NotAllowed, Unavailable, UnknownJob
-from umbel.messages import Record, State
-from umbel.stores import UNCHANGED, Changes, Control, JobFilter, Pause, Records, Registry
+from umbel.messages import POOL, Record, State, Step, inbox, is_inbox
+from umbel.operations.deploying import Deploys
+from umbel.operations.views import Health, PoolView, QueueView, WorkerState, WorkerView
+from umbel.stores import (
+    UNCHANGED,
+    Changes,
+    Control,
+    Deployments,
+    Gate,
+    Gates,
+    JobFilter,
+    Member,
+    Pause,
+    PoolMember,
+    Records,
+    Registry,
+    Route,
+    Routes,
+    Scope,
+    Seat,
+    Steps,
+)
 
 _CONFIRM_STEP = 0.05
-
-
-class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue at a glance."""
-
-    name: str
-    queued: int = 0
-    scheduled: int = 0
-    running: int = 0
-    oldest: float | None = None
-    """Seconds the oldest waiting job has been there."""
-    paused: bool = False
-    workers: int = 0
-
-
-class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker at a glance."""
-
-    name: str
-    incarnation: str
-    host: str
-    pid: int
-    queues: tuple[str, ...]
-    running: int
-    io: int
-    cpu: int
-    uptime: float
-    silent: float
-    """Seconds since its last heartbeat."""
-    state: Literal["working", "stopping", "silent"]
-    epoch: int
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether work can flow."""
-
-    ok: bool
-    checks: dict[str, str]
 
 
 class Operations:
@@ -64,6 +45,10 @@ class Operations:
         records: Records,
         registry: Registry,
         control: Control,
+        gates: Gates,
+        steps: Steps,
+        deployments: Deployments,
+        routes: Routes,
         *,
         clock: Clock,
         namespace: str,
@@ -72,8 +57,14 @@ class Operations:
         self._records = records
         self._registry = registry
         self._control = control
+        self._gates = gates
+        self._steps = steps
+        self._deployments = deployments
+        self._routes = routes
         self._clock = clock
         self.namespace = namespace
+        self.deploy = Deploys(deployments, records, registry, clock=clock)
+        """Deployments: begin, wait for "go", end, see how it stands, audit."""
 
     # --- jobs --------------------------------------------------------------------------------
 
@@ -84,6 +75,10 @@ class Operations:
     async def job(self, job: str) -> Record:
         """One job's whole story. Raises UnknownJob."""
         return await self._records.find(job)
+
+    async def steps(self, job: str) -> list[Step]:
+        """What a job has done so far and would not do again, by number."""
+        return await self._steps.steps(job)
 
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
         """Cancel jobs; each one's state after the call. Raises UnknownJob when none is known."""
@@ -121,7 +116,7 @@ class Operations:
         pauses = (await self._control.state()).pauses
         paused = {pause.name for pause in pauses if pause.scope == "queue"}
         all_paused = any(pause.scope == "all" for pause in pauses)
-        served = [queue for member in members for queue in member.entry.queues]
+        served = [queue for member in members for queue in _served(member)]
         counts: dict[str, dict[State, int]] = {}
         oldest: dict[str, float] = {}
         for depth in depths:
@@ -132,6 +127,7 @@ class Operations:
             QueueView(
                 name=name,
                 queued=counts.get(name, {}).get(State.QUEUED, 0),
+                waiting=counts.get(name, {}).get(State.WAITING, 0),
                 scheduled=counts.get(name, {}).get(State.SCHEDULED, 0),
                 running=counts.get(name, {}).get(State.RUNNING, 0),
                 oldest=oldest.get(name),
@@ -139,6 +135,7 @@ class Operations:
                 workers=served.count(name),
             )
             for name in sorted({*counts, *served, *paused})
+            if name in counts or name in paused or not is_inbox(name)
         ]
 
     async def purge(self, queue: str) -> int:
@@ -149,13 +146,99 @@ class Operations:
         """Put everything that waits in one queue into another."""
         return await self._broker.move(source, target)
 
+    # --- gates -------------------------------------------------------------------------------
+
+    async def gates(self, rule: str = "", limit: int = 1000) -> list[Gate]:
+        """The gates of a rule, or all that somebody holds or waits for, and all without tokens."""
+        return await self._gates.gates(rule, limit)
+
+    async def impose(self, rule: str, capacity: int | None) -> bool:
+        """Say how many may pass a limit, above what the code says; None gives that its say again.
+
+        False when there is no such limit.
+        """
+        return await self._gates.impose(rule, capacity)
+
+    async def pools(self) -> list[PoolView]:
+        """Every pool that was declared or has members."""
+        pauses = (await self._control.state()).pauses
+        paused = {pause.name for pause in pauses if pause.scope == "gate"}
+        all_paused = any(pause.scope == "all" for pause in pauses)
+        members = await self._gates.members()
+        named = {f"{POOL}{member.pool}" for member in members}
+        listed = [gate for gate in await self._gates.gates() if gate.kind == "pool"]
+        # With very many gates in use, those of pools are not among the first.
+        for key in named - {gate.key for gate in listed}:
+            listed += await self._gates.gates(key)
+        gates = {gate.key.removeprefix(POOL): gate for gate in listed}
+        return [
+            PoolView(
+                name=name,
+                waiting=gates[name].waiting if name in gates else 0,
+                paused=all_paused or f"{POOL}{name}" in paused,
+                members=tuple(member for member in members if member.pool == name),
+            )
+            for name in sorted({*gates, *(member.pool for member in members)})
+        ]
+
+    async def members(self, pool: str = "") -> list[PoolMember]:
+        """The members of a pool, or of all, by name."""
+        return await self._gates.members(pool)
+
+    async def enrol(self, pool: str, members: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add members with their data, also such as were removed. A known one gets its new data."""
+        await self._gates.enrol(pool, members)
+
+    async def dismiss(self, pool: str, names: Sequence[str]) -> list[str]:
+        """Remove members; what is held is kept to the end. Gives those that were there."""
+        return await self._gates.dismiss(pool, names)
+
+    async def drain(self, pool: str, names: Sequence[str]) -> list[str]:
+        """Hand members out no more; what is held is kept to the end. Gives those there were."""
+        return await self._gates.turn(pool, names, "drained")
+
+    async def ready(self, pool: str, names: Sequence[str]) -> list[str]:
+        """Hand drained and quarantined members out again. Gives those that were there."""
+        return await self._gates.turn(pool, names, "ready")
+
+    # --- routes ------------------------------------------------------------------------------
+
+    async def routes(
+        self,
+        *,
+        key: str | None = None,
+        index: int | None = None,
+        live: bool = True,
+        limit: int = 100,
+    ) -> list[Route]:
+        """Which worker has which key, the newest first; with ``live=False`` the history too."""
+        return await self._routes.routes(key=key, index=index, live=live, limit=limit)
+
+    async def release(self, key: str, why: str) -> Route | None:
+        """End a key's route, at once or when what runs by it is done. None: it has none."""
+        return await self._routes.release(key, why)
+
+    async def move_route(self, key: str, index: int, why: str) -> Route | None:
+        """The same, and the next one goes to that index. None: it has none."""
+        return await self._routes.move(key, index, why)
+
+    async def retire(self, index: int, retiring: bool = True) -> int:
+        """Give an index no more routes, and move those it has; how many were live."""
+        return await self._routes.retire(index, retiring)
+
+    async def seats(self) -> list[Seat]:
+        """Every index that somebody has, in order."""
+        return await self._routes.seats()
+
     # --- workers and control -----------------------------------------------------------------
 
     async def workers(self) -> list[WorkerView]:
         """Every worker the store believes alive."""
+        paused = {pause.name for pause in await self.pauses() if pause.scope == "worker"}
         return [
             WorkerView(
                 name=member.entry.name,
+                index=member.entry.index,
                 incarnation=member.entry.incarnation,
                 host=member.entry.host,
                 pid=member.entry.pid,
@@ -165,7 +248,7 @@ class Operations:
                 cpu=member.entry.cpu,
                 uptime=max(0.0, member.age),
                 silent=max(0.0, member.silent),
-                state=_worker_state(member.stopping, member.silent, member.entry.lease),
+                state=_worker_state(member, paused),
                 epoch=member.epoch,
             )
             for member in await self._registry.members()
@@ -175,11 +258,11 @@ class Operations:
         """What is paused."""
         return (await self._control.state()).pauses
 
-    async def pause(self, scope: Literal["all", "queue", "task"], name: str, reason: str) -> int:
+    async def pause(self, scope: Scope, name: str, reason: str) -> int:
         """Pause; returns the epoch that workers confirm."""
         return await self._control.pause(scope, name, reason)
 
-    async def resume(self, scope: Literal["all", "queue", "task"], name: str) -> int:
+    async def resume(self, scope: Scope, name: str) -> int:
         """Resume; returns the epoch that workers confirm."""
         return await self._control.resume(scope, name)
 
@@ -202,7 +285,8 @@ class Operations:
         except Unavailable as error:
             return Health(ok=False, checks={"broker": str(error)})
         alive = [worker for worker in workers if worker.state != "silent"]
-        unserved = [q.name for q in queues if q.queued and not q.workers and not q.paused]
+        held_up = [q for q in queues if (q.queued or q.waiting) and not q.paused]
+        unserved = [q.name for q in held_up if not q.workers]
         checks = {
             "broker": "ok",
             "workers": f"ok: {len(alive)} alive" if alive else "none alive",
@@ -212,13 +296,20 @@ class Operations:
 
     async def close(self) -> None:
         """Free connections."""
-        for part in (self._broker, self._records, self._registry, self._control):
+        books = (self._records, self._registry, self._control, self._gates)
+        for part in (self._broker, *books, self._steps, self._deployments, self._routes):
             await part.close()
 
 
-def _worker_state(
-    stopping: bool, silent: float, lease: float
-) -> Literal["working", "stopping", "silent"]:
-    if silent > lease:
+def _served(member: Member) -> list[str]:
+    """The queues of a worker, its own among them."""
+    entry = member.entry
+    return [*entry.queues, *([] if entry.index is None else [inbox(entry.index)])]
+
+
+def _worker_state(member: Member, paused: set[str]) -> WorkerState:
+    if member.silent > member.entry.lease:
         return "silent"
-    return "stopping" if stopping else "working"
+    if member.stopping:
+        return "stopping"
+    return "paused" if member.entry.name in paused else "working"

@@ -10,28 +10,63 @@ import msgspec
 
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
-from umbel.messages import BodyCodec, Command, Envelope, fresh_ids, random_hex
-from umbel.tasks import AS_DECLARED, CallOptions, Signature, TaskOptions, running
+from umbel.keys import KeyFile, seal
+from umbel.keys.keyring import moment
+from umbel.messages import (
+    ONLY_IF_ROUTED,
+    ROUTE,
+    BodyCodec,
+    Command,
+    Envelope,
+    fresh_ids,
+    inbox,
+    is_inbox,
+    random_hex,
+    route_gate,
+)
+from umbel.tasks import AS_DECLARED, CallOptions, Signature, StepPlace, TaskOptions, running
+
+_ANYWHERE = (None, None, False)
 
 
 class Builder:
     """Makes envelopes for one namespace."""
 
-    def __init__(self, codec: BodyCodec, namespace: str, clock: Clock) -> None:
+    def __init__(
+        self, codec: BodyCodec, namespace: str, clock: Clock, keys: KeyFile | None = None
+    ) -> None:
+        self._keys = keys
         self._codec = codec
         self._namespace = namespace
         self._clock = clock
 
-    def build(self, signatures: Sequence[Signature[Any]]) -> list[Envelope]:
-        """The messages of some calls.
+    def build(
+        self, signatures: Sequence[Signature[Any]], place: StepPlace | None = None
+    ) -> list[Envelope]:
+        """The messages of some calls; those of a step have ids that are its own.
 
         Raises:
             NotEncodable, MessageTooLarge: the arguments have no wire form, or too much of it.
             ConfigurationError: an option of a call is wrong.
         """
         now, count = self._clock.now(), len(signatures)
-        parts = zip(signatures, fresh_ids(count), _traceparents(count), strict=True)
-        return [self._build(signature, now, new, trace) for signature, new, trace in parts]
+        ids = fresh_ids(count) if place is None else [place.next_id() for _ in range(count)]
+        parts = zip(signatures, ids, _traceparents(count), strict=True)
+        built = [self._build(signature, now, new, trace) for signature, new, trace in parts]
+        if self._keys is not None:
+            return [self._sealed(one, now) if is_inbox(one.queue) else one for one in built]
+        return built
+
+    def _sealed(self, envelope: Envelope, now: float) -> Envelope:
+        """What goes to one worker alone is signed. Raises ConfigurationError: there is no key."""
+        assert self._keys is not None
+        key = self._keys.ring.signer(moment(now))
+        if key is None:
+            raise ConfigurationError(
+                f"keys={str(self._keys.path)!r}: none of them can sign for {envelope.queue}; a file"
+                " with a private key is needed here: umbel keys list"
+            )
+        return seal(envelope, key)
 
     def _build(
         self, signature: Signature[Any], now: float, new_id: str, traceparent: str
@@ -39,14 +74,15 @@ class Builder:
         task, options = signature.task, signature.options
         declared = task.declared
         unique = signature.unique()
+        queue = inbox(int(options.worker)) if options.worker is not None else options.queue
         command = Command(task.name, signature.args, signature.kwargs)
         return Envelope(
             id=new_id if options.id is None else _checked_id(options.id),
             subject=command.task,
             body=self._codec.encode(command.data, what=f"arguments of {task.name}"),
             namespace=self._namespace,
-            queue=options.queue or declared.queue,
-            kind=task.kind,
+            queue=queue or declared.queue,
+            kind="io" if _is_announced(signature) else task.kind,
             priority=declared.priority if options.priority is None else options.priority,
             created=now,
             not_before=_not_before(options, declared, now),
@@ -55,8 +91,42 @@ class Builder:
             unique=unique.key if unique else None,
             on_conflict=unique.on_conflict if unique else "raise",
             traceparent=traceparent,
-            headers=_headers(options) if options is not AS_DECLARED else {},
+            gates=_gates(signature, queue or declared.queue),
+            headers=_headers(options, declared),
         )
+
+
+def _gates(signature: Signature[Any], queue: str) -> tuple[str, ...]:
+    """What it has to pass. A token that cannot be told here buries the job where it would run."""
+    if _is_announced(signature):
+        return ()  # its parts have
+    try:
+        gates = signature.task.gates(queue, signature.args, signature.kwargs)
+    except Exception:  # noqa: BLE001 - a function of the user's
+        return ()
+    options = signature.options
+    if options is AS_DECLARED or (options.worker, options.affinity, options.stay) == _ANYWHERE:
+        return gates
+    others = tuple(gate for gate in gates if not gate.startswith(ROUTE))
+    if options.worker is not None:
+        return others
+    key = options.affinity if options.affinity is not None else _key_of_the_job()
+    return (*others, route_gate(key))
+
+
+def _is_announced(signature: Signature[Any]) -> bool:
+    """Whether it only has others run the task."""
+    return bool(signature.task.declared.broadcast) and signature.options.worker is None
+
+
+def _key_of_the_job() -> str:
+    """By which key the running job came to its worker."""
+    run = running.get()
+    if run is None or run.route is None:
+        raise ConfigurationError(
+            "stay=True: no job runs here that has a key; give affinity=... instead"
+        )
+    return run.route.key
 
 
 def _checked_id(given: str) -> str:
@@ -85,9 +155,11 @@ def _moment(when: datetime) -> float:
     return when.replace(tzinfo=when.tzinfo or UTC).timestamp()
 
 
-def _headers(options: CallOptions) -> dict[str, str]:
+def _headers(options: CallOptions, declared: TaskOptions) -> dict[str, str]:
     """What a call says differently and the worker has to know."""
-    headers = {}
+    headers = {ONLY_IF_ROUTED: "yes"} if declared.only_if_routed else {}
+    if options is AS_DECLARED:
+        return headers
     if options.timeout is not None:
         headers["timeout"] = str(options.timeout)
     if options.retry is not None:

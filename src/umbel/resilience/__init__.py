@@ -1,4 +1,4 @@
-"""Owns the arithmetic of trying again, of giving up and of blame. Pure: numbers in, numbers out.
+"""Owns the arithmetic of trying again, giving up, pace and blame. Pure: numbers in, numbers out.
 
 Called by: retry policies of tasks, every loop that reconnects, brokers that recover jobs.
 Never: sleeps, reads the clock, draws random numbers.
@@ -6,6 +6,7 @@ Never: sleeps, reads the clock, draws random numbers.
 
 from umbel.resilience.backoff import Backoff, spread
 from umbel.resilience.breaker import Breaker, Circuit
+from umbel.resilience.pace import Pace
 from umbel.resilience.suspicion import Verdict, judge
 
-__all__ = ["Backoff", "Breaker", "Circuit", "Verdict", "judge", "spread"]
+__all__ = ["Backoff", "Breaker", "Circuit", "Pace", "Verdict", "judge", "spread"]

@@ -4,8 +4,22 @@ Called by: a worker, through its Intake port, which Router satisfies.
 Never: runs a task or decides how a run ended.
 """
 
+from umbel.router.dispatcher import Dispatcher, SharedRouter
+from umbel.router.ordering import Experience, Load, strategy
 from umbel.router.receiver import Receiver
 from umbel.router.router import Backend, Router
-from umbel.router.upkeep import Lifeline, Pruner
+from umbel.router.upkeep import Forsaken, Lifeline, Pruner
 
-__all__ = ["Backend", "Lifeline", "Pruner", "Receiver", "Router"]
+__all__ = [
+    "Backend",
+    "Dispatcher",
+    "Experience",
+    "Forsaken",
+    "Lifeline",
+    "Load",
+    "Pruner",
+    "Receiver",
+    "Router",
+    "SharedRouter",
+    "strategy",
+]

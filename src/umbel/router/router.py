@@ -3,24 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from umbel.brokers import Broker, Demand
 from umbel.clock import Clock
 from umbel.messages import (
+    POOL,
+    TERMINAL,
     Attempt,
     Cancelled,
     Delivery,
+    Kept,
     Lease,
+    Parked,
+    Rule,
     Settlement,
+    Step,
     is_final,
+    rule_of,
 )
+from umbel.resilience import Backoff
+from umbel.router.ordering import Load, Ordering, Strategy
 from umbel.router.receiver import Receiver
-from umbel.stores import Control, ControlState, ProgressNote, Records, Registry, WorkerEntry
+from umbel.stores import (
+    Control,
+    ControlState,
+    Deployments,
+    Gates,
+    Hearing,
+    JobFilter,
+    PoolMember,
+    ProgressNote,
+    Records,
+    Registry,
+    Routes,
+    Steps,
+    WorkerEntry,
+)
 from umbel.telemetry import Telemetry, events
 
 _ANY_AGE = -1e9
+RECHECK = Backoff(first=1.0, factor=2.0, cap=300.0)
+"""When a pool's member that failed so many checks is checked again."""
+
+
+_LATELY = JobFilter(states=tuple(TERMINAL), limit=500)
+_TURN = 1.0
 
 
 class Backend(msgspec.Struct, frozen=True):
@@ -30,10 +60,14 @@ class Backend(msgspec.Struct, frozen=True):
     records: Records
     registry: Registry
     control: Control
+    gates: Gates
+    steps: Steps
+    deployments: Deployments
+    routes: Routes
 
     async def close(self) -> None:
         """Close all of them."""
-        for part in (self.broker, self.records, self.registry, self.control):
+        for part in msgspec.structs.astuple(self):
             await part.close()
 
 
@@ -48,17 +82,34 @@ class Router:
         receiver: Receiver,
         clock: Clock,
         telemetry: Telemetry,
+        order: Strategy | None = None,
     ) -> None:
         self._backend = backend
+        self._ordering = Ordering(queues, order) if order is not None else None
+        self._budget = Demand()
         self._queues = tuple(queues)
         self._receiver = receiver
         self._clock = clock
         self._telemetry = telemetry
 
-    async def fetch(self, owner: str, demand: Demand, wait: float) -> list[Delivery]:
+    async def fetch(
+        self, owner: str, demand: Demand, wait: float, own: Sequence[str] = ()
+    ) -> list[Delivery]:
         """Deliveries that may start now; waits for them up to ``wait`` seconds."""
-        deliveries = await self._backend.broker.fetch(self._queues, demand, owner, wait)
-        return await self._admit(deliveries)
+        found = await self._admit(await self._claim(owner, demand, wait, own))
+        if self._ordering is not None:
+            self._ordering.begun(found)
+        return found
+
+    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+        """Note messages to one worker; was each heard before?"""
+        return await self._backend.registry.witness(messages, now)
+
+    async def hold(self, incarnation: str, reason: str) -> None:
+        """Pause the worker whose life this is, as an operator would."""
+        for member in await self._backend.registry.members():
+            if member.entry.incarnation == incarnation:
+                await self._backend.control.pause("worker", member.entry.name, reason)
 
     def nudge(self) -> None:
         """Make a waiting fetch return."""
@@ -66,7 +117,12 @@ class Router:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         """Record outcomes and acknowledge; returns the refused leases."""
-        refused = await self._backend.broker.settle(settlements)
+        for settlement in settlements:
+            if isinstance(settlement.outcome, Parked):
+                await self._set_aside(settlement.outcome.unfit)
+        refused = await self._record(settlements)
+        if self._ordering is not None:
+            self._ordering.ended(settlements)
         lost = {(lease.job, lease.fence) for lease in refused}
         for settlement in settlements:
             lease = settlement.lease
@@ -74,13 +130,62 @@ class Router:
                 self._receiver.remember(lease)
         return refused
 
+    async def declare(
+        self,
+        rules: Sequence[Rule],
+        tasks: Sequence[str],
+        members: Mapping[str, Mapping[str, dict[str, Any]]],
+    ) -> None:
+        """Say what gates go by from now on, and lift those that these tasks no longer have."""
+        gates, names = self._backend.gates, {rule.name for rule in rules}
+        known = {rule_of(gate.key) for gate in await gates.gates(limit=100_000)} if tasks else set()
+        lifted = [
+            rule
+            for rule in known - names
+            if rule.partition(":")[2].partition("/")[0] in tasks and not rule.startswith(POOL)
+        ]
+        if rules or lifted:
+            await gates.declare(rules, lifted)
+        for pool, named in members.items():
+            await gates.enrol(pool, named, only=True)
+
+    async def _set_aside(self, unfit: Sequence[tuple[str, str]]) -> None:
+        """Before their jobs are back in the line, or they might be given the same ones."""
+        for pool, member in unfit:
+            await self.suspect(pool, member, 0)
+            self._telemetry.emit(events.MemberSuspected(pool=pool, member=member))
+
+    async def suspect(self, pool: str, member: str, failures: int) -> None:
+        """A member failed its check, after so many before."""
+        await self._backend.gates.suspect(pool, member, RECHECK.delay(failures + 1, member))
+
+    async def suspects(self, pool: str, delay: float) -> list[PoolMember]:
+        """Members that are to be checked now."""
+        return await self._backend.gates.suspects(pool, delay)
+
+    async def restore(self, pool: str, member: str) -> None:
+        """A member passed its check."""
+        await self._backend.gates.turn(pool, [member], "ready")
+
     async def progress(self, notes: Sequence[ProgressNote]) -> None:
         """Note how far running jobs are."""
         await self._backend.records.progress(notes)
 
-    async def enlist(self, worker: WorkerEntry) -> None:
-        """Begin a life."""
-        await self._backend.registry.enlist(worker)
+    async def steps(self, job: str) -> list[Step]:
+        """What is kept of a job that ran before."""
+        return await self._backend.steps.steps(job)
+
+    async def keep(self, done: Sequence[Kept]) -> list[Kept]:
+        """Keep steps; returns those whose lease is lost."""
+        return await self._backend.steps.keep(done)
+
+    async def enlist(self, worker: WorkerEntry) -> int:
+        """Begin a life; returns the worker's index."""
+        index = await self._backend.registry.enlist(worker)
+        if self._ordering is not None and not self._budget:
+            self._ordering.learn(await self._backend.records.search(_LATELY))
+        self._budget = Demand(worker.io, worker.cpu)
+        return index
 
     async def leave(self, incarnation: str) -> None:
         """End a life in good order, and give back what it was given but never received."""
@@ -122,8 +227,20 @@ class Router:
         """Close the connections."""
         await self._backend.close()
 
+    async def _claim(
+        self, owner: str, demand: Demand, wait: float, own: Sequence[str]
+    ) -> list[Delivery]:
+        queues: Sequence[str] = self._queues
+        if self._ordering is not None:
+            queues = self._ordering.now(_load(demand, self._budget))
+            wait = min(wait, _TURN)  # a look again may be in another order
+        return await self._backend.broker.fetch([*own, *queues], demand, owner, wait)
+
+    async def _record(self, settlements: Sequence[Settlement]) -> list[Lease]:
+        return await self._backend.broker.settle(settlements)
+
     async def _admit(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those that may run. Gates come here; today only duplicates are held back."""
+        """Those that may run: not what was settled here before."""
         known = [d for d in deliveries if self._receiver.knows(d.lease)]
         if not known:
             return deliveries
@@ -141,3 +258,12 @@ class Router:
         reason = "a duplicate of a message settled before"
         story = Attempt(delivery.attempt, "", now, now, "discarded", reason=reason)
         return Settlement(lease=delivery.lease, outcome=Cancelled(reason), attempt=story)
+
+
+def _load(free: Demand, budget: Demand) -> Load:
+    return Load(
+        *(
+            1 - of / all_ if all_ else 1.0
+            for of, all_ in zip((free.io, free.cpu), (budget.io, budget.cpu), strict=True)
+        )
+    )

@@ -1,4 +1,5 @@
-"""Duties that any worker does for all: end lives that stand still, put back work, prune records."""
+"""Duties that any worker does for all: end lives that stand still, put back work, release routes,
+prune records, lift the pauses of a deployment that nobody looks after any more."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from umbel.brokers import Broker
 from umbel.clock import Clock
 from umbel.errors import Unavailable
-from umbel.stores import Member, Records, Registry
+from umbel.stores import Deployments, Member, Records, Registry, Routes
 from umbel.telemetry import Telemetry, events
 
 _SWEEP_EVERY = 3
@@ -25,9 +26,18 @@ class Lifeline:
     """
 
     def __init__(
-        self, registry: Registry, broker: Broker, *, clock: Clock, telemetry: Telemetry
+        self,
+        registry: Registry,
+        broker: Broker,
+        routes: Routes,
+        *,
+        clock: Clock,
+        telemetry: Telemetry,
+        idle: float | None = None,
     ) -> None:
         self._registry = registry
+        self._routes = routes
+        self._idle = idle
         self._broker = broker
         self._clock = clock
         self._telemetry = telemetry
@@ -60,6 +70,10 @@ class Lifeline:
         # and a claim may have been on its way while its owner was ended.
         if not ended and self._looks % _SWEEP_EVERY != 1:
             return []
+        for route in await self._routes.sweep(self._idle):
+            self._telemetry.emit(
+                events.RouteReleased(key=route.key, index=route.index, reason=route.why)
+            )
         recovered = await self._broker.recover()
         if recovered:
             self._telemetry.emit(events.JobsRecovered(jobs=len(recovered)))
@@ -105,3 +119,19 @@ class Pruner:
         self._next = now + (0 if pruned >= _PRUNE_BATCH else _PRUNE_EVERY)
         if pruned:
             self._telemetry.emit(events.RecordsPruned(records=pruned))
+
+
+class Forsaken:
+    """Ends a deployment whose command was killed while it waited."""
+
+    def __init__(self, deployments: Deployments, *, telemetry: Telemetry) -> None:
+        self._deployments = deployments
+        self._telemetry = telemetry
+
+    async def look(self) -> None:
+        """One round."""
+        gone = await self._deployments.lapse()
+        if gone is not None:
+            self._telemetry.emit(
+                events.DeploymentLapsed(who=gone.who, host=gone.host, seconds=gone.stood)
+            )

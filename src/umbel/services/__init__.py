@@ -4,6 +4,6 @@ Called by: worker and router, which are made of services.
 Never: knows what a service is for.
 """
 
-from umbel.services.supervision import Service, UserService, keep_running
+from umbel.services.supervision import Service, UserService, keep_running, look_after
 
-__all__ = ["Service", "UserService", "keep_running"]
+__all__ = ["Service", "UserService", "keep_running", "look_after"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import anyio
@@ -85,3 +85,18 @@ async def keep_running(service: Service, telemetry: Telemetry, longest: float = 
         except Exception as error:  # noqa: BLE001 - nothing may end a service but its own return
             delay = trouble.failed(error)
         await anyio.sleep(delay)
+
+
+async def look_after(
+    duties: Sequence[Callable[[], Awaitable[object]]], every: float, telemetry: Telemetry
+) -> None:
+    """Do these duties again and again, whatever becomes of them."""
+    while True:
+        for duty in duties:
+            try:
+                await duty()
+            except Unavailable:
+                pass  # somebody else tells of it; here the next round simply tries again
+            except Exception as error:  # noqa: BLE001 - outermost loop of the upkeep
+                telemetry.emit(events.ServiceFailed(service="upkeep", error=repr(error), delay=0))
+        await anyio.sleep(every)

@@ -1,23 +1,52 @@
-"""Owns what is remembered: records, the worker registry, control state. One narrow port a role.
+"""Owns what is remembered, from records to deployments. One narrow port a role.
 
 Called by: the router, the worker's heartbeat, operations, handles.
 Never: moves messages or decides anything; each role states what holds after a crash.
 """
 
-from umbel.stores.control import Control, ControlState, Pause
+from umbel.stores.control import Control, ControlState, Pause, Scope
+from umbel.stores.deployments import (
+    DEPLOY,
+    Deployment,
+    DeploymentPlan,
+    Deployments,
+    Run,
+    RunTimes,
+)
+from umbel.stores.gates import Condition, Gate, Gates, PoolMember
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote, Records
-from umbel.stores.registry import Member, Registry, WorkerEntry
+from umbel.stores.registry import Hearing, Member, Registry, WorkerEntry
+from umbel.stores.routes import Route, Routes, Seat
+from umbel.stores.steps import NoTransactions, Steps, Transactions
 
 __all__ = [
+    "DEPLOY",
     "UNCHANGED",
     "Changes",
+    "Condition",
     "Control",
     "ControlState",
+    "Deployment",
+    "DeploymentPlan",
+    "Deployments",
+    "Gate",
+    "Gates",
+    "Hearing",
     "JobFilter",
     "Member",
+    "NoTransactions",
     "Pause",
+    "PoolMember",
     "ProgressNote",
     "Records",
     "Registry",
+    "Route",
+    "Routes",
+    "Run",
+    "RunTimes",
+    "Scope",
+    "Seat",
+    "Steps",
+    "Transactions",
     "WorkerEntry",
 ]

@@ -9,16 +9,19 @@ import msgspec
 
 from umbel.messages import State
 
-Scope = Literal["all", "queue", "task"]
+Scope = Literal["all", "queue", "task", "gate", "worker"]
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not to be started: everything, one queue or one task."""
+    """Something that is not to be started: everything, a queue, a task, what waits at a gate, or
+    whatever one worker could fetch."""
 
     scope: Scope
     name: str = ""
     since: float = 0.0
     reason: str = ""
+    holder: str = ""
+    """Who made it: empty for operators, else a deployment. Each one's own stand side by side."""
 
 
 class ControlState(msgspec.Struct, frozen=True):
@@ -29,16 +32,20 @@ class ControlState(msgspec.Struct, frozen=True):
 
 
 class Control(Protocol):
-    """Pauses survive restarts of everything. A pause holds for each fetch that starts after it."""
+    """Pauses survive restarts of everything. A pause holds for each fetch that starts after it.
+
+    A worker's own pause is held by that worker: it fetches nothing once it has confirmed the epoch,
+    and looks before its first fetch.
+    """
 
     async def state(self) -> ControlState:
         """What is paused now."""
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
-        """Pause; returns the new epoch. Pausing twice is fine."""
+        """Pause, as an operator; returns the new epoch. Pausing twice is fine."""
 
     async def resume(self, scope: Scope, name: str) -> int:
-        """Resume; returns the new epoch. Resuming what is not paused is fine."""
+        """Lift an operator's pause; returns the new epoch. Resuming what is not paused is fine."""
 
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
         """Cancel what waits at once; ask the worker of what runs to stop it.

@@ -37,6 +37,8 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     priority: int | None = None
     body: Body | None = None
+    from_scratch: bool = False
+    """Whether its steps are forgotten, so that all of them run again."""
 
 
 UNCHANGED = Changes()
@@ -62,7 +64,7 @@ class Records(Protocol):
         """Note how far running jobs are. A note under an old fencing number changes nothing."""
 
     async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
-        """Queue finished jobs anew, with their id and story; attempts start over.
+        """Queue finished jobs anew, with their id, story and steps; attempts start over.
 
         The payload is the old one but for the ``changes``, which are made in the same step.
 
@@ -71,14 +73,16 @@ class Records(Protocol):
         """
 
     async def prune(self, *, before: float, keep: int, limit: int) -> int:
-        """Forget finished jobs older than ``before``, and the oldest beyond ``keep``.
+        """Forget finished jobs older than ``before``, and the oldest beyond ``keep``, with steps.
 
         Buried jobs are never pruned: somebody has to look at them. At most ``limit`` a call;
         returns how many.
+
+        Gates of tokens whose rate is not felt any more are forgotten too, a portion a call.
         """
 
     async def remove(self, jobs: Sequence[str]) -> int:
-        """Forget these finished jobs, buried ones included. Returns how many."""
+        """Forget these finished jobs and their steps, buried ones included. Returns how many."""
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""

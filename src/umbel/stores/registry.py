@@ -7,7 +7,8 @@ machines' clocks are ever compared, and a jump of the wall clock kills nobody.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, Protocol
 
 import msgspec
@@ -25,6 +26,14 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     cpu: int
     lease: float
     tasks: tuple[str, ...] = ()
+    interruptible: tuple[str, ...] = ()
+    """Which of them may be stopped anywhere and run again."""
+    code: dict[str, str] = {}
+    """What code each of them is made of, see ``tasks.fingerprints``."""
+    python: str = ""
+    """The version those are comparable within."""
+    index: int | None = None
+    """Its seat: the one it asks for, or was given."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,11 +75,35 @@ def _entry(text: str) -> WorkerEntry | None:
         return None
 
 
+HEARD_LONGER = 3600.0
+"""Seconds for which a message is remembered beyond its end: clocks differ."""
+
+
+class Hearing(StrEnum):
+    """What is known of a message to one worker."""
+
+    FIRST = "first"
+    """It is heard now, and was not before."""
+    AGAIN = "again"
+    """This very job was heard before: its worker died, its run failed, it was given back."""
+    COPY = "copy"
+    """Another job of this id was heard before: somebody sends the message a second time."""
+    LATE = "late"
+    """It was not heard before, and may not be any more. Nothing is noted."""
+
+
 class Registry(Protocol):
     """Enlists workers and hears their hearts."""
 
-    async def enlist(self, worker: WorkerEntry) -> None:
-        """Begin a life. Durable before the worker claims anything. Safe to repeat."""
+    async def enlist(self, worker: WorkerEntry) -> int:
+        """Begin a life. Durable before the worker claims anything. Safe to repeat.
+
+        Returns its index: the one it asks for, else the one that is kept for its name, else the
+        lowest that is free.
+
+        Raises:
+            IndexTaken: a living worker of another name has the index.
+        """
 
     async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
         """One heartbeat. False when the worker is not enlisted any more: it has lost its leases."""
@@ -83,6 +116,14 @@ class Registry(Protocol):
 
     async def leave(self, incarnation: str) -> None:
         """End one's own life, when everything held is settled. Safe to repeat."""
+
+    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+        """Note that messages to one worker were heard; was each heard before?
+
+        Each is known by its job's id and comes with the moment until which it may be heard. Durable
+        when it returns: the job is marked as heard, and its id is known until that moment at least,
+        whatever becomes of the job. Safe to repeat.
+        """
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""

@@ -6,17 +6,33 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from umbel.messages import Body, Record, State
-from umbel.messages.columns import read_attempts, read_failure, read_headers
+from umbel.messages.columns import read_attempts, read_failure, read_headers, read_slots
 from umbel.stores.records import Changes
 
 SENT = "sent"
 """A queued job whose message another broker carries. Outside the tables it is a queued one."""
+
+GATE_PORTION = 1000
+LONGEST = 31 * 86_400.0
+"""Seconds that a rate which the code no longer has may have spanned."""
 
 
 def stored_states(wanted: Iterable[State]) -> list[str]:
     """States as the tables say them."""
     states = sorted(state.value for state in wanted)
     return [*states, SENT] if State.QUEUED in states else states
+
+
+def looked_on(last: str | None, many: int, gone: int) -> tuple[str, bool]:
+    """Where the next look for gates to forget begins, and whether to take it at once.
+
+    There may be a gate for each user: a look is at a portion of them, by name. While half of those
+    are found to be forgotten there are more of them than of others, and they grow fewer; so all
+    that is kept is at most about twice of what is in use, and most looks are short.
+    """
+    if last is None or many < GATE_PORTION:
+        return "", False
+    return last, 2 * gone >= many
 
 
 def change_row(changes: Changes) -> dict[str, Any]:
@@ -28,6 +44,7 @@ def change_row(changes: Changes) -> dict[str, Any]:
         "priority": changes.priority,
         "content_type": changes.body.content_type if changes.body else None,
         "body": changes.body.data if changes.body else None,
+        "from_scratch": changes.from_scratch,
     }
 
 
@@ -35,7 +52,8 @@ def record(row: Sequence[Any]) -> Record:
     """A record from a row of ``find_*`` or ``list_*``."""
     (job, task, namespace, queue, state, kind, priority, attempt, deaths) = row[:9]
     (created, not_before, expires, started, finished, worker, content_type, body) = row[9:17]
-    (result_type, result, failure, reason, attempts, done, of, unique, trace, headers) = row[17:]
+    (result_type, result, failure, reason, attempts, done, of, unique, trace) = row[17:26]
+    (headers, gate, slots, ahead) = row[26:]
     return Record(
         id=job,
         task=task,
@@ -46,7 +64,7 @@ def record(row: Sequence[Any]) -> Record:
         priority=priority,
         attempt=attempt,
         deaths=deaths,
-        created=created,
+        created=created or 0.0,
         not_before=not_before,
         expires=expires,
         started=started,
@@ -58,6 +76,9 @@ def record(row: Sequence[Any]) -> Record:
         reason=reason,
         attempts=read_attempts(attempts),
         progress=(done, of) if done is not None else None,
+        gate=gate,
+        ahead=ahead,
+        slots=read_slots(slots),
         unique=unique,
         traceparent=trace,
         headers=read_headers(headers),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from umbel.errors import UmbelError
-from umbel.messages import Lease
+from umbel.messages import POOL, Envelope, Lease, Slot, route_key
+
+if TYPE_CHECKING:
+    from umbel.tasks.steps import StepKeeper
+    from umbel.tasks.task import Task
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,19 +30,110 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str] = {}
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """The claim under which a job runs, and the member of a pool that comes with it."""
+
+    job: str
+    owner: str
+    fence: int
+    """Grows with every claim of the job; with a pool, each time that the member is handed out."""
+    member: str = ""
+    """The name of the pool's member; of the first pool, if there are several."""
+    data: dict[str, Any] = {}
+    """What the pool says of the member."""
+    members: dict[str, str] = {}
+    """With several pools: the member of each, by the pool's name."""
+
+
+class Routed(msgspec.Struct, frozen=True):
+    """How a job with affinity came to its worker."""
+
+    key: str
+    number: int
+    """Grows with every route that is made: what was kept under an older one of this key may be
+    gone, or be another worker's."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The worker that runs a job."""
+
+    name: str
+    index: int | None = None
+    """Its place among the workers; None when the job does not run in one."""
+
+
+_NOWHERE = Place("")
+
+
 class Run:
     """One run of a job: what ``current`` shows, and the notes sections leave for the worker."""
 
-    __slots__ = ("job", "lease", "marks", "on_progress", "stop_reason")
+    __slots__ = (
+        "_open_steps",
+        "_steps",
+        "fatal",
+        "held",
+        "job",
+        "lease",
+        "marks",
+        "on_progress",
+        "place",
+        "slots",
+        "stop_reason",
+        "task",
+    )
 
     def __init__(
-        self, job: Job, lease: Lease, on_progress: Callable[[float, float | None], None]
+        self,
+        job: Job,
+        lease: Lease,
+        on_progress: Callable[[float, float | None], None],
+        slots: Sequence[Slot] = (),
+        task: Task[..., Any] | None = None,
+        open_steps: Callable[[Run], StepKeeper] | None = None,
+        place: Place = _NOWHERE,
     ) -> None:
         self.job = job
+        self.task = task
+        self.place = place
+        self.held: list[Envelope] | None = None
+        """What it has published that waits for its success."""
+        self.fatal: Exception | None = None
+        """Why it cannot go on, whatever its code makes of that."""
+        self._open_steps = open_steps
+        self._steps: StepKeeper | None = None
         self.lease = lease
+        self.slots = slots
         self.on_progress = on_progress
         self.stop_reason: BaseException | None = None
         self.marks: list[tuple[BaseException, Any]] = []
+
+    @property
+    def claim(self) -> Claim:
+        """Made when somebody asks: few tasks do."""
+        lease, held = self.lease, [slot for slot in self.slots if slot.member]
+        first = held[0] if held else Slot("", fence=lease.fence)
+        return Claim(
+            job=lease.job,
+            owner=lease.owner,
+            fence=first.fence,
+            member=first.member,
+            data=first.data,
+            members={slot.gate.removeprefix(POOL): slot.member for slot in held},
+        )
+
+    @property
+    def steps(self) -> StepKeeper | None:
+        """Opened when the first is called: few tasks have any. None: nobody keeps them here."""
+        if self._steps is None and self._open_steps is not None:
+            self._steps = self._open_steps(self)
+        return self._steps
+
+    @property
+    def route(self) -> Routed | None:
+        """Made when somebody asks: few tasks do."""
+        found = (Routed(route_key(slot.gate), slot.route) for slot in self.slots if slot.route)
+        return next(found, None)
 
     def mark(self, error: BaseException, mark: Any) -> None:
         """Remember what a section says of an error. The innermost section speaks first and wins."""
@@ -64,9 +159,19 @@ class Current:
         return self._run.job
 
     @property
-    def lease(self) -> Lease:
-        """The claim under which it runs, with its fencing number."""
-        return self._run.lease
+    def lease(self) -> Claim:
+        """The claim under which it runs, with its fencing number and its member of a pool."""
+        return self._run.claim
+
+    @property
+    def route(self) -> Routed | None:
+        """The route by which it came to this worker; None for a task without affinity."""
+        return self._run.route
+
+    @property
+    def worker(self) -> Place:
+        """Name and index of the worker that runs it."""
+        return self._run.place
 
     def progress(self, done: float, of: float | None = None) -> None:
         """Tell how far it is. Cheap: kept in memory and written about once a second."""

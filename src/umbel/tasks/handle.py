@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import msgspec
 
 from umbel.errors import JobCancelled, JobExpired, JobFailed
 from umbel.messages import BodyCodec, Record, State, decode_as
@@ -32,6 +34,16 @@ class Jobs(Protocol):
 
     async def hand_over(self, work: Coroutine[Any, Any, T]) -> T:
         """Run it on the application's own loop and await it from any other loop."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a broadcast on one worker."""
+
+    index: int
+    state: Literal["done", "failed", "missing"]
+    """Missing: the worker went before it was done."""
+    result: Any = None
+    reason: str = ""
 
 
 class Handle(Generic[R]):

@@ -10,9 +10,11 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from umbel.errors import ConfigurationError
+from umbel.tasks.gates import Limit, Pool, Rate, Token, as_limits, as_pools, as_rates
 from umbel.tasks.policies import Retry, Unique, storable_name
 
 Loop = Literal["asyncio", "trio"]
+Publishing = Literal["now", "held"]
 
 
 _LONGEST = 10_000_000_000.0
@@ -77,11 +79,27 @@ class TaskOptions:
     """One live job per task (True), per key, or per key computed from the arguments."""
     interruptible: bool = False
     """Safe to stop anywhere and run again: it goes back to the queue when a worker stops."""
+    publishing: Publishing | None = None
+    """What it publishes itself, outside a step: ``held`` until it succeeds, or ``now``. Unless an
+    interruptible task says which, it is warned of: an interrupted run publishes again."""
     dedupe: Callable[..., Any] | None = None
     """Called with the arguments before a run; true means it was done already: discard it."""
     track: Track = Track.RESULT
     loop: Loop = "asyncio"
     """For ``async def`` tasks: which library's event loop the coroutine is written for."""
+    limit: tuple[Limit, ...] = ()
+    """How many run at once: a number, a Limit, or several of them."""
+    rate: tuple[Rate, ...] = ()
+    """How many start in a time: ``"200/m"``, a Rate, or several. Limits do not count then."""
+    pool: tuple[Pool, ...] = ()
+    """What each run needs a member of: what ``app.pool`` returned, or several."""
+    affinity: Token | None = None
+    """What keeps jobs together on one worker: an argument's name, or a function of all of them."""
+    broadcast: bool | float = False
+    """Run it once on every living worker. A number: also on those that come within so many seconds
+    of its publication."""
+    only_if_routed: bool = False
+    """With affinity: where no worker has the key, it is cancelled instead of given to one."""
     max_deaths: int = 3
     """How many workers may die by its fault before it is buried; with 1 it never runs again."""
 
@@ -89,8 +107,25 @@ class TaskOptions:
         _check_shared(self)
         object.__setattr__(self, "track", _track(self.track))
         object.__setattr__(self, "retry", _retry(self.retry))
+        object.__setattr__(self, "limit", as_limits(self.limit))
+        object.__setattr__(self, "rate", as_rates(self.rate))
+        object.__setattr__(self, "pool", as_pools(self.pool))
+        if self.affinity is not None and not (
+            callable(self.affinity) or storable_name(self.affinity)
+        ):
+            raise ConfigurationError(
+                f"affinity={self.affinity!r:.80}: give an argument's name or a function"
+            )
+        if not isinstance(self.broadcast, bool):
+            _seconds("broadcast", self.broadcast)
+        if self.broadcast and self.affinity is not None:
+            raise ConfigurationError("broadcast and affinity: each says where it runs; give one")
+        if self.only_if_routed and self.affinity is None:
+            raise ConfigurationError("only_if_routed=True: give affinity=... with it")
         if self.loop not in ("asyncio", "trio"):
             raise ConfigurationError(f'loop={self.loop!r}: give "asyncio" or "trio"')
+        if self.publishing not in (None, "now", "held"):
+            raise ConfigurationError(f'publishing={self.publishing!r}: give "held" or "now"')
         if not isinstance(self.max_deaths, int) or not 1 <= self.max_deaths <= 32767:
             raise ConfigurationError(f"max_deaths={self.max_deaths!r}: give 1 to 32767")
 
@@ -108,6 +143,12 @@ class CallOptions:
     retry: Retry | None = None
     unique: str | Unique | None = None
     track: Track | None = None
+    affinity: str | None = None
+    """A key in place of the one that the task takes from the arguments."""
+    stay: bool = False
+    """Inside a job that has a key: to the same worker, by the same key."""
+    worker: int | str | None = None
+    """The index or the name of the one worker that is to run it, out of its own queue."""
     connection: Any = None
     """The caller's own database connection or session: publish inside its transaction."""
     id: str | None = None
@@ -121,6 +162,18 @@ class CallOptions:
             object.__setattr__(self, "retry", _retry(self.retry))
         if self.not_before is not None and not isinstance(self.not_before, datetime):
             raise ConfigurationError(f"not_before={self.not_before!r}: give a datetime")
+        if self.affinity is not None and not storable_name(self.affinity):
+            raise ConfigurationError(f"affinity={self.affinity!r:.80}: give a key, as text")
+        if self.worker is not None and not _is_worker(self.worker):
+            raise ConfigurationError(
+                f"worker={self.worker!r:.80}: give a worker's index or name; umbel workers shows"
+                " them"
+            )
+        ways = {"affinity": self.affinity, "stay": self.stay, "worker": self.worker}
+        chosen = [name for name, value in ways.items() if value is not None and value is not False]
+        if len(chosen) > 1 or (self.worker is not None and self.queue is not None):
+            told = " and ".join([*chosen, *(["queue"] if self.queue is not None else [])])
+            raise ConfigurationError(f"{told}: each says where it runs; give one")
         if self.delay is not None and self.not_before is not None:
             raise ConfigurationError("delay and not_before: give one of them")
 
@@ -131,6 +184,12 @@ class CallOptions:
             known = ", ".join(f.name for f in fields(self))
             raise ConfigurationError(f"{', '.join(sorted(unknown))}: not an option; use {known}")
         return replace(self, **changes)
+
+
+def _is_worker(value: Any) -> bool:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return 0 <= value < 1_000_000
+    return isinstance(value, str) and storable_name(value)
 
 
 def _retry(value: Any) -> Retry:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,17 @@ class Parameters:
         for name, hint, value in self._with_hints(args, kwargs):
             self._check_plainly(name, hint, value)
 
+    def argument(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The value that a call gives a parameter, or its default. Raises BadArguments."""
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return bound.arguments[name]
+        except (TypeError, KeyError) as error:
+            raise BadArguments(
+                f"{self.task}{self.signature}: no argument {name!r}: {error}"
+            ) from None
+
     def _check_plainly(self, name: str, hint: Any, value: Any) -> None:
         """Refuse a value that is plainly of another type. Others are found out when they run."""
         if _is_plain(hint) and not isinstance(value, _PLAIN[hint]):
@@ -104,6 +116,14 @@ class Parameters:
         found += [(*self._rest, value) for value in args[len(self._positional) :]]
         found += [(name, self._hints.get(name, self._extra), v) for name, v in kwargs.items()]
         return found
+
+
+def returned_by(function: Callable[..., Any]) -> Any:
+    """What a function says that it returns; Any when it does not, or cannot be decoded."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    found = getattr(function, "__annotations__", {})
+    return _resolved(function, "return", found["return"]) if "return" in found else Any
 
 
 def _is_plain(hint: Any) -> bool:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from umbel.errors import ConfigurationError, UnknownTask
+from umbel.messages import Rule
+from umbel.tasks.gates import Gating, Pool
 from umbel.tasks.task import Task
 
 
@@ -15,6 +17,9 @@ class Registry:
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
+        self.queue_gates: dict[str, Gating] = {}
+        """What everything in a queue has to pass, beside what its task declares."""
+        self._pools: dict[str, Pool] = {}
 
     def add(self, task: Task[..., Any]) -> None:
         """Register a task. Declaring the same function again (a reload) replaces it.
@@ -51,7 +56,30 @@ class Registry:
 
     def queues(self) -> list[str]:
         """Every queue some task uses, ``default`` always among them."""
-        return sorted({"default", *(task.declared.queue for task in self)})
+        return sorted({"default", *self.queue_gates, *(task.declared.queue for task in self)})
+
+    def add_pool(self, pool: Pool) -> None:
+        """A pool that workers keep an eye on. Raises ConfigurationError: the name is taken."""
+        if pool.name in self._pools:
+            raise ConfigurationError(f"pool={pool.name!r}: there is one of that name already")
+        self._pools[pool.name] = pool
+
+    def pools(self) -> dict[str, Pool]:
+        """All pools: those of the application, and those that only tasks know."""
+        theirs = {pool.name: pool for task in self for pool in task.declared.pool}
+        return theirs | self._pools
+
+    def computed(self) -> bool:
+        """Whether a limit comes from a function."""
+        every = [*(task.gating for task in self), *self.queue_gates.values()]
+        return any(callable(one.capacity) for gating in every for one in gating.limits.values())
+
+    def rules(self) -> list[Rule]:
+        """What all gates go by now."""
+        every = [*(task.gating for task in self), *self.queue_gates.values()]
+        found = [rule for gating in every for rule in gating.rules()]
+        found += [pool.rule for pool in self.pools().values()]
+        return list({rule.name: rule for rule in found}.values())
 
 
 def _place(task: Task[..., Any]) -> str:

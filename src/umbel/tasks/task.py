@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import update_wrapper
 from pathlib import Path
@@ -14,8 +14,10 @@ from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack
 import msgspec
 
 from umbel.errors import ConfigurationError
+from umbel.messages import route_gate
+from umbel.tasks.gates import Gating, Limit, Pool, Rate, Token, token_of
 from umbel.tasks.handle import Handle
-from umbel.tasks.options import CallOptions, Loop, TaskOptions, Track
+from umbel.tasks.options import CallOptions, Loop, Publishing, TaskOptions, Track
 from umbel.tasks.parameters import Parameters
 from umbel.tasks.policies import Retry, Unique, storable_name
 
@@ -24,6 +26,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 AS_DECLARED = CallOptions()
+NO_GATES = Gating("")
+_NONE: Mapping[str, Gating] = {}
 
 
 class Declaration(TypedDict, total=False):
@@ -37,9 +41,16 @@ class Declaration(TypedDict, total=False):
     retry: Retry | int
     unique: bool | str | Unique | Callable[..., str]
     interruptible: bool
+    publishing: Publishing | None
     dedupe: Callable[..., Any] | None
     track: Track | str
     loop: Loop
+    limit: int | Limit | Sequence[int | Limit]
+    rate: str | Rate | Sequence[str | Rate]
+    pool: Pool | Sequence[Pool]
+    affinity: Token
+    only_if_routed: bool
+    broadcast: bool | float
     max_deaths: int
 
 
@@ -55,6 +66,9 @@ class Changes(TypedDict, total=False):
     retry: Retry | int
     unique: str | Unique
     track: Track | str
+    affinity: str
+    stay: bool
+    worker: int | str
     connection: Any
     id: str
 
@@ -109,8 +123,15 @@ class Task(Generic[P, R_co]):
         self.name = name
         self.declared = declared
         self.parameters = Parameters(function, name)
+        self.gating = Gating(name, declared.limit, declared.rate, declared.pool)
+        counted: list[Limit | Rate] = [*declared.limit, *declared.rate]
+        _check_tokens(self.parameters, [one.token for one in counted])
+        _check_tokens(self.parameters, [declared.affinity], "affinity")
         self._chosen = AS_DECLARED
         self._outlet: Outlet | None = None
+        self._queue_gates: Mapping[str, Gating] = _NONE
+        self.announcement: IOTask[..., Any] | None = None
+        """Of a broadcast: what runs where it is published, and has this run on every worker."""
         update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
@@ -142,9 +163,23 @@ class Task(Generic[P, R_co]):
         changed._chosen = self._chosen.merged(dict(changes))
         return changed
 
-    def bind(self, outlet: Outlet) -> None:
+    def bind(self, outlet: Outlet, queue_gates: Mapping[str, Gating] = _NONE) -> None:
         """Let calls go out through this outlet. Done once, by ``app.task`` or ``app.include``."""
         self._outlet = outlet
+        self._queue_gates = queue_gates
+
+    def gates(self, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+        """What a call has to pass in a queue. Raises what a token's function raises.
+
+        Before its worker last of all: whoever passes there is for nobody else.
+        """
+        gating, affinity = self.gating, self.declared.affinity
+        if self._queue_gates:
+            gating += self._queue_gates.get(queue, NO_GATES)
+        gates = gating.keys(self.parameters, args, kwargs) if gating else ()
+        if affinity is not None:
+            gates += (route_gate(token_of(affinity, self.parameters, args, kwargs)),)
+        return gates
 
     @property
     def outlet(self) -> Outlet:
@@ -155,8 +190,23 @@ class Task(Generic[P, R_co]):
             )
         return self._outlet
 
+    def goes_out_by(self, outlet: Outlet) -> bool:
+        """Whether its calls go out there: to the same application, and so to the same store."""
+        return self._outlet is outlet
+
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+
+def _check_tokens(
+    parameters: Parameters, tokens: Sequence[Token | None], field: str = "token"
+) -> None:
+    for token in tokens:
+        if isinstance(token, str) and token not in parameters.signature.parameters:
+            known = ", ".join(parameters.signature.parameters) or "none"
+            raise ConfigurationError(
+                f"{field}={token!r}: {parameters.task} has no such argument; it has {known}"
+            )
 
 
 class IOTask(Task[P, R]):

@@ -73,6 +73,24 @@ class JobInterrupted(JobEvent, frozen=True, kw_only=True):
     reason: str
 
 
+class JobParked(JobEvent, frozen=True, kw_only=True):
+    text = "waits at its gates"
+    gates: tuple[str, ...]
+
+
+class MemberSuspected(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "a pool's member failed its check and is set aside"
+    pool: str
+    member: str
+
+
+class MemberRestored(Event, frozen=True, kw_only=True):
+    text = "a pool's member passed its check and is handed out again"
+    pool: str
+    member: str
+
+
 class JobCancelled(JobEvent, frozen=True, kw_only=True):
     text = "cancelled"
     reason: str
@@ -96,6 +114,17 @@ class DuplicateDiscarded(JobEvent, frozen=True, kw_only=True):
 # --- publishing ----------------------------------------------------------------------------
 
 
+class PublishedUnheld(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = (
+        "an interruptible task publishes: a run that is interrupted publishes again when it is"
+        ' repeated. Publish inside a step, or declare the task publishing="held"; publishing="now"'
+        " says that a second time does no harm"
+    )
+    task: str
+    calls: str
+
+
 class BacklogBegun(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "the broker is out of reach; messages are kept and will be published"
@@ -115,6 +144,23 @@ class MessageRefused(Event, frozen=True, kw_only=True):
     error: str
 
 
+class LinksServed(Event, frozen=True, kw_only=True):
+    text = "serves workers and publishers"
+    address: str
+    roles: str
+
+
+class LinksClosed(Event, frozen=True, kw_only=True):
+    text = "serves nobody any more"
+    address: str
+
+
+class PeerRefused(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "a peer that could not be understood or trusted was refused"
+    error: str
+
+
 class BacklogLost(Event, frozen=True, kw_only=True):
     level = "error"
     text = "the process ends with messages in memory that could not be published"
@@ -128,9 +174,17 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
     text = "worker started"
     worker: str
     incarnation: str
+    index: int | None
     queues: tuple[str, ...]
     io: int
     cpu: int
+
+
+class RouteReleased(Event, frozen=True, kw_only=True):
+    text = "a route was released: the next job of its key makes a new one"
+    key: str
+    index: int
+    reason: str
 
 
 class WorkerStopping(Event, frozen=True, kw_only=True):
@@ -178,10 +232,49 @@ class ManyThreads(Event, frozen=True, kw_only=True):
     cpu: int
 
 
+class InboxUnguarded(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = (
+        "messages to this worker alone are not signed: whoever can publish can command it. Make"
+        " keys with umbel keys make, and set UMBEL_KEYS for workers and publishers"
+    )
+    worker: str
+
+
+class InboxClosed(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "this worker hears no messages to itself alone: no commands, no broadcasts"
+    worker: str
+
+
+class InboxRefused(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "a message to this worker alone was refused"
+    job: str
+    task: str
+    why: str
+    """``unsigned``, ``forged``, ``expired``, ``replayed``, or ``closed``."""
+    reason: str
+
+
+class KeysUnreadable(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = "the file of keys cannot be read any more; the keys it held before stay in use"
+    error: str
+
+
 class PauseSeen(Event, frozen=True, kw_only=True):
     text = "control changed"
     worker: str
     paused: tuple[str, ...]
+
+
+class DeploymentLapsed(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "a deployment was given up, for nobody renewed it; its pauses are lifted"
+    who: str
+    host: str
+    seconds: float
 
 
 # --- trouble -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pytest
 
 from umbel.brokers import Broker
 from umbel.clock import Clock
-from umbel.stores import Control, Records, Registry
+from umbel.stores import Control, Deployments, Gates, Records, Registry, Routes, Steps, Transactions
 from umbel.testing.clock import FakeClock
 
 DEADLINE = 45.0
@@ -42,6 +42,10 @@ class Backend:
     records: Records
     registry: Registry
     control: Control
+    gates: Gates
+    steps: Steps
+    deployments: Deployments
+    routes: Routes
     clock: Clock
     """A FakeClock when the adapters go by it; the server's time cannot be moved."""
     namespace: str
@@ -51,6 +55,8 @@ class Backend:
     rolls back when it raises. None when there is no connection beside the adapters' own."""
     sync_transaction: Callable[[], AbstractContextManager[Any]] | None = None
     """The same for ``publish_within``."""
+    step_transactions: Transactions | None = None
+    """Steps in transactions of the store's own database; None when it has none."""
 
     @property
     def time_travels(self) -> bool:

@@ -10,7 +10,7 @@ import anyio
 from umbel.brokers import Demand
 from umbel.clock import Clock
 from umbel.errors import LeaseLost
-from umbel.messages import Delivery
+from umbel.messages import Delivery, inbox
 from umbel.worker.heart import FENCE_AT
 from umbel.worker.intake import Intake
 from umbel.worker.life import Life
@@ -33,6 +33,7 @@ class Consumer:
         free: Callable[[], Demand],
         start: Callable[[Delivery], None],
         give_back: Callable[[Delivery, str], None],
+        look: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._intake = intake
@@ -41,6 +42,7 @@ class Consumer:
         self._free = free
         self._start = start
         self._give_back = give_back
+        self._look = look
         self._clock = clock
         self._room = anyio.Event()
         self._asked = Demand()
@@ -67,11 +69,13 @@ class Consumer:
 
     def slot_freed(self) -> None:
         """There is room again. A fetch that waits without asking for that kind is called back."""
+        asked = self._asked
         if not self._fetching:
             self._room.set()
-        elif not (self._asked.io and self._asked.cpu):
+        elif asked.without or not (asked.io and asked.cpu):
             free = self._free()
-            if (free.io and not self._asked.io) or (free.cpu and not self._asked.cpu):
+            more = (free.io and not asked.io) or (free.cpu and not asked.cpu)
+            if more or {*asked.without} - {*free.without}:
                 self._intake.nudge()
 
     def stop(self) -> None:
@@ -101,8 +105,9 @@ class Consumer:
     async def _fetch(self, demand: Demand) -> None:
         owner, began = self._life.incarnation, self._clock.monotonic()
         self._asked, self._fetching = demand, True
+        self._look()
         try:
-            deliveries = await self._intake.fetch(owner, demand, self._lease / 3)
+            deliveries = await self._intake.fetch(owner, demand, self._lease / 3, self._own())
         except LeaseLost:
             # The heart hears the same and begins a new life; until then there is nothing to do.
             await anyio.sleep(self._lease / 20)
@@ -120,6 +125,11 @@ class Consumer:
             self.fetches += 1
             # Only now: what was claimed before the pause has started.
             self.epoch = self._new_epoch
+
+    def _own(self) -> tuple[str, ...]:
+        """The worker's own queue."""
+        index = self._life.index
+        return () if index is None else (inbox(index),)
 
     def _begin(self, deliveries: list[Delivery]) -> None:
         self.fetched += len(deliveries)

@@ -19,8 +19,9 @@ from umbel.messages import BodyCodec, Lease
 from umbel.tasks import Track, running
 from umbel.worker import decide
 from umbel.worker.activation import Activation
+from umbel.worker.gatekeeper import passes
 from umbel.worker.reports import Report
-from umbel.worker.stops import Stop, Why, ask_to_stop
+from umbel.worker.stops import Stop, Unfit, Why, ask_to_stop
 
 Call = Callable[[Activation], Awaitable[Any]]
 
@@ -101,6 +102,9 @@ class CoroutineRunner:
         task = activation.task
         running.set(activation.run)
         try:
+            for pool, member in activation.unchecked:
+                if not await passes(pool, member):
+                    raise Unfit(pool.name, member)
             if task.declared.loop == "trio":
                 assert self.call_trio is not None
                 one.value = await self.call_trio(activation)
@@ -124,4 +128,5 @@ class CoroutineRunner:
             error = activation.run.stop_reason or error or asyncio.CancelledError()
         outcome = decide.conclude(activation, one.value, error, self._codec)
         keep = activation.track is not Track.FAILURES
-        self._done(Report(activation.delivery, outcome, one.started, self._clock.now(), keep))
+        now, held = self._clock.now(), activation.run.held
+        self._done(Report(activation.delivery, outcome, one.started, now, keep, held))

@@ -12,6 +12,7 @@ from umbel.messages import (
     Failure,
     Interrupted,
     Outcome,
+    Parked,
     Retry,
     Snoozed,
     Succeeded,
@@ -20,14 +21,18 @@ from umbel.tasks import Section, Track
 from umbel.tasks.failures import describe
 from umbel.tasks.snooze import Snooze
 from umbel.worker.activation import Activation
-from umbel.worker.stops import Stop, Why
+from umbel.worker.stops import Stop, Unfit, Why
 
 
 def conclude(
     activation: Activation, value: Any, error: BaseException | None, codec: BodyCodec
 ) -> Outcome:
     """How a run ended. Whatever the task's own classes do meanwhile, there is an outcome."""
+    fatal = activation.run.fatal
     try:
+        # Whatever the task made of it: caught, or wrapped in a group of others.
+        if fatal is not None and not isinstance(error, Stop):
+            return Failed(describe(fatal))
         return returned(activation, value, codec) if error is None else raised(activation, error)
     except BaseException as broken:  # noqa: BLE001 - user code: policies, __instancecheck__, …
         text = f"how it ended could not be decided: {type(broken).__name__}"
@@ -67,6 +72,9 @@ def stopped(activation: Activation, stop: Stop) -> Outcome:
             return raised(activation, TimeoutError(f"timed out after {activation.timeout:g} s"))
         case Why.CANCEL | Why.DUPLICATE:
             return Cancelled(stop.reason)
+        case Why.UNFIT:
+            unfit = (stop.member,) if isinstance(stop, Unfit) else ()
+            return Parked(activation.delivery.envelope.gates, unfit)
         case Why.INTERRUPT | Why.LOST:
             return Interrupted(stop.reason)
 

@@ -18,6 +18,7 @@ from typing import Protocol
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import Lease
+from umbel.services import look_after
 from umbel.stores import ControlState, WorkerEntry
 from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake
@@ -153,7 +154,8 @@ class Heart:
         if self._stop_asked.is_set():
             return
         intake = self._open_intake()
-        upkeep = asyncio.create_task(self._look_after_others(), name="umbel upkeep")
+        duties = look_after(self._open_upkeep(), self._lease / 3, self._telemetry)
+        upkeep = asyncio.create_task(duties, name="umbel upkeep")
         try:
             await self._beat_on(intake)
         finally:
@@ -209,7 +211,7 @@ class Heart:
         incarnation = self._life.incarnation
         if incarnation != self._enlisted:
             self._asked_for = incarnation
-            await intake.enlist(self._body.entry())
+            self._life.index = await intake.enlist(self._body.entry())
             self._enlisted = incarnation
         self._told_epoch = self._body.confirmed_epoch()
         alive = await intake.beat(
@@ -252,11 +254,16 @@ class Heart:
         Claims are stamped with wall time. One that was set makes them look older than they are, so
         for a lease nothing is given back: after that, what has not arrived never will.
         """
+        self.look_at_the_wall()
+        return self._lease if self._clock.monotonic() - self._wall_set > self._lease else _NEVER
+
+    def look_at_the_wall(self) -> None:
+        """See whether somebody has set the clock. Who fetches looks, too: set back and forth
+        again between two beats, it would have stamped a claim and be right once more."""
         now = self._clock.monotonic()
         ahead = self._clock.now() - now
         if abs(ahead - self._wall_ahead) > self._lease / 20:
             self._wall_ahead, self._wall_set = ahead, now
-        return self._lease if now - self._wall_set > self._lease else _NEVER
 
     async def _rest(self, intake: Intake, beaten: float | None) -> None:
         """Until the next beat is due, control changes, or the heart is stopped."""
@@ -320,20 +327,6 @@ class Heart:
 
     def _hear_echo(self) -> None:
         self._echo = self._clock.monotonic()
-
-    async def _look_after_others(self) -> None:
-        duties = self._open_upkeep()
-        while True:
-            for duty in duties:
-                try:
-                    await duty()
-                except Unavailable:
-                    pass  # the beat tells of it; here the next round simply tries again
-                except Exception as error:  # noqa: BLE001 - outermost loop of the upkeep
-                    self._telemetry.emit(
-                        events.ServiceFailed(service="upkeep", error=repr(error), delay=0)
-                    )
-            await asyncio.sleep(self._lease / 3)
 
 
 async def _first_of(*waits: Awaitable[object]) -> None:

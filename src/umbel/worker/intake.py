@@ -3,30 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from umbel.brokers import Demand
-from umbel.messages import Delivery, Lease, Settlement
-from umbel.stores import ControlState, ProgressNote, WorkerEntry
+from umbel.messages import Delivery, Kept, Lease, Rule, Settlement, Step
+from umbel.stores import ControlState, Hearing, PoolMember, ProgressNote, WorkerEntry
 
 
 class Intake(Protocol):
     """Fetch, extend, settle, and the worker's own life. Belongs to one event loop."""
 
-    async def enlist(self, worker: WorkerEntry) -> None:
-        """Begin a life, before the first fetch."""
+    async def enlist(self, worker: WorkerEntry) -> int:
+        """Begin a life, before the first fetch. Returns its index. Raises IndexTaken."""
 
     async def leave(self, incarnation: str) -> None:
         """End it, after the last settlement."""
 
-    async def fetch(self, owner: str, demand: Demand, wait: float) -> list[Delivery]:
-        """What may start now. Raises LeaseLost when the life is over, Unavailable."""
+    async def fetch(
+        self, owner: str, demand: Demand, wait: float, own: Sequence[str] = ()
+    ) -> list[Delivery]:
+        """What may start now, from the worker's own queues first.
+
+        Raises LeaseLost when the life is over, Unavailable.
+        """
+
+    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+        """Note messages to this worker alone; was each heard before? Raises Unavailable."""
+
+    async def hold(self, incarnation: str, reason: str) -> None:
+        """Pause the worker whose life this is, as an operator would."""
 
     def nudge(self) -> None:
         """Make a fetch that waits return now."""
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         """Record outcomes; returns the leases that were refused. Raises Unavailable."""
+
+    async def declare(
+        self,
+        rules: Sequence[Rule],
+        tasks: Sequence[str],
+        members: Mapping[str, Mapping[str, dict[str, Any]]],
+    ) -> None:
+        """What gates go by from now on, and which members the code names for each pool.
+
+        ``tasks`` are known with all the gates they have: others that they had are lifted.
+        """
+
+    async def suspect(self, pool: str, member: str, failures: int) -> None:
+        """A member failed its check, after so many before; the next one is due later each time."""
+
+    async def suspects(self, pool: str, delay: float) -> list[PoolMember]:
+        """Members that are to be checked now, by the caller and for so long by nobody else."""
+
+    async def restore(self, pool: str, member: str) -> None:
+        """A member passed its check."""
+
+    async def steps(self, job: str) -> list[Step]:
+        """What is kept of a job that ran before, by number. Raises Unavailable."""
+
+    async def keep(self, done: Sequence[Kept]) -> list[Kept]:
+        """Keep steps; returns those whose lease is lost. Safe to repeat. Raises Unavailable."""
 
     async def progress(self, notes: Sequence[ProgressNote]) -> None:
         """Note how far running jobs are."""

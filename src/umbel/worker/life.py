@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from umbel.messages import Lease, fresh_id
+from umbel.tasks import Place
 
 
 class Life:
@@ -10,8 +11,18 @@ class Life:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.index: int | None = None
+        """Where it sits, once it is enlisted; written by whoever enlists it."""
+        self._place = Place(name)
         self.incarnation = fresh_id()
         self._held: dict[str, Lease] = {}
+
+    @property
+    def place(self) -> Place:
+        """What tasks see of it."""
+        if self._place.index != self.index:
+            self._place = Place(self.name, self.index)
+        return self._place
 
     def begin_anew(self) -> None:
         """A new incarnation that holds nothing."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from umbel.errors import ConfigurationError
@@ -14,12 +16,22 @@ def default_name() -> str:
     return socket.gethostname() or "worker"
 
 
+def ordinal_of(host: str) -> int | None:
+    """The number at the end of a replica's name, as a StatefulSet gives it: 3 of ``worker-3``."""
+    found = re.fullmatch(r"[a-z][a-z0-9-]*-(\d{1,4})", host)
+    return int(found[1]) if found else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
     """How one worker process works."""
 
     queues: tuple[str, ...] = ("default",)
     name: str = field(default_factory=default_name)
+    index: int | None = None
+    """Its seat among the workers: 0, 1, 2 … None: that of the replica, else the lowest free one."""
+    ordinal: int | None = field(default_factory=lambda: ordinal_of(socket.gethostname()))
+    """The index to take if nobody has it, when none is given."""
     io: int = 100
     """How many ``async def`` tasks run at once."""
     cpu: int = field(default_factory=lambda: min(10, 2 * (os.cpu_count() or 1)))
@@ -32,6 +44,15 @@ class WorkerOptions:
     """How many finished message ids the idempotent receiver remembers."""
     stall: float = 60.0
     """Seconds of work waiting, slots free and nothing fetched until the connection is rebuilt."""
+    order: str | Callable[..., Sequence[str]] = "strict"
+    """Which queue comes first: as given (``strict``), ``weighted``, ``short-first``,
+    ``long-first``, ``rare-first``, ``saturation``, or a function; see ``router.ordering``."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """With ``weighted``: how often each queue is first, in relation to others; 1 if not said."""
+    inbox: bool = True
+    """Whether it hears messages to itself alone: commands, calls with ``worker=``, broadcasts."""
+    signing: bool = True
+    """Whether those must be signed, where there are keys."""
     uvloop: bool = True
     """Use uvloop's event loop when it is installed."""
 
@@ -40,6 +61,8 @@ class WorkerOptions:
             raise ConfigurationError(f"queues={self.queues!r}: give queue names, comma separated")
         if not 0 < len(self.name) <= 255:
             raise ConfigurationError(f"name={self.name!r}: give a worker name")
+        if self.index is not None and not 0 <= self.index < 1_000_000:
+            raise ConfigurationError(f"index={self.index}: give 0 to 999999")
         for name in ("io", "cpu", "remember"):
             if not 0 <= getattr(self, name) <= 100_000:
                 raise ConfigurationError(f"{name}={getattr(self, name)}: give 0 to 100000")

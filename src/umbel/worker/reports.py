@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
+from msgspec.structs import replace
 
 from umbel.errors import UmbelError, Unavailable
 from umbel.messages import (
     Attempt,
     Cancelled,
     Delivery,
+    Envelope,
     Expired,
     Failed,
     Interrupted,
     Lease,
     Outcome,
+    Parked,
     Rejected,
     Retry,
     Settlement,
@@ -35,7 +38,7 @@ _BATCH = 500
 class Report:
     """One run's end, as a runner hands it over."""
 
-    __slots__ = ("delivery", "finished", "keep", "outcome", "started")
+    __slots__ = ("delivery", "finished", "follow_ups", "keep", "outcome", "started")
 
     def __init__(
         self,
@@ -44,7 +47,9 @@ class Report:
         started: float,
         finished: float,
         keep: bool = True,
+        follow_ups: Sequence[Envelope] | None = None,
     ) -> None:
+        self.follow_ups = follow_ups
         self.delivery = delivery
         self.outcome = outcome
         self.started = started
@@ -154,7 +159,18 @@ def _settlement(report: Report, worker: str) -> Settlement:
             outcome.reason if isinstance(outcome, Interrupted | Cancelled | Rejected) else "",
             outcome.delay if isinstance(outcome, Retry | Snoozed) else None,
         )
-    return Settlement(lease=delivery.lease, outcome=outcome, keep=report.keep, attempt=story)
+    follow_ups: tuple[Envelope, ...] = ()
+    if report.follow_ups and isinstance(outcome, Succeeded):
+        # Over a link it is the router that says what the namespace is.
+        space = delivery.envelope.namespace
+        follow_ups = tuple(replace(one, namespace=space) for one in report.follow_ups)
+    return Settlement(
+        lease=delivery.lease,
+        outcome=outcome,
+        keep=report.keep,
+        attempt=story,
+        follow_ups=follow_ups,
+    )
 
 
 def _who(delivery: Delivery) -> dict[str, Any]:
@@ -196,6 +212,8 @@ def event_of(report: Report) -> events.JobEvent:
             return events.JobSnoozed(**who, delay=round(delay, 3))
         case Interrupted(reason):
             return events.JobInterrupted(**who, reason=reason)
+        case Parked(gates):
+            return events.JobParked(**who, gates=gates)
         case Cancelled(reason):
             return events.JobCancelled(**who, reason=reason)
         case Rejected(reason):

@@ -10,6 +10,7 @@ from umbel.tasks import Run
 class Why(IntEnum):
     """The reasons, weakest first: a stronger one replaces a weaker, never the reverse."""
 
+    UNFIT = 0
     INTERRUPT = 1
     TIMEOUT = 2
     DUPLICATE = 3
@@ -23,6 +24,7 @@ class Why(IntEnum):
 
 
 _TEXTS = {
+    Why.UNFIT: "the member of its pool failed its check",
     Why.INTERRUPT: "the worker is stopping",
     Why.TIMEOUT: "timed out",
     Why.DUPLICATE: "a duplicate: done before, says its dedupe policy",
@@ -38,6 +40,14 @@ class Stop(BaseException):
         super().__init__(reason or why.text)
         self.why = why
         self.reason = reason or why.text
+
+
+class Unfit(Stop):
+    """Raised before the task begins: a member that it was given failed its check."""
+
+    def __init__(self, pool: str, member: str) -> None:
+        super().__init__(Why.UNFIT)
+        self.member = (pool, member)
 
 
 def ask_to_stop(run: Run, stop: Stop) -> bool:

@@ -17,8 +17,9 @@ from umbel.messages import BodyCodec, Lease
 from umbel.tasks import Track, running
 from umbel.worker import decide
 from umbel.worker.activation import Activation
+from umbel.worker.gatekeeper import passes_here
 from umbel.worker.reports import Report
-from umbel.worker.stops import Stop, Why, ask_to_stop
+from umbel.worker.stops import Stop, Unfit, Why, ask_to_stop
 
 _NOTHING: Any = object()
 _STEPS = 1_000
@@ -223,7 +224,8 @@ class ThreadRunner:
             error = activation.run.stop_reason  # what is raised in a thread carries no reason
         outcome = decide.conclude(activation, value, error, self._codec)
         keep = activation.track is not Track.FAILURES
-        return Report(activation.delivery, outcome, started, self._clock.now(), keep)
+        now, held = self._clock.now(), activation.run.held
+        return Report(activation.delivery, outcome, started, now, keep, held)
 
     def _hand_over(self, report: Report) -> None:
         self._outbox.append(report)
@@ -248,6 +250,9 @@ class ThreadRunner:
 
 
 def _call(activation: Activation) -> Any:
+    for pool, member in activation.unchecked:
+        if not passes_here(pool, member):
+            raise Unfit(pool.name, member)
     dedupe = activation.task.declared.dedupe
     if dedupe is not None and dedupe(*activation.args, **activation.kwargs):
         raise Stop(Why.DUPLICATE)

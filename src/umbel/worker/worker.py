@@ -1,12 +1,9 @@
-"""The worker: parts put together, and the order in which they stop.
+"""The worker: parts put together, and what it is told by operators and by its heart.
 
 ::
 
-    fetch ─▶ admit ─▶ dispatch ─▶ run ─▶ decide ─▶ settle
-    └─ consumer ────┘ └ worker ┘ └ runners ──────┘ └ settler ┘      heart: beats beside it all
-
-Shutdown in phases, with heartbeats to the end: stop fetching → interrupt what is interruptible,
-let the rest finish → after the grace period interrupt all → settle → leave → close.
+    fetch ─▶ admit ─▶ check ─▶ dispatch ─▶ run ─▶ decide ─▶ settle
+    └─ consumer ────┘ └ guard ┘ └ crew, runners ───────────┘ └ settler ┘  and the heart beats
 """
 
 from __future__ import annotations
@@ -18,40 +15,38 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
 import anyio
+from msgspec.structs import replace
 
 from umbel.brokers import Demand
 from umbel.clock import Clock
-from umbel.errors import Unavailable
-from umbel.messages import (
-    BodyCodec,
-    Cancelled,
-    Delivery,
-    Failed,
-    Interrupted,
-    Lease,
-    Outcome,
-)
+from umbel.errors import IndexTaken, UmbelError
+from umbel.keys import KeyFile
+from umbel.messages import BodyCodec, Delivery, Lease
 from umbel.services import Service, keep_running
-from umbel.stores import ControlState, WorkerEntry
-from umbel.tasks import Registry
-from umbel.tasks.failures import describe
+from umbel.stores import ControlState, NoTransactions, Transactions, WorkerEntry
+from umbel.tasks import Registry, Run
+from umbel.tasks.fingerprints import fingerprint, python
+from umbel.tasks.inbox import InboxTasks
 from umbel.telemetry import Telemetry, events
-from umbel.worker.activation import Activation, Activator
+from umbel.worker.activation import Activator
+from umbel.worker.commands import Commands
 from umbel.worker.consumer import Consumer
-from umbel.worker.coroutines import CoroutineRunner
+from umbel.worker.crew import Crew
+from umbel.worker.gatekeeper import Gatekeeper
+from umbel.worker.guard import Guard
 from umbel.worker.heart import Heart
 from umbel.worker.intake import Intake
 from umbel.worker.life import Life
 from umbel.worker.options import WorkerOptions
 from umbel.worker.progress import ProgressNotes
-from umbel.worker.reports import Report, Settler, trace_of
+from umbel.worker.reports import Settler
+from umbel.worker.shutdown import Shutdown
+from umbel.worker.stepbook import StepBook
+from umbel.worker.steps import RunSteps
 from umbel.worker.stops import Stop, Why
-from umbel.worker.threads import ThreadRunner
-
-_LAST_PHASE = 5.0
-"""Seconds that interrupted tasks get to end once the grace period is over."""
 
 EXIT_STALLED = 75
+NO_TRANSACTIONS = NoTransactions("this worker was not told of a database")
 
 
 class Worker:
@@ -68,6 +63,9 @@ class Worker:
         telemetry: Telemetry,
         open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]] = list,
         services: Sequence[Service] = (),
+        transactions: Transactions = NO_TRANSACTIONS,
+        keys: KeyFile | None = None,
+        shared: bool = False,
         heart: type[Heart] = Heart,
     ) -> None:
         self._registry = registry
@@ -80,13 +78,13 @@ class Worker:
         self._host: asyncio.AbstractEventLoop
         self._stop_asked = anyio.Event()
         self._now_asked = anyio.Event()
-        self._changed = anyio.Event()
-        self._abandoned = 0
-        self._leaving = False
         self._paused: tuple[str, ...] = ()
+        self._held = False
+        self.reloading = False
+        """Whether it was told to begin anew: whoever runs it starts it again, with new code."""
+        # Now: later the files may be newer than what was loaded from them.
+        self._code = {task.name: fingerprint(task) for task in registry}
         self.started = anyio.Event()
-        self._coroutines = CoroutineRunner(options.io, codec, clock, self._ended)
-        self._threads = ThreadRunner(options.cpu, codec, clock, self._ended)
         self._heart = heart(
             self._life,
             self,
@@ -100,15 +98,54 @@ class Worker:
         self._intake = open_intake()
         self._settler = Settler(self._intake, self._life, telemetry)
         self._progress = ProgressNotes(self._intake)
-        self._activator = Activator(registry, codec, self._progress.note)
+        self._gatekeeper = Gatekeeper(self._intake, registry, telemetry)
+        self._steps = StepBook(self._intake, codec, clock, transactions, self._lost_one)
+        activator = Activator(
+            registry, codec, self._progress.note, self._open_steps, lambda: self._life.place
+        )
+        self._crew = Crew(
+            options,
+            registry,
+            self._settler,
+            codec=codec,
+            clock=clock,
+            telemetry=telemetry,
+            activate=activator.activate,
+            freed=lambda: self._consumer.slot_freed(),
+        )
+        commands = Commands(self, self._life, self._crew, self._intake, clock)
+        activator.commands = InboxTasks(commands).all()
+        self._guard = Guard(
+            self._intake,
+            keys=keys if options.signing else None,
+            closed=not options.inbox,
+            warns=shared or not options.signing,
+            admit=self._admitted,
+            refuse=self._crew.refuse,
+            checked=lambda: self._consumer.slot_freed(),
+            clock=clock,
+            telemetry=telemetry,
+        )
         self._consumer = Consumer(
             self._intake,
             self._life,
             lease=options.lease,
             free=self.free,
             start=self._start,
-            give_back=self._give_back,
+            give_back=self._crew.give_back,
+            look=self._heart.look_at_the_wall,
             clock=clock,
+        )
+        self._shutdown = Shutdown(
+            options,
+            self._life,
+            self._intake,
+            consumer=self._consumer,
+            guard=self._guard,
+            crew=self._crew,
+            settler=self._settler,
+            progress=self._progress,
+            telemetry=telemetry,
         )
 
     # --- the way through ---------------------------------------------------------------------
@@ -116,22 +153,28 @@ class Worker:
     async def run(self) -> None:
         """Work until ``stop`` is called, then stop in phases. Raises what starting up raises."""
         self._host = asyncio.get_running_loop()
+        self._steps.start()
         async with AsyncExitStack() as stack:
+            stack.callback(self._steps.transactions.close)
             stack.push_async_callback(self._intake.close)
             await self._begin_life()
             if any(task.declared.loop == "trio" for task in self._registry):
                 from umbel.worker.trio_guest import trio_guest
 
-                self._coroutines.call_trio = (await stack.enter_async_context(trio_guest())).call
+                self._crew.use_trio((await stack.enter_async_context(trio_guest())).call)
             await self._work()
 
     async def _begin_life(self) -> None:
         options, life = self._options, self._life
-        await self._intake.enlist(self.entry())
+        await self._guard.announce(life.name)
+        await self._gatekeeper.declare()
+        await self._enlist()
+        await self._look_at_control()
         self._telemetry.emit(
             events.WorkerStarted(
                 worker=life.name,
                 incarnation=life.incarnation,
+                index=life.index,
                 queues=options.queues,
                 io=options.io,
                 cpu=options.cpu,
@@ -139,6 +182,29 @@ class Worker:
         )
         if options.cpu > 10:
             self._telemetry.emit(events.ManyThreads(cpu=options.cpu))
+
+    async def _look_at_control(self) -> None:
+        """A pause of this worker is kept by itself, so it looks before it fetches."""
+        while True:
+            try:
+                return self._see_control(await self._intake.control())
+            except UmbelError:
+                raise
+            except Exception as error:  # noqa: BLE001 - a bug in an adapter keeps no worker away
+                delay = self._options.lease / 10
+                self._telemetry.emit(
+                    events.ServiceFailed(service="control", error=repr(error), delay=delay)
+                )
+                await anyio.sleep(delay)
+
+    async def _enlist(self) -> None:
+        """Under the index that was asked for; else under that of the replica, if it is free."""
+        entry, wish = self.entry(), self._options.ordinal
+        if entry.index is None and wish is not None:
+            with suppress(IndexTaken):
+                self._life.index = await self._intake.enlist(replace(entry, index=wish))
+                return
+        self._life.index = await self._intake.enlist(entry)
 
     def entry(self) -> WorkerEntry:
         options = self._options
@@ -152,13 +218,26 @@ class Worker:
             cpu=options.cpu,
             lease=options.lease,
             tasks=tuple(sorted(task.name for task in self._registry)),
+            interruptible=tuple(
+                sorted(task.name for task in self._registry if task.declared.interruptible)
+            ),
+            code=self._code,
+            python=python(),
+            # A later life gets its seat back by its name, unless somebody sits there by then.
+            index=options.index,
         )
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as group:
-            self._threads.start()
+            self._crew.begin()
             self._heart.start()
-            own: tuple[Service, ...] = (self._settler, self._consumer, self._progress)
+            own: tuple[Service, ...] = (
+                self._settler,
+                self._consumer,
+                self._progress,
+                self._gatekeeper,
+                self._guard,
+            )
             # After an outage outcomes are settled well before others take their jobs for lost.
             soon = self._options.lease / 5
             for service in own:
@@ -168,119 +247,40 @@ class Worker:
             self.started.set()
             try:
                 await self._stop_asked.wait()
-                await self._stop_in_phases()
+                await self._shutdown.run(self._now_asked)
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._heart.stop()
                 group.cancel_scope.cancel()
 
-    async def _stop_in_phases(self) -> None:
-        grace = self._options.grace
-        self._telemetry.emit(
-            events.WorkerStopping(worker=self._life.name, running=self.running, grace=grace)
-        )
-        self._consumer.stop()
-        for activation in self._activations():
-            if activation.task.declared.interruptible:
-                self._stop_job(activation.delivery.lease, Stop(Why.INTERRUPT))
-        await self._no_more_fetching()
-        await self._until_idle(grace, self._now_asked)
-        over = "the grace period is over"
-        for activation in self._activations():
-            self._stop_job(activation.delivery.lease, Stop(Why.INTERRUPT, over))
-        await self._until_idle(_LAST_PHASE, None)
-        self._abandon()
-        self._progress.stop()
-        # After a lease length without the server everything is lost anyway, and put back by others.
-        with anyio.move_on_after(self._options.lease), suppress(Unavailable):
-            await self._settler.finish()
-            self._leaving = True
-            await self._intake.leave(self._life.incarnation)
-        self._threads.close()
-        self._telemetry.emit(
-            events.WorkerStopped(worker=self._life.name, abandoned=self._abandoned)
-        )
-
-    async def _no_more_fetching(self) -> None:
-        """A fetch that does not come back is given up; what it claimed unseen is put back."""
-        with anyio.move_on_after(_LAST_PHASE):
-            await self._consumer.stopped.wait()
-        while not self._consumer.stopped.is_set():
-            self._consumer.rebuild()
-            await anyio.sleep(0.05)
-
-    async def _until_idle(self, seconds: float, or_until: anyio.Event | None) -> None:
-        """Wait for everything to end, but no longer than that, and not when asked to hurry."""
-        with anyio.move_on_after(seconds) as scope:
-            async with anyio.create_task_group() as group:
-                if or_until is not None:
-                    group.start_soon(_cancel_when, or_until, scope)
-                while self.running:
-                    self._changed = anyio.Event()
-                    await self._changed.wait()
-                group.cancel_scope.cancel()
-
-    def _abandon(self) -> None:
-        """Tasks that do not stop: their jobs go back, a moment later, when we are gone."""
-        for activation in self._activations():
-            for runner in (self._coroutines, self._threads):
-                runner.abandon(activation.delivery.lease)
-            self._abandoned += 1
-            now, told = self._clock.now(), activation.run.stop_reason
-            outcome: Outcome = Interrupted("it did not stop when told to", delay=1.0)
-            if isinstance(told, Stop) and told.why is Why.CANCEL:
-                outcome = Cancelled(told.reason)
-            self._settler.put(Report(activation.delivery, outcome, now, now))
-
     def _start(self, delivery: Delivery) -> None:
-        """Start it, or settle at once what cannot start. What is held must come to an end."""
-        now = self._clock.now()
-        try:
-            activation = self._activator.activate(delivery, now)
-            if isinstance(activation, Activation):
-                self._dispatch(activation)
-            else:
-                self._settler.put(Report(delivery, activation, now, now))
-        except Exception as error:  # noqa: BLE001 - an odd message must not end the fetch loop
-            self._settler.put(Report(delivery, Failed(describe(error)), now, now))
+        """Start it, once it may, or settle it at once. What is held must come to an end."""
+        if self._guard.concerns(delivery):
+            self._guard.put(delivery)
+        else:
+            self._crew.start(delivery)
 
-    def _dispatch(self, activation: Activation) -> None:
-        """To the runner of the task's kind."""
-        delivery = activation.delivery
-        if self._telemetry.hears(events.JobStarted):
-            envelope = delivery.envelope
-            self._telemetry.emit(
-                events.JobStarted(
-                    job=delivery.id,
-                    task=envelope.subject,
-                    attempt=delivery.attempt,
-                    trace=trace_of(envelope.traceparent),
-                )
-            )
-        runner = self._coroutines if activation.task.kind == "io" else self._threads
-        if runner.running < runner.budget:
-            runner.submit(activation)
-        else:  # the sender did not know the task's kind, or it has changed since
-            self._give_back(delivery, f"no room for {activation.task.kind} tasks here", delay=1)
-
-    def _give_back(self, delivery: Delivery, reason: str, delay: float = 0.0) -> None:
-        """Back to the queue unstarted."""
-        now = self._clock.now()
-        self._settler.put(Report(delivery, Interrupted(reason, delay), now, now))
-
-    def _ended(self, report: Report) -> None:
-        self._settler.put(report)
-        self._consumer.slot_freed()
+    def _admitted(self, delivery: Delivery) -> None:
+        """The guard lets it pass."""
         if self._stop_asked.is_set():
-            self._changed.set()
+            self._crew.give_back(delivery, "the worker is stopping")
+        else:
+            self._crew.start(delivery)
 
     # --- told by operators and signals -------------------------------------------------------
 
     def stop(self) -> None:
         """Stop in phases. Asked a second time: skip the grace period."""
-        if self._stop_asked.is_set():
+        if self._stop_asked.is_set() and not self.reloading:
             self._now_asked.set()
+        self.reloading = False
         self._stop_asked.set()
+
+    def reload(self) -> None:
+        """Stop in phases; ``reloading`` says then that it is to begin again."""
+        if not self._stop_asked.is_set():
+            self.reloading = True
+            self._stop_asked.set()
 
     # --- asked and told by the heart, from its own thread ------------------------------------
 
@@ -288,7 +288,7 @@ class Worker:
         self._host.call_soon_threadsafe(self._begin_anew, incarnation)
 
     def lost_some(self, jobs: list[Lease]) -> None:
-        self._host.call_soon_threadsafe(self._stop_jobs, dict.fromkeys(jobs, ""), Why.LOST)
+        self._host.call_soon_threadsafe(self._lose, jobs)
 
     def cancel(self, wanted: dict[Lease, str]) -> None:
         if wanted:
@@ -338,11 +338,13 @@ class Worker:
     @property
     def running(self) -> int:
         """How many tasks run."""
-        return self._coroutines.running + self._threads.running
+        return self._crew.running
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """What it has been told is paused: ``all``, ``queue mail``, ``task tasks.add``."""
+        """What it has been told is paused: ``all``, ``queue mail``, ``task tasks.add``.
+
+        Of pauses of one worker only its own."""
         return self._paused
 
     @property
@@ -361,38 +363,42 @@ class Worker:
         return self._heart.beat_age
 
     def free(self) -> Demand:
-        """What could start this very moment."""
-        io = self._options.io - self._coroutines.running
-        cpu = self._options.cpu - self._threads.running
-        return Demand(max(io, 0), max(cpu, 0))
+        """What could start this very moment. Nothing while this worker is paused."""
+        if self._held:
+            return Demand()
+        return self._crew.free(self._guard.waiting("io"), self._guard.waiting("cpu"))
 
-    def _activations(self) -> list[Activation]:
-        return self._coroutines.activations() + self._threads.activations()
+    def _lost_one(self, lease: Lease) -> None:
+        self._crew.stop(lease, Stop(Why.LOST))
 
-    def _stop_job(self, lease: Lease, stop: Stop) -> None:
-        self._coroutines.stop(lease, stop)
-        self._threads.stop(lease, stop)
+    def _open_steps(self, run: Run) -> RunSteps:
+        return RunSteps(self._steps, run)
+
+    def _lose(self, jobs: list[Lease]) -> None:
+        self._guard.drop(jobs)
+        self._stop_jobs(dict.fromkeys(jobs, ""), Why.LOST)
 
     def _stop_jobs(self, wanted: dict[Lease, str], why: Why) -> None:
         for lease, reason in wanted.items():
-            self._stop_job(lease, Stop(why, reason))
+            self._crew.stop(lease, Stop(why, reason))
 
     def _see_control(self, state: ControlState) -> None:
+        held = any(p.scope == "worker" and p.name == self._life.name for p in state.pauses)
+        resumed, self._held = self._held and not held, held
         self._consumer.see_epoch(state.epoch)
-        paused = tuple(f"{pause.scope} {pause.name}".strip() for pause in state.pauses)
+        if resumed:
+            self._consumer.slot_freed()
+        mine = (p for p in state.pauses if p.scope != "worker" or p.name == self._life.name)
+        paused = tuple(dict.fromkeys(f"{pause.scope} {pause.name}".strip() for pause in mine))
         if paused != self._paused:
             self._paused = paused
             self._telemetry.emit(events.PauseSeen(worker=self._life.name, paused=paused))
 
     def _begin_anew(self, incarnation: str) -> None:
-        if incarnation != self._life.incarnation or self._leaving:
+        if incarnation != self._life.incarnation or self._shutdown.leaving:
             return
         self._telemetry.emit(events.WorkerAlone(worker=self._life.name, running=self.running))
-        self._stop_jobs({a.delivery.lease: "" for a in self._activations()}, Why.LOST)
+        self._guard.clear()
+        self._crew.stop_all(Stop(Why.LOST))
         # The heart enlists the new life before it beats; until then every fetch says LeaseLost.
         self._life.begin_anew()
-
-
-async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:
-    await event.wait()
-    scope.cancel()

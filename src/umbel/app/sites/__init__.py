@@ -5,43 +5,57 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from umbel.app.sites.link import LINKS, LinkSite
 from umbel.app.sites.postgres import PostgresSite
-from umbel.app.sites.redis import RedisSite
+from umbel.app.sites.redis import REDIS, RedisSite
 from umbel.app.sites.site import Site, StoreSite
 from umbel.app.sites.split import CARRIERS, SplitSite, carry
 from umbel.app.sites.sqlite import SqliteSite
+from umbel.brokers import Carry
 from umbel.clock import Clock
 from umbel.configuration import DEFAULT_URL, Settings
 from umbel.errors import ConfigurationError
 
-__all__ = ["Site", "site"]
+__all__ = ["LinkSite", "Site", "site"]
 
 _STORES: dict[str, Callable[[str, Settings, Clock], StoreSite]] = {
     "sqlite": SqliteSite,
     "postgresql": PostgresSite,
     "postgres": PostgresSite,
-    "redis": RedisSite,
-    "rediss": RedisSite,
-    "valkey": RedisSite,
-    "valkeys": RedisSite,
-    "redis+unix": RedisSite,
-    "valkey+unix": RedisSite,
+    **dict.fromkeys(REDIS, RedisSite),
 }
 
 
 def site(settings: Settings, clock: Clock) -> Site:
-    """The site of the settings' broker and store."""
+    """The site of the settings' brokers and store."""
     broker, store = settings.broker, settings.store
     scheme = urlsplit(broker).scheme
-    if scheme in CARRIERS:
-        kept = _store(store or DEFAULT_URL, settings, clock)
-        return SplitSite(carry(scheme, broker, settings.namespace), kept, settings, clock)
-    if store and store != broker:
+    if scheme in LINKS:
+        for name, given in (("store", store), ("brokers", dict(settings.brokers))):
+            if given:
+                raise ConfigurationError(
+                    f"{name}={given!r}: {scheme}:// has its own already; leave it out"
+                )
+        return LinkSite(broker, settings, clock)
+    books = store or (broker if scheme in _STORES else DEFAULT_URL)
+    kept = _store(books, settings, clock)
+    carried = {broker: "broker"} | {url: f"brokers[{q!r}]" for q, url in settings.brokers.items()}
+    carried.pop(books, None)
+    if not carried:
+        return kept
+    carries = {url: _carry(name, url, settings) for url, name in carried.items()}
+    return SplitSite(carries, kept, settings, clock)
+
+
+def _carry(name: str, url: str, settings: Settings) -> Carry:
+    """How to open a transport to what carries for another store."""
+    scheme = urlsplit(url).scheme
+    if scheme not in CARRIERS:
         raise ConfigurationError(
-            f"store={store!r}: {scheme} is broker and store in one; leave store out, or give a"
-            " broker that only carries messages, such as amqp:// or nats://"
+            f"{name}={url!r}: {scheme} is broker and store in one; give it as the store, too, or a"
+            f" broker that can do without: {', '.join(CARRIERS)}"
         )
-    return _store(broker, settings, clock)
+    return carry(scheme, url, settings.namespace)
 
 
 def _store(url: str, settings: Settings, clock: Clock) -> StoreSite:

@@ -8,6 +8,7 @@ from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.errors import ConfigurationError
 from umbel.router import Backend
+from umbel.stores import Transactions
 
 
 class PostgresSite:
@@ -27,7 +28,15 @@ class PostgresSite:
     def open(self, *, inline: bool = False, ledger: bool = False) -> Backend:
         from umbel.brokers.postgres import PostgresBroker, PostgresLedger
         from umbel.drivers.postgres import Database
-        from umbel.stores.postgres import PostgresControl, PostgresRecords, PostgresRegistry
+        from umbel.stores.postgres import (
+            PostgresControl,
+            PostgresDeployments,
+            PostgresGates,
+            PostgresRecords,
+            PostgresRegistry,
+            PostgresRoutes,
+            PostgresSteps,
+        )
 
         database = Database(self._home)
         common: Any = {"namespace": self._settings.namespace, "clock": self._clock}
@@ -36,6 +45,10 @@ class PostgresSite:
             PostgresRecords(database, **common),
             PostgresRegistry(database, **common),
             PostgresControl(database, **common),
+            PostgresGates(database, **common),
+            PostgresSteps(database, **common),
+            PostgresDeployments(database, **common),
+            PostgresRoutes(database, **common),
         )
 
     async def migrate(self) -> list[int]:
@@ -47,6 +60,11 @@ class PostgresSite:
         from umbel.drivers.postgres import newest, schema_version
 
         return await schema_version(self._home) or 0, newest()
+
+    def transactions(self) -> Transactions:
+        from umbel.stores.postgres import PostgresTransactions
+
+        return PostgresTransactions(self._home)
 
     async def unwrap(self, connection: Any) -> Any:
         from umbel.drivers.connections import aunwrap

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from umbel.router import Backend
+from umbel.stores import Transactions
 
 
 class Site(Protocol):
@@ -18,6 +19,9 @@ class Site(Protocol):
 
     async def version(self) -> tuple[int, int]:
         """The schema's version there, and the newest this Umbel knows."""
+
+    def transactions(self) -> Transactions:
+        """Transactions of the store's own database, for steps that are part of one."""
 
     async def unwrap(self, connection: Any) -> Any:
         """The driver connection inside what async code handed over."""

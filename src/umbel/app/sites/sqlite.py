@@ -9,6 +9,7 @@ from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.errors import ConfigurationError
 from umbel.router import Backend
+from umbel.stores import Transactions
 
 
 class SqliteSite:
@@ -32,7 +33,15 @@ class SqliteSite:
     def open(self, *, inline: bool = False, ledger: bool = False) -> Backend:
         from umbel.brokers.sqlite import SqliteBroker, SqliteLedger
         from umbel.drivers.sqlite import Database
-        from umbel.stores.sqlite import SqliteControl, SqliteRecords, SqliteRegistry
+        from umbel.stores.sqlite import (
+            SqliteControl,
+            SqliteDeployments,
+            SqliteGates,
+            SqliteRecords,
+            SqliteRegistry,
+            SqliteRoutes,
+            SqliteSteps,
+        )
 
         busy = self._settings.deadline if inline else 5.0
         database = Database(self._home, inline=inline, busy=busy)
@@ -42,21 +51,30 @@ class SqliteSite:
             SqliteRecords(database, **common),
             SqliteRegistry(database, **common),
             SqliteControl(database, **common),
+            SqliteGates(database, **common),
+            SqliteSteps(database, **common),
+            SqliteDeployments(database, **common),
+            SqliteRoutes(database, **common),
         )
 
     async def migrate(self) -> list[int]:
-        from umbel.drivers.sqlite import Database
+        from umbel.drivers.sqlite import Database, migrations
 
-        before, newest = await self.version()
+        before, _ = await self.version()
         database = Database(self._home)
         await database.open()  # which brings its schema up to date
         await database.close()
-        return list(range(before + 1, newest + 1))
+        return [number for number, _ in migrations() if number > before]
 
     async def version(self) -> tuple[int, int]:
         from umbel.drivers.sqlite import migrations, version_of
 
         return version_of(self._home.path), migrations()[-1][0]
+
+    def transactions(self) -> Transactions:
+        from umbel.stores.sqlite import SqliteTransactions
+
+        return SqliteTransactions(self._home)
 
     async def unwrap(self, connection: Any) -> Any:
         from umbel.drivers.connections import aunwrap

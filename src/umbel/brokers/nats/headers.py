@@ -22,13 +22,15 @@ _GENERAL = "application/cloudevents"
 """What the binding calls a structured event, whatever it is written in. It is JSON."""
 
 
-def write(envelope: Envelope, sending: str) -> bytes:
+def write(envelope: Envelope, sending: str = "") -> bytes:
     """The block of headers for an envelope.
 
     By the job's id and ``sending`` together the server knows a message that it has already.
     """
     content_type = envelope.body.content_type
-    found = [f"NATS/1.0\r\nNats-Msg-Id: {_value(envelope.id)}:{sending}\r\n"]
+    found = ["NATS/1.0\r\n"]
+    if sending:
+        found.append(f"Nats-Msg-Id: {_value(envelope.id)}:{sending}\r\n")
     if _ONE_LINE.fullmatch(content_type):
         found.append(f"Content-Type: {content_type}\r\n")
     found.append(f"ce-datacontenttype: {_value(content_type)}\r\n")

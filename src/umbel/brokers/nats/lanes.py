@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 
 from umbel.brokers.nats.names import stream_of
-from umbel.brokers.transport import Lane, Lost
-from umbel.drivers.nats import Connection, Stream, make_consumer, make_stream, missing_part
+from umbel.brokers.transport import Lane, Lost, tell
+from umbel.drivers.nats import (
+    Connection,
+    Line,
+    Stream,
+    at_once,
+    make_consumer,
+    make_stream,
+    missing_part,
+)
 from umbel.messages import random_hex
 
 _SETTLED = 1.0
@@ -25,7 +34,6 @@ class Lanes:
         self._lost = lost
         self._streams: dict[Lane, Stream] = {}
         self._lanes: dict[Stream, Lane] = {}
-        self._unsure: set[Lane] = set()
         self._seen: set[Lane] = set()
         self._connection: Connection | None = None
         self._known: set[Lane] = set()
@@ -35,8 +43,9 @@ class Lanes:
         """A lane's stream."""
         found = self._streams.get(lane)
         if found is None:
-            found = self._streams[lane] = stream_of(self._namespace, lane)
-            self._lanes[found] = lane
+            found = stream_of(self._namespace, lane)
+            self._lanes[found] = lane  # first: callers' threads look here as well
+            self._streams[lane] = found
         return found
 
     def lane(self, stream: Stream) -> Lane:
@@ -64,6 +73,21 @@ class Lanes:
                     self._known.add(lane)
                     self._seen.add(lane)
 
+    def make_now(self, line: Line, lane: Lane, lost: Callable[[Lane], object]) -> None:
+        """See to it, in a thread that may wait, that a lane is there; ``_make`` says why so."""
+        stream = self.stream(lane)
+        missing = at_once(missing_part(line, stream))
+        if missing is not None and lane in self._seen:
+            time.sleep(_SETTLED)
+            missing = at_once(missing_part(line, stream))
+        if missing == "stream":
+            lost(lane)
+            signature = _signature(lane)
+            at_once(make_stream(line, stream, replicas=self._replicas, description=signature))
+        if missing is not None:
+            at_once(make_consumer(line, stream, ack_wait=self._ack_wait))
+        self._seen.add(lane)
+
     async def _make(self, connection: Connection, lane: Lane) -> None:
         stream = self.stream(lane)
         missing = await missing_part(connection, stream)
@@ -71,15 +95,11 @@ class Lanes:
             await asyncio.sleep(_SETTLED)
             missing = await missing_part(connection, stream)
         if missing == "stream":
-            self._unsure.add(lane)
-            made = await make_stream(
+            # Told before it is made: whoever dies or is cancelled here has not made it.
+            await tell(self._lost, lane)
+            await make_stream(
                 connection, stream, replicas=self._replicas, description=_signature(lane)
             )
-            if not made:
-                self._unsure.discard(lane)
-        if lane in self._unsure:  # made now, or by a request whose answer got lost: tell of both
-            self._unsure.discard(lane)
-            self._lost(lane.queue)
         if missing is not None:
             await make_consumer(connection, stream, ack_wait=self._ack_wait)
 

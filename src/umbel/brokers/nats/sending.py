@@ -18,8 +18,8 @@ ASSUMED = 1_000_000
 _HEADROOM = 48_576
 """Bytes kept for headers: of the usual 1 MiB, the million above is left."""
 _PATIENCE = 10.0
-_CONFIRMED = 4.0
-_TRIES = 3
+CONFIRMED = 4.0
+TRIES = 3
 _MOST, _LARGEST = 2000, 4_000_000
 """Messages, and bytes, that may be on their way unconfirmed. Time is measured for each such lot:
 a large batch over a slow line takes long, but it gets there."""
@@ -53,38 +53,23 @@ class Sender:
         sending = random_hex(8)
         with explaining(self._link.home.address):
             largest = (await self._link.connection()).max_payload
-            parcels = [self._parcel(envelope, sending, largest) for envelope in envelopes]
-            for window in _windows(parcels):
+            parcels = packed(envelopes, self._lanes, sending, largest)
+            for window in windows(parcels):
                 async with asyncio.timeout(_PATIENCE):
                     await self._deliver(window)
 
-    def _parcel(self, envelope: Envelope, sending: str, largest: int) -> Parcel:
-        lane = Lane(envelope.queue, envelope.kind)
-        head, data = write(envelope, sending), envelope.body.data
-        limit = limit_of(largest)
-        if len(data) > limit or len(head) + len(data) > largest:
-            raise MessageTooLarge(
-                f"job {envelope.id} has {len(data):,} bytes and {len(head):,} of headers; the"
-                f" server takes {limit:,}, and {largest:,} with the headers: pass a reference"
-                " instead of the data, or raise the server's max_payload"
-            )
-        return Parcel(lane, Post(self._lanes.stream(lane).subject, head, data))
-
     async def _deliver(self, parcels: Sequence[Parcel]) -> None:
         loss: Exception | None = None
-        for _ in range(_TRIES):
+        for _ in range(TRIES):
             connection = await self._link.connection()
             await self._lanes.prepare(connection, {parcel.lane for parcel in parcels})
-            answers = await connection.publish([parcel.post for parcel in parcels], _CONFIRMED)
+            answers = await connection.publish([parcel.post for parcel in parcels], CONFIRMED)
             parcels = self._unconfirmed(parcels, answers)
             if not parcels:
                 return
             loss = connection.loss
             self._give_up_on(connection, answers)
-        raise loss or Unavailable(
-            f"{self._link.home.address} did not confirm {len(parcels):,} messages; check that the"
-            " server is not overloaded and, in a cluster, that most of its servers run"
-        )
+        raise loss or unconfirmed(self._link.home.address, len(parcels))
 
     def _unconfirmed(
         self, parcels: Sequence[Parcel], answers: Sequence[Answer | None]
@@ -107,7 +92,33 @@ class Sender:
             connection.lose(TimeoutError("no confirmation came in time"))
 
 
-def _windows(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
+def unconfirmed(address: str, many: int) -> Unavailable:
+    """What is wrong when answers do not come."""
+    return Unavailable(
+        f"{address} did not confirm {many:,} messages; check that the server is not overloaded"
+        " and, in a cluster, that most of its servers run"
+    )
+
+
+def packed(envelopes: Sequence[Envelope], lanes: Lanes, sending: str, largest: int) -> list[Parcel]:
+    """Envelopes as messages, under a name that is this sending's own."""
+    return [_parcel(envelope, lanes, sending, largest) for envelope in envelopes]
+
+
+def _parcel(envelope: Envelope, lanes: Lanes, sending: str, largest: int) -> Parcel:
+    lane = Lane(envelope.queue, envelope.kind)
+    head, data = write(envelope, sending), envelope.body.data
+    limit = limit_of(largest)
+    if len(data) > limit or len(head) + len(data) > largest:
+        raise MessageTooLarge(
+            f"job {envelope.id} has {len(data):,} bytes and {len(head):,} of headers; the"
+            f" server takes {limit:,}, and {largest:,} with the headers: pass a reference"
+            " instead of the data, or raise the server's max_payload"
+        )
+    return Parcel(lane, Post(lanes.stream(lane).subject, head, data))
+
+
+def windows(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
     """The parcels, as many at a time as may be on their way."""
     window: list[Parcel] = []
     size = 0

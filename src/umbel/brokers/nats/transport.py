@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from umbel.brokers.direct import LostNow
+from umbel.brokers.nats.answering import Answerer
+from umbel.brokers.nats.direct import DirectSender
 from umbel.brokers.nats.lanes import Lanes
 from umbel.brokers.nats.receipts import Receipts
 from umbel.brokers.nats.receiving import Receiver
 from umbel.brokers.nats.sending import ASSUMED, Sender, limit_of
-from umbel.brokers.transport import Arrival, Lane, Lost
+from umbel.brokers.transport import Arrival, Lane, Lost, Reply
 from umbel.drivers.nats import Connection, Home, Link, explaining, ping, purge
 from umbel.errors import ConfigurationError
-from umbel.messages import Envelope
-
-_KINDS = ("", "io", "cpu")
+from umbel.messages import KINDS, Envelope
 
 
 class NatsTransport:
@@ -37,11 +38,16 @@ class NatsTransport:
             namespace=namespace, replicas=home.replicas, ack_wait=ack_wait, lost=lost
         )
         self._sender = Sender(self._link, self._lanes)
+        self._direct = DirectSender(home, self._lanes)
         self._receiver = Receiver(self._link, self._lanes)
+        self._answerer = Answerer(home)
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         if envelopes:
             await self._sender.send(envelopes)
+
+    def send_now(self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow) -> None:
+        self.limit = limit_of(self._direct.send(envelopes, timeout, lost))
 
     async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
         arrivals = await self._receiver.receive(room, wait)
@@ -54,13 +60,16 @@ class NatsTransport:
     async def release(self, arrivals: Sequence[Arrival]) -> None:
         self._receipts.release(arrivals, self._link.living)
 
+    async def reply(self, replies: Sequence[Reply]) -> None:
+        await self._answerer.reply(replies)
+
     def nudge(self) -> None:
         self._receiver.nudge()
 
     async def purge(self, queue: str) -> None:
         with explaining(self._link.home.address):
             connection = await self._link.connection()
-            for kind in _KINDS:
+            for kind in KINDS:
                 await purge(connection, self._lanes.stream(Lane(queue, kind)))
 
     async def check(self) -> None:
@@ -68,8 +77,10 @@ class NatsTransport:
             await ping(await self._link.connection())
 
     async def close(self) -> None:
+        self._direct.close()
         self._receipts.release_all(self._link.living)
         await self._link.close()
+        await self._answerer.close()
 
     def _opened(self, connection: Connection) -> None:
         self.limit = limit_of(connection.max_payload)

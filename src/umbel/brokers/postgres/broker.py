@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
-from umbel.brokers.postgres.outlook import Outlook, Tail
+from umbel.brokers.postgres.outlook import NEVER, SOON, Outlook
 from umbel.brokers.postgres.publishing import cannot_fail, inserting, publishing, resolving
 from umbel.brokers.postgres.rows import delivery
 from umbel.brokers.postgres.settling import Batch, settling
@@ -34,6 +34,18 @@ from umbel.errors import ConfigurationError, LeaseLost, SchemaError, Unavailable
 from umbel.messages import Delivery, Envelope, Lease, Settlement, State
 
 
+class _Found(NamedTuple):
+    """What a claim gives."""
+
+    rows: list[Row]
+    knock: int | None
+    """The number of the last knock at a gate."""
+    held_back: bool
+    """Whether jobs of unknown kind stood back."""
+    look: float | None
+    """In how many seconds somebody may pass a gate into the queue."""
+
+
 class PostgresBroker:
     """See ``brokers.port.Broker`` for what each method promises."""
 
@@ -56,7 +68,8 @@ class PostgresBroker:
         self._namespace = namespace
         self._clock = clock
         self._safety_poll = safety_poll
-        self._sql = database.home.sql | database.home.queries("umbel.brokers.postgres")
+        queries = database.home.queries("umbel.brokers.postgres")
+        self._sql = database.home.sql | {name: _terse(sql) for name, sql in queries.items()}
         for name in ("claim", "claim_mixed", "promote"):
             self._sql[f"{name}_surely"] = self._sql[name].replace(b" skip locked", b"")
         self._outlooks: dict[tuple[str, ...], Outlook] = {}
@@ -118,8 +131,10 @@ class PostgresBroker:
         until = self._clock.monotonic() + wait
         nudges, outlook = self._nudges, self._outlook(tuple(queues))
         sure = wait <= 0
-        if sure:  # no hint will come in time
+        # No hint will come in time; and what was left alone before may be wanted now.
+        if sure or not outlook.without <= {*demand.without}:
             outlook.doubt()
+        outlook.without = frozenset(demand.without)
         while nudges == self._nudges:
             outlook.listen(self._clock.monotonic(), self._safety_poll)
             deliveries = await self._look(outlook, demand, owner, sure)
@@ -128,7 +143,7 @@ class PostgresBroker:
                 return deliveries
             hearing = outlook.listener.hearing
             poll = self._safety_poll if hearing else self._database.home.poll
-            next_look = min(outlook.due, outlook.full_look)
+            next_look = min(outlook.due, outlook.full_look, max(outlook.passing, now + SOON))
             await outlook.wait(min(until - now, max(next_look - now, 0.001), poll))
         return []
 
@@ -227,16 +242,14 @@ class PostgresBroker:
         """
         surely = "_surely" if sure else ""
         claimed: list[tuple[str, Row]] = []
-        free = {"io": demand.io, "cpu": demand.cpu}
+        free, without = {"io": demand.io, "cpu": demand.cpu}, texts(demand.without)
         try:
             if outlook.due <= self._clock.monotonic():
                 await self._promote(outlook, f"promote{surely}")
             for queue in outlook.queues:
                 if outlook.enter(queue, free):
-                    values = {"queue": queue, "owner": owner, **free}
-                    rows, held_back = await self._claim_from(outlook.tail(queue), values, surely)
-                    if held_back:
-                        rows, held_back = await self._claim(f"claim_mixed{surely}", values)
+                    values = {"queue": queue, "owner": owner, **free, "without": without}
+                    rows, held_back = await self._claim_past_gates(outlook, values, surely)
                     outlook.leave(queue, free, Counter(row[2] for row in rows), held_back)
                     claimed += [(queue, row) for row in rows]
         except BaseException as error:
@@ -247,30 +260,72 @@ class PostgresBroker:
         claimed.sort(key=lambda found: (-found[1][4], found[1][0]))
         return [delivery(row, self._namespace, queue, owner) for queue, row in claimed]
 
-    async def _claim_from(
-        self, tail: Tail, values: dict[str, Any], surely: str
+    async def _claim_past_gates(
+        self, outlook: Outlook, values: dict[str, Any], surely: str
     ) -> tuple[list[Row], bool]:
-        """Claim from the start of a queue, or from where the last look ended."""
-        began = self._clock.monotonic()
-        marks = None if surely else tail.begin(began)
+        """Claim from a queue, after those who may have passed their gates into it."""
+        queue, room = values["queue"], {f"{kind}_room": values[kind] for kind in ("io", "cpu")}
+        granted = outlook.may_pass(queue, self._clock.monotonic())
+        while True:
+            passed, entered = await self._pass(values) if granted else ([], False)
+            left = values | _left(values, passed)
+            how = left | room | {"granted": granted, "passed": bool(passed)}
+            found = await self._claim_from(outlook, how, surely, entered)
+            if granted or found.look is None or found.look > 0:
+                break
+            granted = True
+        look = found.look
+        if outlook.without and look is not None and look <= 0:
+            look = NEVER  # those may pass elsewhere; nothing changes here before a hint
+        self._stand(outlook, [queue], look)
+        if found.held_back:
+            found = await self._claim(f"claim_mixed{surely}", left)
+        return passed + found.rows, found.held_back
+
+    async def _pass(self, values: Mapping[str, Any]) -> tuple[list[Row], bool]:
+        """Let those pass for whom there is room: what is claimed with it, which the next claim
+        makes last, and whether others are in the queue now."""
+        found = await self._grant([values["queue"]], values)
+        passed = [row for row in found if row[-1]]
+        return passed, len(passed) < len(found)
+
+    async def _grant(self, queues: Sequence[str], values: Mapping[str, Any]) -> list[Row]:
+        """Let those pass for whom there is room; who did."""
+        how = {"without": "{}", "owner": None, **values, "queue": texts([*queues])}
+        return await self._rows("grant", **how)
+
+    def _stand(self, outlook: Outlook, queues: Sequence[str], look: float | None) -> None:
+        """Note in how many seconds somebody may pass a gate, now that those who may have."""
+        now = self._clock.monotonic()
+        for queue in queues:
+            outlook.stand(queue, None if look is None else now + look)
+
+    async def _claim_from(
+        self, outlook: Outlook, values: dict[str, Any], surely: str, entered: bool
+    ) -> _Found:
+        """Claim from the start of a queue, or from where the last look ended.
+
+        Who has ``entered`` through a gate stands at its old place: before where that was.
+        """
+        began, tail = self._clock.monotonic(), outlook.tail(values["queue"])
+        marks = None if surely or entered else tail.begin(began)
         if marks is None:
-            rows, held_back = await self._claim(f"claim{surely}", values)
+            found = await self._claim(f"claim{surely}", values)
             now = self._clock.monotonic()
-            tail.looked(now - began, now, rows)
+            tail.looked(now - began, now, found.rows, found.knock)
         else:
             for kind, mark in marks.items():
                 values |= {f"{kind}_priority": mark.priority, f"{kind}_seq": mark.seq}
-            rows, held_back = await self._claim("claim_onwards", values)
-            tail.went_on(rows)
-        return rows, held_back
+            found = await self._claim("claim_onwards", values | {"knock": tail.knock})
+            tail.went_on(found.rows)
+        return found
 
-    async def _claim(self, claim: str, values: dict[str, Any]) -> tuple[list[Row], bool]:
-        """What a queue gives, and whether jobs of unknown kind stood back."""
+    async def _claim(self, claim: str, values: dict[str, Any]) -> _Found:
         values = {"namespace": self._namespace, **values}
         rows = await self._database.perform(lambda: self._claiming(claim, values))
         if not rows:
             raise LeaseLost(f"incarnation {values['owner']} is not enlisted")
-        return rows if rows[0][0] is not None else [], rows[0][-1]
+        return _Found(rows if rows[0][0] is not None else [], *rows[0][-3:])
 
     def _claiming(self, claim: str, values: dict[str, Any]) -> Steps[list[Row]]:
         steps = one(self._sql[claim], values)
@@ -288,3 +343,16 @@ class PostgresBroker:
 
     async def _rows(self, query: str, **values: Any) -> list[Row]:
         return await self._database.rows(self._sql[query], {"namespace": self._namespace, **values})
+
+
+def _terse(sql: bytes) -> bytes:
+    """A query without comments and indentation: psycopg reads one of more than 4096 bytes anew
+    each time, and that takes longer than a small claim."""
+    lines = (line.strip() for line in sql.splitlines())
+    return b"\n".join(line for line in lines if not line.startswith(b"--"))
+
+
+def _left(free: Mapping[str, Any], taken: Sequence[Row]) -> dict[str, int]:
+    """The room that is left after these."""
+    kinds = Counter(row[2] for row in taken)
+    return {kind: free[kind] - kinds[kind] for kind in ("io", "cpu")}

@@ -3,62 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
 
+from umbel.brokers.offers import Offers
 from umbel.brokers.port import Published, Taken
 from umbel.brokers.postgres.broker import PostgresBroker
-from umbel.brokers.postgres.outlook import Outlook
+from umbel.brokers.postgres.outlook import SOON, Outlook
 from umbel.brokers.postgres.publishing import inserting
 from umbel.brokers.postgres.rows import delivery, envelope
-from umbel.drivers.postgres import texts
+from umbel.drivers.postgres import Row, Steps, after, atomically, numbers, one, texts
 from umbel.errors import LeaseLost
 from umbel.messages import Envelope
+
+_SOON = b"set local synchronous_commit to off"
+"""What is noted is durable as a message. A server that crashes just then may forget the note, and
+whoever receives the message makes up for it."""
 
 
 class PostgresLedger(PostgresBroker):
     """See ``brokers.port.Ledger`` for what each method promises."""
 
+    @cached_property
+    def _offers(self) -> Offers:
+        return Offers()
+
     async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        left = await self._database.perform(
-            lambda: inserting(self._sql, envelopes, alone=True, idle="sent")
-        )
-        return [Published(one.id, place in left) for place, one in enumerate(envelopes)]
+        left = await self._database.perform(lambda: atomically(self._noting_soon(envelopes)))
+        return [Published(envelope.id, place in left) for place, envelope in enumerate(envelopes)]
+
+    def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        steps = partial(self._noting_soon, envelopes)
+        left = self._database.direct.perform(lambda: atomically(steps()), timeout)
+        return [Published(envelope.id, place in left) for place, envelope in enumerate(envelopes)]
 
     async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         until = self._clock.monotonic() + wait
-        outlook = self._outlook(tuple(queues), "unsent")
-        if wait <= 0:
+        # Not the outlook of one that waits: it may be looking this very moment, and the lanes
+        # that it has seen would count as seen by whoever cannot wait for what it finds there.
+        sure = wait <= 0
+        outlook = self._outlook(tuple(queues), "unsent at once" if sure else "unsent")
+        if sure:
             outlook.doubt()
         while True:
             outlook.listen(self._clock.monotonic(), self._safety_poll)
-            found = await self._look_for_unsent(outlook, limit)
+            found = await self._look_for_unsent(outlook, limit, sure)
             now = self._clock.monotonic()
             if found or now >= until:
                 return found
             poll = self._safety_poll if outlook.listener.hearing else self._database.home.poll
-            await outlook.wait(min(until - now, max(outlook.due - now, 0.001), poll))
+            next_look = min(outlook.due, max(outlook.passing, now + SOON))
+            await outlook.wait(min(until - now, max(next_look - now, 0.001), poll))
 
-    async def _look_for_unsent(self, outlook: Outlook, limit: int) -> list[Envelope]:
+    async def _look_for_unsent(self, outlook: Outlook, limit: int, sure: bool) -> list[Envelope]:
         free = {"io": limit, "cpu": limit}
         try:
             if outlook.due <= self._clock.monotonic():
-                await self._promote(outlook, "promote")
+                await self._promote(outlook, "promote_surely" if sure else "promote")
             queues = [queue for queue in outlook.queues if outlook.enter(queue, free)]
             if not queues:
                 return []
-            rows = await self._rows("unsent", queue=texts(queues), limit=limit)
+            asked = {"queue": texts(queues), "limit": limit}
+            rows = await self._rows("unsent", **asked)
+            look = rows[0][-1]
+            if look is not None and look <= 0:
+                await self._grant(queues, free)
+                rows = await self._rows("unsent", **asked)
+            self._stand(outlook, queues, rows[0][-1])
         except BaseException:
             outlook.doubt()
             raise
-        for queue in {row[-1] for row in rows}:  # whoever sends these will look again
-            outlook.expect(queue)
-        return [envelope(row, self._namespace, row[-1]) for row in rows]
+        found = [(row, row[-2]) for row in rows if row[0] is not None]
+        for row, queue in found:
+            outlook.expect(queue)  # whoever sends these will look again
+            self._offers.make(row[1], row[18], queue)
+        return [envelope(row, self._namespace, queue) for row, queue in found]
 
     async def sent(self, jobs: Sequence[str]) -> None:
-        await self._rows("sent", id=texts([*jobs]))
+        if offers := self._offers.redeem(jobs):
+            ids, fences, queues = zip(*offers, strict=True)
+            await self._rows("sent", id=texts(ids), fence=numbers(fences), queue=texts(queues))
 
-    async def take(self, jobs: Mapping[str, str], owner: str) -> Taken:
-        ids, queues = texts([*jobs]), texts([*jobs.values()])
-        rows = await self._rows("take", id=ids, queue=queues, owner=owner)
+    async def take(
+        self, jobs: Mapping[str, str], owner: str, unnoted: Sequence[Envelope] = ()
+    ) -> Taken:
+        values = {"id": texts([*jobs]), "queue": texts([*jobs.values()]), "owner": owner}
+        if unnoted:
+            rows = await self._database.perform(
+                lambda: atomically(self._taking_new(unnoted, values))
+            )
+        else:
+            rows = await self._rows("take", **values)
         if not rows:
             raise LeaseLost(f"incarnation {owner} is not enlisted")
         taken = {row[1]: row for row in rows if row[0] is not None}
@@ -67,5 +102,29 @@ class PostgresLedger(PostgresBroker):
             rows[0][-1] or [],
         )
 
-    async def recall(self, queues: Sequence[str]) -> int:
-        return int((await self._rows("recall", queue=texts([*queues])))[0][0])
+    def _noting_soon(self, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
+        return after(_SOON, {}, self._noting(envelopes))
+
+    def _noting(self, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
+        """Adds what is new. Gives the places of what was known."""
+        left = yield from inserting(self._sql, envelopes, idle="sent")
+        # A worker may have noted, run and settled one since that statement began: it has found
+        # neither the job nor the record then. The next one sees the record.
+        yield self._sql["drop_ended"], {"id": texts([one.id for one in envelopes])}
+        return left
+
+    def _taking_new(
+        self, envelopes: Sequence[Envelope], values: dict[str, Any]
+    ) -> Steps[list[Row]]:
+        yield from self._noting(envelopes)
+        return (yield self._sql["take"], {"namespace": self._namespace, **values})
+
+    async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
+        queues, kinds = texts([queue for queue, _ in lanes]), texts([kind for _, kind in lanes])
+        return int((await self._rows("recall", queue=queues, kind=kinds))[0][0])
+
+    def recall_now(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
+        queues, kinds = texts([queue for queue, _ in lanes]), texts([kind for _, kind in lanes])
+        values = {"namespace": self._namespace, "queue": queues, "kind": kinds}
+        rows = self._database.direct.perform(lambda: one(self._sql["recall"], values), timeout)
+        return int(rows[0][0])

@@ -8,11 +8,14 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from umbel.drivers.postgres import Listener, Row
+from umbel.messages import KINDS
 
-KINDS = ("", "io", "cpu")
 SLOW = 0.02
 """Seconds above which a look from the start is not made every time."""
 RARELY = 20
+NEVER = float("inf")
+SOON = 0.01
+"""Seconds until the next look at gates where somebody may pass and nobody did."""
 
 
 def room(free: dict[str, int], kind: str) -> int:
@@ -44,9 +47,12 @@ class Tail:
         """By kind. None: look from the start."""
         self.until = 0.0
         """When a look from the start is due again."""
+        self.knock = 0
+        """The last knock at a gate when the last look from the start was made."""
 
-    def looked(self, took: float, now: float, rows: Sequence[Row]) -> None:
+    def looked(self, took: float, now: float, rows: Sequence[Row], knock: int | None) -> None:
         """Note a look from the start that took so long and gave these."""
+        self.knock = knock or 0
         self.marks = {"io": Mark(), "cpu": Mark()} | _marks(rows) if took > SLOW else None
         self.until = now + RARELY * took
 
@@ -77,13 +83,17 @@ class Outlook:
         self.listener = listener
         self.due = 0.0
         """Monotonic time at which something scheduled becomes due; in the past when unknown."""
+        self.without: frozenset[str] = frozenset()
+        """Tasks that the last look has left alone."""
         self._ready = {f"r:{namespace}:{queue}": queue for queue in queues}
         self._scheduled, self._control = f"s:{namespace}", f"c:{namespace}"
+        self._freed = f"g:{namespace}"
+        self._lines: dict[str, float] = {}
         self._lanes: set[tuple[str, str]] = set()
         self._tails = {queue: Tail() for queue in queues}
         self._looked = float("-inf")
         self._stack = ExitStack()
-        topics = [*self._ready, self._scheduled, self._control]
+        topics = [*self._ready, self._scheduled, self._control, self._freed]
         self._ear = self._stack.enter_context(listener.bell.listen(topics))
 
     def listen(self, now: float, trusted_for: float) -> None:
@@ -95,6 +105,11 @@ class Outlook:
                 self.due = 0.0
             elif topic == self._control:  # something was resumed, perhaps
                 self.doubt()
+            elif topic == self._freed:  # concerns those alone into which somebody wants to pass
+                self._lines = dict.fromkeys(self._lines, 0.0)
+        for queue, at in self._lines.items():
+            if now >= at:
+                self.expect(queue)
         for queue, tail in self._tails.items():
             if tail.marks is not None and now >= tail.until:
                 self.expect(queue)
@@ -116,6 +131,22 @@ class Outlook:
     def tail(self, queue: str) -> Tail:
         """Where looks at this queue begin."""
         return self._tails[queue]
+
+    @property
+    def passing(self) -> float:
+        """Monotonic time at which somebody may pass a gate into some queue."""
+        return min(self._lines.values(), default=NEVER)
+
+    def may_pass(self, queue: str, now: float) -> bool:
+        """Whether somebody may pass a gate into this queue."""
+        return self._lines.get(queue, NEVER) <= now
+
+    def stand(self, queue: str, at: float | None) -> None:
+        """Note when somebody may pass a gate into a queue; None: nobody wants to."""
+        if at is None:
+            self._lines.pop(queue, None)
+        else:
+            self._lines[queue] = at
 
     def expect(self, queue: str) -> None:
         """All lanes of a queue may have work."""

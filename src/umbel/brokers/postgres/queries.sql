@@ -1,6 +1,6 @@
 -- name: insert_jobs
 -- Adds each job once: an id that lives or has finished, or a unique key in use, adds nothing. The
--- state of those that are not scheduled is given: queued, or sent.
+-- state of those that are not scheduled and have no gate to pass is given: queued, or sent.
 -- Answers how many were added and the places in the batch of those that were not. The "offset 0"
 -- keeps the look into the history a look: a join might read all of it.
 with sent as (
@@ -9,23 +9,25 @@ with sent as (
            %(task)s::text[], %(type)s::text[], %(priority)s::smallint[], %(content_type)s::text[],
            %(body)s::bytea[], %(created)s::float8[], %(not_before)s::float8[], %(expires)s::float8[],
            %(attempt)s::integer[], %(max_deaths)s::integer[], %(unique_key)s::text[],
-           %(traceparent)s::text[]),
+           %(traceparent)s::text[], %(gates)s::text[]),
     jsonb_array_elements(%(headers)s::jsonb)
   ) with ordinality as s (id, namespace, queue, kind, task, type, priority, content_type, body,
                           created, not_before, expires, attempt, max_deaths, unique_key, traceparent,
-                          headers, place)
+                          gates, headers, place)
 ),
 added as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, not_before, expires, attempt, max_deaths, unique_key,
-                           traceparent, headers)
+                           traceparent, headers, gates, line)
   select id, namespace, queue, kind, task, type,
          case when to_timestamp(not_before) > statement_timestamp() then 'scheduled'
-              else %(idle)s end,
+              when gates is not null then 'waiting' else %(idle)s end,
          priority, content_type, body,
          coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
          to_timestamp(not_before), to_timestamp(expires), attempt, max_deaths, unique_key,
-         traceparent, headers
+         traceparent, headers, gates::jsonb,
+         case when to_timestamp(not_before) > statement_timestamp() then null
+              else gates::jsonb ->> 0 end
   from sent where not exists (select 1 from $schema.record r where r.id = sent.id offset 0)
   order by place
   on conflict do nothing
@@ -34,8 +36,8 @@ added as (
 select (select count(*) from added),
        (select array_agg(place) from sent where id not in (select id from added)),
        (select count(pg_notify('$channel', hint))
-        from (select distinct case state when 'queued' then 'r:' || namespace || ':' || queue
-                                         else 's:' || namespace end as hint
+        from (select distinct case state when 'scheduled' then 's:' || namespace
+                                         else 'r:' || namespace || ':' || queue end as hint
               from added where state <> 'sent') h)
 
 -- name: insert_job
@@ -43,23 +45,25 @@ select (select count(*) from added),
 with added as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, not_before, expires, attempt, max_deaths, unique_key,
-                           traceparent, headers)
+                           traceparent, headers, gates, line)
   select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
          case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
-              else %(idle)s end,
+              when %(gates)s::jsonb is not null then 'waiting' else %(idle)s end,
          %(priority)s::smallint, %(content_type)s, %(body)s,
          coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
          to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
          %(attempt)s::integer, %(max_deaths)s::integer, %(unique_key)s::text,
-         %(traceparent)s::text, %(headers)s::jsonb
+         %(traceparent)s::text, %(headers)s::jsonb, %(gates)s::jsonb,
+         case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then null
+              else %(gates)s::jsonb ->> 0 end
   where not exists (select 1 from $schema.record where id = %(id)s::uuid)
   on conflict do nothing
   returning state
 )
 select count(*), case when count(*) = 0 then array[1] end,
-       count(pg_notify('$channel', case state when 'queued'
-                                   then 'r:' || %(namespace)s || ':' || %(queue)s
-                                   else 's:' || %(namespace)s end)) filter (where state <> 'sent')
+       count(pg_notify('$channel', case state when 'scheduled' then 's:' || %(namespace)s
+                                   else 'r:' || %(namespace)s || ':' || %(queue)s end))
+         filter (where state <> 'sent')
 from added
 
 -- name: insert_alike
@@ -73,23 +77,25 @@ with sent as (
 added as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, not_before, expires, attempt, max_deaths, traceparent,
-                           headers)
+                           headers, gates, line)
   select id, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
          case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
-              else %(idle)s end,
+              when %(gates)s::jsonb is not null then 'waiting' else %(idle)s end,
          %(priority)s::smallint, %(content_type)s, body,
          coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
          to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
-         %(attempt)s::integer, %(max_deaths)s::integer, traceparent, %(headers)s::jsonb
+         %(attempt)s::integer, %(max_deaths)s::integer, traceparent, %(headers)s::jsonb,
+         %(gates)s::jsonb,
+         case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then null
+              else %(gates)s::jsonb ->> 0 end
   from sent where not exists (select 1 from $schema.record r where r.id = sent.id offset 0)
   returning id, state
 )
 select count(*),
        case when count(*) < cardinality(%(id)s::uuid[])
             then (select array_agg(place) from sent where id not in (select id from added)) end,
-       (select count(pg_notify('$channel', case state when 'queued'
-                                           then 'r:' || %(namespace)s || ':' || %(queue)s
-                                           else 's:' || %(namespace)s end))
+       (select count(pg_notify('$channel', case state when 'scheduled' then 's:' || %(namespace)s
+                                           else 'r:' || %(namespace)s || ':' || %(queue)s end))
         from (select state from added where state <> 'sent' limit 1) one)
 from added
 
@@ -104,7 +110,8 @@ select namespace, unique_key, id::text, state from $schema.job
 where (namespace, unique_key) in (select * from unnest(%(namespace)s::text[], %(unique_key)s::text[]))
 
 -- name: promote
--- Scheduled jobs whose time has come become queued; at most a thousand a call.
+-- Scheduled jobs whose time has come are queued, or wait at their first gate; at most a thousand a
+-- call.
 -- Answers their queues, and seconds until the next one is due.
 with due as (
   select id from $schema.job
@@ -112,7 +119,10 @@ with due as (
   order by not_before limit 1000 for update skip locked
 ),
 promoted as (
-  update $schema.job j set state = 'queued' from due where j.id = due.id returning j.queue
+  update $schema.job j
+  set state = case when j.gates ->> 0 is null then 'queued' else 'waiting' end,
+      line = j.gates ->> 0
+  from due where j.id = due.id returning j.queue
 ),
 ready as (select queue, count(*) as jobs from promoted group by queue)
 select (select array_agg(queue) from ready),
@@ -123,16 +133,33 @@ select (select array_agg(queue) from ready),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)) from ready)
 
 -- name: claim
--- Takes the first jobs of a queue's two lanes, highest priority first, then oldest; raises their
--- fence. Locks no row that it does not take. One row without a job when there is nothing, no row
--- when the owner is not enlisted. The last column says that there are jobs of unknown kind: then
--- nothing was taken, and it is for claim_mixed to tell whose turn it is.
+-- Takes the first jobs of a queue's two lanes, highest priority first, then oldest, but for those of
+-- some tasks; raises their fence. Locks no row that it does not take. One row without a job when there
+-- is nothing, no row when the owner is not enlisted. The last columns: the number of the last knock at
+-- a gate; whether there are jobs of unknown kind: then nothing was taken, and it is for claim_mixed
+-- to tell whose turn it is; in how many seconds somebody may pass a gate into this queue, null when
+-- nobody waits at one. Is that now, and not granted yet, then nothing was taken either: their turn
+-- may be first. What has passed with this owner's grant just before takes room, and is on the disk
+-- when this is: something is written for that.
 with allowed as materialized (
   select name, array(select p.name from $schema.pause p
-                     where p.namespace = %(namespace)s and p.scope = 'task') as paused,
+                     where p.namespace = %(namespace)s and p.scope = 'task')
+               || %(without)s::text[] as paused,
          exists (select 1 from $schema.job
                  where namespace = %(namespace)s and queue = %(queue)s and kind = ''
-                   and state = 'queued') as mixed
+                   and state = 'queued') as mixed,
+         case when exists (select 1 from $schema.knock where namespace = %(namespace)s)
+              then '-Infinity'::float8
+              else (select coalesce(date_part('epoch', l.look), 'Infinity')
+                           - date_part('epoch', statement_timestamp())
+                    from $schema.line l
+                    where l.namespace = %(namespace)s and l.queue = %(queue)s
+                      and case l.kind when 'io' then %(io_room)s when 'cpu' then %(cpu_room)s
+                                      else least(%(io_room)s, %(cpu_room)s) end > 0
+                      and not exists (select 1 from $schema.pause p
+                                      where p.namespace = %(namespace)s and p.scope = 'gate'
+                                        and p.name = l.key)
+                    order by l.look limit 1) end as look
   from $schema.worker where incarnation = %(owner)s
     and not exists (select 1 from $schema.pause p
                     where p.namespace = %(namespace)s
@@ -141,14 +168,16 @@ with allowed as materialized (
 io as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
-    and exists (select 1 from allowed where not mixed)
+    and exists (select 1 from allowed
+                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
     and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit %(io)s for update skip locked
 ),
 cpu as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
-    and exists (select 1 from allowed where not mixed)
+    and exists (select 1 from allowed
+                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
     and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit %(cpu)s for update skip locked
 ),
@@ -162,21 +191,40 @@ claimed as (
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
-            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
+            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed),
+            j.gates::text, j.slots::text
 )
-select claimed.*, coalesce((select mixed from allowed), false)
+select claimed.*, (select setval('$schema.written', 1) where %(passed)s),
+       (select pg_sequence_last_value('$schema.knock_seq_seq')),
+       coalesce((select mixed from allowed), false), (select look from allowed)
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: claim_onwards
 -- The same from where the last look ended: in each lane after a sequence number of one priority,
 -- and whatever has another. While the server cannot remove dead entries, because of a transaction
--- somewhere that has been open for long, a look from the start steps over all of them.
+-- somewhere that has been open for long, a look from the start steps over all of them. So would one
+-- for knocks at gates: those are looked for that came after the last look from the start, or so
+-- shortly before that it may not have seen them.
 with allowed as materialized (
   select name, array(select p.name from $schema.pause p
-                     where p.namespace = %(namespace)s and p.scope = 'task') as paused,
+                     where p.namespace = %(namespace)s and p.scope = 'task')
+               || %(without)s::text[] as paused,
          exists (select 1 from $schema.job
                  where namespace = %(namespace)s and queue = %(queue)s and kind = ''
-                   and state = 'queued') as mixed
+                   and state = 'queued') as mixed,
+         case when exists (select 1 from $schema.knock
+                           where namespace = %(namespace)s and seq > %(knock)s::bigint - 1000)
+              then '-Infinity'::float8
+              else (select coalesce(date_part('epoch', l.look), 'Infinity')
+                           - date_part('epoch', statement_timestamp())
+                    from $schema.line l
+                    where l.namespace = %(namespace)s and l.queue = %(queue)s
+                      and case l.kind when 'io' then %(io_room)s when 'cpu' then %(cpu_room)s
+                                      else least(%(io_room)s, %(cpu_room)s) end > 0
+                      and not exists (select 1 from $schema.pause p
+                                      where p.namespace = %(namespace)s and p.scope = 'gate'
+                                        and p.name = l.key)
+                    order by l.look limit 1) end as look
   from $schema.worker where incarnation = %(owner)s
     and not exists (select 1 from $schema.pause p
                     where p.namespace = %(namespace)s
@@ -186,7 +234,8 @@ io_above as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
     and priority > %(io_priority)s::integer
-    and exists (select 1 from allowed where not mixed)
+    and exists (select 1 from allowed
+                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
     and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit %(io)s for update skip locked
 ),
@@ -194,7 +243,8 @@ io_level as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
     and priority = %(io_priority)s::integer and seq > %(io_seq)s::bigint
-    and exists (select 1 from allowed where not mixed)
+    and exists (select 1 from allowed
+                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
     and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit %(io)s - (select count(*) from io_above) for update skip locked
 ),
@@ -202,7 +252,8 @@ io_below as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
     and priority < %(io_priority)s::integer
-    and exists (select 1 from allowed where not mixed)
+    and exists (select 1 from allowed
+                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
     and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit %(io)s - (select count(*) from io_above)
     - (select count(*) from io_level) for update skip locked
@@ -211,7 +262,8 @@ cpu_above as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
     and priority > %(cpu_priority)s::integer
-    and exists (select 1 from allowed where not mixed)
+    and exists (select 1 from allowed
+                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
     and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit %(cpu)s for update skip locked
 ),
@@ -219,7 +271,8 @@ cpu_level as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
     and priority = %(cpu_priority)s::integer and seq > %(cpu_seq)s::bigint
-    and exists (select 1 from allowed where not mixed)
+    and exists (select 1 from allowed
+                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
     and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit %(cpu)s - (select count(*) from cpu_above) for update skip locked
 ),
@@ -227,7 +280,8 @@ cpu_below as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
     and priority < %(cpu_priority)s::integer
-    and exists (select 1 from allowed where not mixed)
+    and exists (select 1 from allowed
+                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
     and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit %(cpu)s - (select count(*) from cpu_above)
     - (select count(*) from cpu_level) for update skip locked
@@ -246,17 +300,21 @@ claimed as (
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
-            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
+            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed),
+            j.gates::text, j.slots::text
 )
-select claimed.*, coalesce((select mixed from allowed), false)
+select claimed.*, (select setval('$schema.written', 1) where %(passed)s),
+       (select pg_sequence_last_value('$schema.knock_seq_seq')),
+       coalesce((select mixed from allowed), false), (select look from allowed)
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: claim_mixed
 -- The same where there are jobs of unknown kind: such a one takes room of both kinds, when it is
--- its turn in both. The last column says whether some of them had to stand back.
+-- its turn in both. The last but one column says whether some of them had to stand back.
 with allowed as materialized (
   select name, array(select p.name from $schema.pause p
-                     where p.namespace = %(namespace)s and p.scope = 'task') as paused
+                     where p.namespace = %(namespace)s and p.scope = 'task')
+               || %(without)s::text[] as paused
   from $schema.worker where incarnation = %(owner)s
     and not exists (select 1 from $schema.pause p
                     where p.namespace = %(namespace)s
@@ -321,9 +379,11 @@ claimed as (
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
-            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
+            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed),
+            j.gates::text, j.slots::text
 )
-select claimed.*, (select count(*) from first_either) > (select jobs from fitting)
+select claimed.*, null::bigint, (select count(*) from first_either) > (select jobs from fitting),
+       null::float8
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: sort
@@ -342,7 +402,15 @@ went as (
     and j.state = 'sent' and j.task = k.task
   returning j.queue
 ),
-sorted as (select queue from waits union all select queue from went)
+stands as (
+  update $schema.job j set kind = k.kind from known k
+  where j.namespace = %(namespace)s and j.queue = any(%(queue)s::text[]) and j.kind = ''
+    and j.state = 'waiting' and j.task = k.task
+  returning j.queue
+),
+sorted as (
+  select queue from waits union all select queue from went union all select queue from stands
+)
 select (select count(*) from sorted),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
         from (select distinct queue from sorted) s)
@@ -363,7 +431,10 @@ unknown as materialized (
 ),
 back as (
   update $schema.job j
-  set state = 'queued', owner = null, worker = null, progress_done = null, progress_of = null
+  set state = case when j.gates ->> 0 is null then 'queued' else 'waiting' end,
+      queue = coalesce(j.slots -> -1 ->> 'home', j.queue),
+      line = j.gates ->> 0, slots = null,
+      owner = null, worker = null, progress_done = null, progress_of = null
   from unknown u
   where j.id = u.id and j.fence = u.fence and j.owner = %(owner)s
   returning j.namespace, j.queue
@@ -394,7 +465,7 @@ kept as (
                               body, created, not_before, expires, attempt, deaths, max_deaths,
                               unique_key, traceparent, headers, worker, fence, claimed, attempts, progress_done,
                               progress_of, finished, result_type, result, failure, reason)
-  select id, namespace, queue, kind, task, type, final, priority, content_type, body, created,
+  select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, final, priority, content_type, body, created,
          not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
          claimed,
          (case when jsonb_typeof(attempts) <> 'array' then '[]'
@@ -413,18 +484,25 @@ select (select array_agg(place) from sent where id not in (select id from gone))
               group by namespace, chunk) d)
 
 -- name: again
--- Jobs under these very leases go back to their queues, at once or later. Answers the places of
--- the leases that are not held.
+-- Jobs under these very leases go back to their queues, at once or later, and to the line of their
+-- first gate if they have any. Those that are given gates have not been started: their story does
+-- not grow. Answers the places of the leases that are not held.
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(owner)s::text[], %(fence)s::bigint[], %(delay)s::float8[],
-           %(cost)s::integer[], %(section)s::text[]),
+           %(cost)s::integer[], %(section)s::text[], %(gates)s::text[]),
     jsonb_array_elements(%(story)s::jsonb)
-  ) with ordinality as s (id, owner, fence, delay, cost, section, story, place)
+  ) with ordinality as s (id, owner, fence, delay, cost, section, gates, story, place)
 ),
 back as (
   update $schema.job j
-  set state = case when s.delay > 0 then 'scheduled' else 'queued' end,
+  set state = case when s.delay > 0 then 'scheduled'
+                   when coalesce(s.gates::jsonb, j.gates) ->> 0 is null then 'queued'
+                   else 'waiting' end,
+      queue = coalesce(j.slots -> -1 ->> 'home', j.queue),
+      gates = nullif(coalesce(s.gates::jsonb, j.gates), '[]'),
+      line = case when s.delay > 0 then null else coalesce(s.gates::jsonb, j.gates) ->> 0 end,
+      slots = null,
       not_before = case when s.delay > 0
                         then statement_timestamp() + make_interval(secs => s.delay)
                         else j.not_before end,
@@ -432,9 +510,10 @@ back as (
       sections = case when s.section is null then j.sections
                       else jsonb_set(j.sections, array[s.section], to_jsonb(
                            coalesce((j.sections ->> s.section)::integer, 0) + 1)) end,
-      attempts = (case when jsonb_typeof(j.attempts) <> 'array' then '[]'
-                       when jsonb_array_length(j.attempts) < 100 then j.attempts
-                       else j.attempts - 0 end) || s.story,
+      attempts = case when s.gates is not null then j.attempts else
+                   (case when jsonb_typeof(j.attempts) <> 'array' then '[]'
+                         when jsonb_array_length(j.attempts) < 100 then j.attempts
+                         else j.attempts - 0 end) || s.story end,
       owner = null, worker = null, progress_done = null, progress_of = null
   from sent s
   where j.id = s.id and j.owner = s.owner and j.fence = s.fence
@@ -442,8 +521,8 @@ back as (
 )
 select (select array_agg(place) from sent where id not in (select id from back)),
        (select count(pg_notify('$channel', hint))
-        from (select distinct case state when 'queued' then 'r:' || namespace || ':' || queue
-                                         else 's:' || namespace end as hint
+        from (select distinct case state when 'scheduled' then 's:' || namespace
+                                         else 'r:' || namespace || ':' || queue end as hint
               from back) h)
 
 -- name: recover
@@ -478,7 +557,10 @@ judged as (
 ),
 back as (
   update $schema.job j
-  set state = case when o.delay > 0 then 'scheduled' else 'queued' end,
+  set state = case when o.delay > 0 then 'scheduled'
+                   when j.gates ->> 0 is null then 'queued' else 'waiting' end,
+      queue = coalesce(j.slots -> -1 ->> 'home', j.queue),
+      line = case when o.delay > 0 then null else j.gates ->> 0 end, slots = null,
       not_before = case when o.delay > 0
                         then statement_timestamp() + make_interval(secs => o.delay)
                         else j.not_before end,
@@ -497,7 +579,7 @@ kept as (
                               body, created, not_before, expires, attempt, deaths, max_deaths,
                               unique_key, traceparent, headers, worker, fence, claimed, attempts, progress_done,
                               progress_of, finished, reason)
-  select id, namespace, queue, kind, task, type, 'buried', priority, content_type, body, created,
+  select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, 'buried', priority, content_type, body, created,
          not_before, expires, attempt, died, max_deaths, unique_key, traceparent, headers, worker,
          fence, claimed, story, progress_done, progress_of, statement_timestamp(),
          'poison: ' || died || ' workers died while running it, the last was ' || coalesce(worker, '?')
@@ -506,8 +588,8 @@ kept as (
 ),
 told as (
   select count(pg_notify('$channel', hint)) as times
-  from (select distinct case state when 'queued' then 'r:' || %(namespace)s || ':' || queue
-                                   else 's:' || %(namespace)s end as hint from back
+  from (select distinct case state when 'scheduled' then 's:' || %(namespace)s
+                                   else 'r:' || %(namespace)s || ':' || queue end as hint from back
         union all select 'd:' || %(namespace)s || ':' || id from gone where awaited) h
 )
 select id::text, (select times from told) from orphan
@@ -531,6 +613,19 @@ select exists (
      where j.namespace = %(namespace)s and j.queue = q and j.kind = k and j.state = 'sent'
        and j.task <> all (array(select name from $schema.pause
                                 where namespace = %(namespace)s and scope = 'task')) limit 1)
+    union all
+    (select 1 from $schema.line l
+     where l.namespace = %(namespace)s and l.queue = q and l.kind = k
+       and l.look <= statement_timestamp()
+       and not exists (select 1 from $schema.pause p
+                       where p.namespace = %(namespace)s and p.scope = 'gate' and p.name = l.key)
+     limit 1)
+    union all
+    (select 1 from $schema.knock n
+     where n.namespace = %(namespace)s and n.queue = q and n.kind = k limit 1)
+    union all
+    (select 1 from $schema.knock n join $schema.line l using (namespace, key)
+     where n.namespace = %(namespace)s and n.freed > 0 and l.queue = q and l.kind = k limit 1)
   ) and not exists (
     select 1 from $schema.pause p
     where p.namespace = %(namespace)s and (p.scope = 'all' or (p.scope = 'queue' and p.name = q))
@@ -547,6 +642,9 @@ union all
 union all
 (select id::text from $schema.job
  where namespace = %(namespace)s and queue = %(queue)s and state = 'sent' limit 2000)
+union all
+(select id::text from $schema.job
+ where namespace = %(namespace)s and queue = %(queue)s and state = 'waiting' limit 2000)
 
 -- name: move
 -- Some of what does not run changes its queue.
@@ -559,24 +657,48 @@ with idle as materialized (
   union all
   (select id from $schema.job
    where namespace = %(namespace)s and queue = %(source)s and state = 'sent' limit 2000)
+  union all
+  (select id from $schema.job
+   where namespace = %(namespace)s and queue = %(source)s and state = 'waiting' limit 2000)
 ),
 moved as (
   update $schema.job j
   set queue = %(target)s, state = case state when 'sent' then 'queued' else state end from idle
-  where j.id = idle.id and j.queue = %(source)s and j.state <> 'running' returning j.id
+  where j.id = idle.id and j.queue = %(source)s and j.state <> 'running'
+    and j.slots -> -1 ->> 'home' is null  -- what came there by a route is that worker's
+  returning j.id
 )
 select count(*), case when count(*) > 0 then
          pg_notify('$channel', 'r:' || %(namespace)s || ':' || %(target)s) end
 from moved
 
 -- name: unsent
--- The first queued jobs of each lane that may start now: nothing of them is paused.
+-- The first queued jobs of each lane that may start now: nothing of them is paused. One row without
+-- a job when there is nothing. The last column says in how many seconds somebody may pass a gate
+-- into one of the queues; null when nobody waits at one.
+select u.*, case when exists (select 1 from $schema.knock where namespace = %(namespace)s)
+                 then '-Infinity'::float8
+                 else (select min(l.seconds) from unnest(%(queue)s::text[]) q (queue), lateral (
+                         select coalesce(date_part('epoch', l.look), 'Infinity')
+                                - date_part('epoch', statement_timestamp()) as seconds
+                         from $schema.line l
+                         where l.namespace = %(namespace)s and l.queue = q.queue
+                           and not exists (select 1 from $schema.pause p
+                                           where p.namespace = %(namespace)s and p.scope = 'gate'
+                                             and p.name = l.key)
+                         order by l.look limit 1) l
+                       where not exists (
+                         select 1 from $schema.pause p
+                         where p.namespace = %(namespace)s
+                           and (p.scope = 'all' or (p.scope = 'queue' and p.name = q.queue)))) end
+from (select) one left join (
 select j.*, q.queue from unnest(%(queue)s::text[]) q (queue), unnest(array['', 'io', 'cpu']) k (kind),
   lateral (
     select seq, id::text, kind, task, priority, content_type, body, type,
            date_part('epoch', created), date_part('epoch', not_before),
            date_part('epoch', expires), attempt, max_deaths, unique_key, traceparent,
-           headers::text, deaths, sections::text
+           headers::text, deaths, sections::text, fence, date_part('epoch', claimed),
+           gates::text, slots::text
     from $schema.job
     where namespace = %(namespace)s and queue = q.queue and kind = k.kind and state = 'queued'
       and task <> all (array(select name from $schema.pause
@@ -586,12 +708,28 @@ select j.*, q.queue from unnest(%(queue)s::text[]) q (queue), unnest(array['', '
 where not exists (
   select 1 from $schema.pause p
   where p.namespace = %(namespace)s and (p.scope = 'all' or (p.scope = 'queue' and p.name = q.queue)))
+) u on true
+
+-- name: grant
+-- Lets those pass their gates into these queues that a claim would take now; answers who did, and
+-- whether the owner, if there is one, has claimed them: then a claim has to follow that makes it last.
+-- A statement of its own: it must not be part of a transaction.
+select j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
+       date_part('epoch', j.created), date_part('epoch', j.not_before),
+       date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
+       j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed),
+       j.gates::text, j.slots::text, j.owner is not null
+from $schema.grant_slots(
+  %(namespace)s, %(queue)s::text[], %(io)s::integer, %(cpu)s::integer, %(without)s::text[],
+  %(owner)s::text) j
 
 -- name: sent
--- Queued jobs are in another broker now. In order of id, as everybody who locks several.
+-- Queued jobs are in another broker now, if they are what they were when they were given out. In
+-- order of id, as everybody who locks several.
 with found as materialized (
-  select id from $schema.job where id = any(%(id)s::uuid[]) and state = 'queued'
-  order by id for update
+  select j.id from unnest(%(id)s::uuid[], %(fence)s::bigint[], %(queue)s::text[])
+                   as s (id, fence, queue) join $schema.job j using (id, fence, queue)
+  where j.state = 'queued' order by j.id for update of j
 )
 update $schema.job j set state = 'sent' from found where j.id = found.id
 
@@ -615,8 +753,8 @@ found as materialized (
   order by j.id for update of j
 ),
 back as (
-  update $schema.job j set state = 'queued' from found
-  where j.id = found.id and found.paused and j.state = 'sent'
+  update $schema.job j set state = 'queued', fence = least(j.fence, 9223372036854775806) + 1
+  from found where j.id = found.id and found.paused
 ),
 claimed as (
   update $schema.job j
@@ -627,7 +765,8 @@ claimed as (
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
-            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed)
+            j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed),
+            j.gates::text, j.slots::text
 )
 select claimed.*,
        (select array_agg(w.id::text) from wanted w
@@ -636,12 +775,21 @@ select claimed.*,
           and not exists (select 1 from $schema.record r where r.id = w.id))
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
+-- name: drop_ended
+-- Jobs that are in the history already are no jobs.
+delete from $schema.job j
+where j.id = any(%(id)s::uuid[]) and j.state = 'sent'
+  and exists (select 1 from $schema.record r where r.id = j.id offset 0)
+returning j.id
+
 -- name: recall
--- What these queues sent is to be sent again.
+-- What was sent to these lanes is to be sent again.
 with back as (
-  update $schema.job set state = 'queued'
-  where namespace = %(namespace)s and queue = any(%(queue)s::text[]) and state = 'sent'
-  returning queue
+  update $schema.job j set state = 'queued', fence = least(fence, 9223372036854775806) + 1
+  from unnest(%(queue)s::text[], %(kind)s::text[]) as lane (queue, kind)
+  where j.namespace = %(namespace)s and j.queue = lane.queue and j.kind = lane.kind
+    and j.state = 'sent'
+  returning j.queue
 )
 select (select count(*) from back),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))

@@ -18,12 +18,12 @@ from umbel.messages import (
     Settlement,
     State,
 )
-from umbel.messages.columns import read_headers, read_sections
+from umbel.messages.columns import read_gates, read_headers, read_sections, read_slots
 
 _TYPES = {kind.value: kind for kind in MessageType}
 _common = attrgetter(
     *("namespace", "queue", "kind", "subject", "type", "priority", "body.content_type"),
-    *("not_before", "expires", "attempt", "max_deaths", "unique", "headers"),
+    *("not_before", "expires", "attempt", "max_deaths", "unique", "headers", "gates"),
 )
 
 
@@ -46,6 +46,7 @@ def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
         "max_deaths": numbers([e.max_deaths for e in envelopes]),
         "unique_key": texts([e.unique for e in envelopes]),
         "traceparent": texts([e.traceparent for e in envelopes]),
+        "gates": texts([_gates(e.gates) for e in envelopes]),
         "headers": document([e.headers for e in envelopes]),
     }
 
@@ -69,6 +70,7 @@ def job_row(envelope: Envelope) -> dict[str, Any]:
         "max_deaths": envelope.max_deaths,
         "unique_key": storable(envelope.unique),
         "traceparent": storable(envelope.traceparent),
+        "gates": _gates(envelope.gates),
         "headers": document(envelope.headers),
     }
 
@@ -109,7 +111,12 @@ def again_arrays(ends: Sequence[tuple[Settlement, Again]]) -> dict[str, Any]:
         "delay": numbers([a.delay for _, a in ends]),
         "cost": numbers([int(a.costs_attempt) for _, a in ends]),
         "section": texts([a.section for _, a in ends]),
+        "gates": texts([None if a.gates is None else document(a.gates) for _, a in ends]),
     }
+
+
+def _gates(gates: tuple[str, ...]) -> str | None:
+    return document(gates) if gates else None
 
 
 def _lease_arrays(settlements: Sequence[Settlement]) -> dict[str, Any]:
@@ -132,6 +139,7 @@ def delivery(row: Row, namespace: str, queue: str, owner: str) -> Delivery:
         deaths=deaths,
         sections=read_sections(sections),
         claimed=claimed,
+        slots=read_slots(row[21]),
     )
 
 
@@ -155,5 +163,6 @@ def envelope(row: Row, namespace: str, queue: str) -> Envelope:
         max_deaths=max_deaths,
         unique=unique,
         traceparent=trace,
+        gates=read_gates(row[20]),
         headers=read_headers(headers, sections),
     )

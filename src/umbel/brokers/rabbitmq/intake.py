@@ -200,7 +200,7 @@ class Intake:
         return Arrival(
             lane=self.lane,
             token=Token(self.generation, delivery.tag),
-            attributes=to_attributes(delivery.headers),
+            attributes=to_attributes(delivery),
             content_type=delivery.content_type,
             data=delivery.body,
         )

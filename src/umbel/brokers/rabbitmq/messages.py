@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from umbel.drivers.rabbitmq import Message
+from umbel.brokers.transport import Reply
+from umbel.drivers.rabbitmq import Delivery, Message
 from umbel.errors import BadMessage, MessageTooLarge
 from umbel.messages import Envelope
+from umbel.messages.documents import CORRELATION, REPLY_TO, without_data
 from umbel.messages.wire import MEDIA_TYPE, attributes, write
 
 LIMIT = 16 * 1024 * 1024
@@ -40,14 +42,42 @@ def to_message(envelope: Envelope, queue: str) -> Message:
     return Message(queue, envelope.id, headers, content_type, body)
 
 
-def to_attributes(headers: Mapping[Any, Any]) -> dict[str, Any]:
-    """CloudEvents attributes out of a message's headers; other headers are not ours."""
+def to_answer(reply: Reply) -> Message | None:
+    """What an asker is sent; None when no queue can have such a name."""
+    address, document = reply.asked.address, reply.document
+    if not _is_short(address):
+        return None
+    if len(document.body.data) > LIMIT:
+        document = without_data(document, LIMIT)
+    message = to_message(document, address)
+    word = reply.asked.correlation
+    return message._replace(correlation=word if _is_short(word) else None)
+
+
+def to_attributes(delivery: Delivery) -> dict[str, Any]:
+    """CloudEvents attributes out of a message's headers; other headers are not ours.
+
+    AMQP has words of its own for who asks; an attribute that says otherwise counts more.
+    """
     prefixes = (_PREFIX, _OTHER_PREFIX)
-    return {
+    found = {
         name[len(_PREFIX) :]: value
-        for name, value in headers.items()
+        for name, value in delivery.headers.items()
         if isinstance(name, str) and name.startswith(prefixes)
     }
+    if delivery.reply_to and REPLY_TO not in found:
+        found[REPLY_TO] = delivery.reply_to
+    if delivery.correlation and CORRELATION not in found:
+        found[CORRELATION] = delivery.correlation
+    return found
+
+
+def _is_short(text: str) -> bool:
+    """Whether AMQP can say it as a name, or as a word of its own."""
+    try:
+        return 0 < len(text.encode()) <= _SHORT and "\0" not in text
+    except UnicodeEncodeError:
+        return False
 
 
 def _fits(headers: Mapping[str, str], content_type: str) -> bool:

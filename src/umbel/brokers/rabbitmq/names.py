@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from umbel.brokers.transport import Lane
 
-KINDS = ("", "io", "cpu")
 _ANY = "any"
 """The kind of what nobody knew the kind of."""
 _LONGEST = 255

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from umbel.brokers.rabbitmq.names import KINDS, queue_name
-from umbel.brokers.transport import Lane, Lost
+from umbel.brokers.rabbitmq.names import queue_name
+from umbel.brokers.transport import Lane, Lost, tell
 from umbel.drivers.rabbitmq import Channel, Connection
+from umbel.errors import Unavailable
+from umbel.messages import KINDS
 
-_MOURNING = 0.25
+MOURNING = 0.25
 """Seconds until every consumer of a deleted queue has been told, several times over."""
 
 
@@ -37,6 +39,10 @@ class Queues:
         """These lanes' queues were there: if one is missing later, somebody has deleted it."""
         self._seen.update(lanes)
 
+    def has_seen(self, lane: Lane) -> bool:
+        """Whether a lane's queue was there before."""
+        return lane in self._seen
+
     async def open(self, connection: Connection, lane: Lane) -> Channel:
         """A new channel to a lane whose queue is there for certain. Raises Unavailable."""
         name = self.name(lane)
@@ -47,14 +53,13 @@ class Queues:
                 if await channel.finds(name):
                     self._seen.add(lane)
                     return channel
-                # Told before it is made, because whoever waits here may be cancelled. What is
-                # sent again meanwhile finds no queue and makes it.
-                self._lost(lane.queue)
                 if lane in self._seen:
                     # A consumer that has not heard of the deletion before there is a queue of
                     # that name again never will. It is pushed nothing, and what it acknowledges
                     # late removes messages of the new queue.
-                    await asyncio.sleep(_MOURNING)
+                    await asyncio.sleep(MOURNING)
+                # Told before it is made: whoever dies or is cancelled here has not made it.
+                await tell(self._lost, lane)
                 channel = await connection.channel()
                 await channel.declare(name)
                 self._seen.add(lane)
@@ -62,3 +67,20 @@ class Queues:
             except BaseException:
                 channel.close()
                 raise
+
+    async def replace(self, connection: Connection, lane: Lane) -> None:
+        """Delete a queue that nobody can consume from; whoever opens the lane next makes it anew.
+
+        One that holds messages, or has consumers, is left alone. Raises Unavailable.
+        """
+        name = self.name(lane)
+        channel = await connection.channel()
+        try:
+            deleted = await channel.deletes_if_idle(name)
+        finally:
+            channel.close()
+        done = "it was deleted and is made anew" if deleted else "delete it: it is made anew"
+        raise Unavailable(
+            f"nobody can consume from the queue {name}, though it exists; {done}, and what was sent"
+            " to it is sent again"
+        )

@@ -15,7 +15,10 @@ from umbel.errors import Unavailable
 _LOOK = 1.0
 """Seconds in which something that waits on the server, with room for it here, has to come."""
 _GLANCE = 0.05
-_MAKING = 0.1
+_MAKING = (0.1, 0.3, 1.0)
+"""Seconds between tries to consume from a queue that somebody is just making."""
+_PATIENCE = 20.0
+"""Seconds in which a queue that exists can be consumed from again, if it ever can."""
 
 
 class Receiver:
@@ -29,6 +32,8 @@ class Receiver:
         self._serving: dict[Lane, Intake] = {}
         self._intakes: dict[int, Intake] = {}
         """By generation: those that serve, and those that were replaced and are not done."""
+        self._failing: dict[Lane, float] = {}
+        """Since when nobody here could consume from a queue that exists."""
         self._stirred = asyncio.Event()
         self._nudged = False
 
@@ -117,11 +122,12 @@ class Receiver:
     async def _open_surely(self, lane: Lane, many: int) -> None:
         """Open a lane. While another process is making its queue the server may break down over
         whoever consumes from it, and cut the connection: a moment later it is ready."""
-        try:
-            await self._open(lane, many)
-        except Unavailable:
-            await asyncio.sleep(_MAKING)
-            await self._open(lane, many)
+        for pause in _MAKING:
+            await self._connected()  # a server that is not there at all is told at once
+            with suppress(Unavailable):
+                return await self._open(lane, many)
+            await asyncio.sleep(pause)
+        return await self._open(lane, many)
 
     def _take(self, room: Mapping[Lane, int]) -> list[Arrival]:
         found: list[Arrival] = []
@@ -165,12 +171,27 @@ class Receiver:
                 intake.retire()
             name = self._queues.name(lane)
             intake = Intake(lane, name, channel, room=room, stir=self._stirred.set)
-            await intake.start()
+            await self._start(intake)
             self._intakes = {n: one for n, one in self._intakes.items() if one.is_open}
             self._intakes[intake.generation] = self._serving[lane] = intake
 
+    async def _start(self, intake: Intake) -> None:
+        """Begin to consume. A server that was killed just after it had made a queue may come back
+        with one that exists by name alone, for ever: that is replaced."""
+        now = asyncio.get_running_loop().time()
+        try:
+            await intake.start()
+        except Unavailable:
+            if now - self._failing.setdefault(intake.lane, now) > _PATIENCE:
+                await self._queues.replace(await self._reconnected(), intake.lane)
+            raise
+        self._failing.pop(intake.lane, None)
+
     async def _connected(self) -> Connection:
         async with self._opening:
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await connect(self._home, "receiver")
-            return self._connection
+            return await self._reconnected()
+
+    async def _reconnected(self) -> Connection:
+        if self._connection is None or not self._connection.is_open:
+            self._connection = await connect(self._home, "receiver")
+        return self._connection

@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from umbel.brokers.rabbitmq.messages import to_message
+from umbel.brokers.rabbitmq.messages import to_answer, to_message
 from umbel.brokers.rabbitmq.queues import Queues
-from umbel.brokers.transport import Lane
+from umbel.brokers.transport import Lane, Reply
 from umbel.drivers.rabbitmq import Connection, Home, Message, Publishing, connect
 from umbel.errors import Unavailable
 from umbel.messages import Envelope
 
-_TRIES = 5
-_PAUSE = 0.05
+TRIES = 5
+PAUSE = 0.05
 """Seconds, longer each time: a queue that somebody else is just making takes messages soon."""
+
+
+def untaken(home: Home, message: Message) -> Unavailable:
+    """What is wrong when a queue that is there takes nothing."""
+    return Unavailable(
+        f"{home.address} does not take messages for the queue {message.queue}: it is over its"
+        " length, has lost most of its nodes, or is deleted again and again; see the server's log"
+    )
 
 
 class Sender:
@@ -27,6 +35,7 @@ class Sender:
         self._connecting = asyncio.Lock()
         self._connection: Connection | None = None
         self._publishing: Publishing | None = None
+        self._answering: Publishing | None = None
 
     @property
     def blocked(self) -> str:
@@ -45,7 +54,7 @@ class Sender:
             name = self._queues.name(lane)
             lanes[name] = lane
             left.append(to_message(envelope, name))
-        for number in range(_TRIES):
+        for number in range(TRIES):
             connection, publishing = await self._connected()
             left = await publishing.publish(left)
             if not left:
@@ -53,16 +62,29 @@ class Sender:
                 return
             for name in dict.fromkeys(one.queue for one in left):
                 (await self._queues.open(connection, lanes[name])).close()
-            await asyncio.sleep(_PAUSE * number)
-        raise Unavailable(
-            f"{self._home.address} does not take messages for the queue {left[0].queue}: it is over"
-            " its length, has lost most of its nodes, or is deleted again and again; see the"
-            " server's log"
-        )
+            await asyncio.sleep(PAUSE * number)
+        raise untaken(self._home, left[0])
+
+    async def reply(self, replies: Sequence[Reply]) -> None:
+        """Hand over documents. What the server has no queue for, nobody waits for any more.
+
+        They have a channel of their own: the server closes it over an address that it cannot
+        read, and what else was on its way there would be in doubt.
+        """
+        messages = [one for one in map(to_answer, replies) if one is not None]
+        if not messages:
+            return
+        connection, _ = await self._connected()
+        async with self._connecting:
+            if self._answering is None or not self._answering.is_open:
+                self._answering = await connection.publishing(self._patience)
+            answering = self._answering
+        await answering.publish(messages)
 
     async def close(self) -> None:
         """Free the connection. Twice is fine."""
-        connection, self._connection, self._publishing = self._connection, None, None
+        connection, self._connection = self._connection, None
+        self._publishing = self._answering = None
         if connection is not None:
             await connection.close()
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from umbel.brokers.direct import LostNow
+from umbel.brokers.rabbitmq.direct import DirectSender
 from umbel.brokers.rabbitmq.messages import LIMIT
 from umbel.brokers.rabbitmq.queues import Queues
 from umbel.brokers.rabbitmq.receiver import Receiver
 from umbel.brokers.rabbitmq.sender import Sender
-from umbel.brokers.transport import Arrival, Lane, Lost
+from umbel.brokers.transport import Arrival, Lane, Lost, Reply
 from umbel.drivers.rabbitmq import Home
 from umbel.errors import Unavailable
 from umbel.messages import Envelope
@@ -25,10 +27,14 @@ class RabbitTransport:
         self._address = home.address
         queues = Queues(namespace, lost)
         self._sender = Sender(home, queues, patience)
+        self._direct = DirectSender(home, queues, patience)
         self._receiver = Receiver(home, queues)
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         await self._sender.send(envelopes)
+
+    def send_now(self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow) -> None:
+        self._direct.send(envelopes, timeout, lost)
 
     async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
         return await self._receiver.receive(room, wait)
@@ -39,6 +45,9 @@ class RabbitTransport:
     async def release(self, arrivals: Sequence[Arrival]) -> None:
         self._receiver.release(arrivals)
 
+    async def reply(self, replies: Sequence[Reply]) -> None:
+        await self._sender.reply(replies)
+
     def nudge(self) -> None:
         self._receiver.nudge()
 
@@ -47,10 +56,11 @@ class RabbitTransport:
 
     async def check(self) -> None:
         await self._receiver.check()
-        if why := self._sender.blocked:
+        if why := self._sender.blocked or self._direct.blocked:
             raise Unavailable(f"{self._address} takes no messages at the moment: {why}")
 
     async def close(self) -> None:
+        self._direct.close()
         try:
             await self._sender.close()
         finally:

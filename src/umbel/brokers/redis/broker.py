@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
+from umbel.brokers.answers import Answers, Find
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
-from umbel.brokers.redis.publishing import publish_arguments, published
+from umbel.brokers.redis.inbox import Inbox
+from umbel.brokers.redis.publishing import PUBLISHING, publish_step, published
+from umbel.brokers.redis.replies import hand_out
 from umbel.brokers.redis.rows import Row, delivery
 from umbel.brokers.redis.settling import recover_arguments, settle_arguments
 from umbel.clock import Clock
 from umbel.drivers.bell import Ear
-from umbel.drivers.redis import Database, moment, pack, root_of, scripts, text
-from umbel.errors import ConfigurationError, LeaseLost
-from umbel.messages import Delivery, Envelope, Lease, Settlement, State
+from umbel.drivers.redis import Database, Doorbell, moment, pack, root_of, scripts, text
+from umbel.errors import ConfigurationError, LeaseLost, Unavailable, UnknownJob
+from umbel.messages import Delivery, Envelope, Lease, Record, Settlement, State
 
-LUA = {
+_COURTESY = 0.001
+"""Seconds by which who found nothing lets others go first: all at once are in each other's way."""
+_SHARED = {
+    "settling": (),
+    "inbox": (),
+    "claiming": ("lanes.lua", "sending.lua", "granting.lua"),
+    "queues": ("lanes.lua",),
+    "ledger": ("lanes.lua", "sending.lua", "granting.lua"),
+}
+_ROUTING = {"claiming", "ledger"}
+LUA = PUBLISHING | {
     name: script
-    for file in ("publishing", "claiming", "settling", "queues", "ledger")
-    for name, script in scripts("umbel.brokers.redis", f"{file}.lua", "lanes.lua").items()
+    for file, shared in _SHARED.items()
+    for name, script in scripts(
+        "umbel.brokers.redis", f"{file}.lua", *shared, routing=file in _ROUTING
+    ).items()
 }
 
 
+async def _unknown(job: str) -> Record:
+    raise UnknownJob(job)
+
+
 class RedisBroker:
-    """See ``brokers.port.Broker`` for what each method promises."""
+    """See ``brokers.port.Broker`` for what each method promises.
+
+    Other programs push CloudEvents to its inbox; ``find`` is where the records are, from which a
+    sender is answered that asks again.
+    """
 
     capabilities = Capabilities(
         direct=True,
@@ -38,7 +63,13 @@ class RedisBroker:
     )
 
     def __init__(
-        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 5.0
+        self,
+        database: Database,
+        *,
+        namespace: str,
+        clock: Clock,
+        safety_poll: float = 5.0,
+        find: Find = _unknown,
     ) -> None:
         self._database = database
         self._namespace = namespace
@@ -46,21 +77,28 @@ class RedisBroker:
         self._clock = clock
         self._safety_poll = safety_poll
         self._nudges = 0
+        self._late = False
+        """Whether others were faster when it was last called: then they may go first again."""
         self._ears: set[Ear] = set()
+        common: Any = {"namespace": namespace, "clock": clock}
+        self._answers = Answers(partial(hand_out, database), find, **common)
+        self._inbox = Inbox(self._run, self._answers, **common)
+        self._doorbell = Doorbell(database.home.connect, f"{self._root}:inbox", self._ring)
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if within is not None:
             return self.publish_within(envelopes, within)
         if not envelopes:
             return []
-        arguments = publish_arguments(envelopes, self._clock.now())
-        return published(envelopes, await self._run("publish", arguments))
+        script, arguments = publish_step(envelopes, self._clock.now())
+        answer = await self._database.run(script, self._root, *arguments)
+        return published(envelopes, answer)
 
     def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
         if not envelopes:
             return []
-        arguments = publish_arguments(envelopes, self._clock.now())
-        answer = self._database.direct.run(LUA["publish"], self._root, arguments, timeout)
+        script, arguments = publish_step(envelopes, self._clock.now())
+        answer = self._database.direct.run(script, self._root, arguments, timeout)
         return published(envelopes, answer)
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
@@ -74,23 +112,35 @@ class RedisBroker:
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
-        nudges = self._nudges
+        nudges, called = self._nudges, False
         with self._listening(queues) as ear:
             while nudges == self._nudges:
                 ear.clear()
-                deliveries, more, due = await self._claim(queues, demand, owner)
+                deliveries, more, due, inbox = await self._claim(queues, demand, owner)
+                if called or deliveries:
+                    self._late = not deliveries
+                if inbox:
+                    more = await self._adopt() or more
                 if deliveries:
+                    self._answers.remember(deliveries)
                     return deliveries
                 if more:
                     continue
                 left = until - self._clock.monotonic()
                 if left <= 0:
                     return []
-                await self._sleep(ear, left, due)
+                if not inbox:  # else they could not be adopted: look later, not at once
+                    self._doorbell.listen()
+                called = await self._sleep(ear, left, due)
+                if called and self._late and nudges == self._nudges:
+                    await asyncio.sleep(_COURTESY)
         return []
 
     def nudge(self) -> None:
         self._nudges += 1
+        self._ring()
+
+    def _ring(self) -> None:
         for ear in self._ears:
             ear.ring("")
 
@@ -104,14 +154,18 @@ class RedisBroker:
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         before = self._clock.now() - older_than
         leases = [part for lease in held for part in (lease.job, lease.fence)]
-        lost = await self._run("extend", pack(owner, before, leases))
-        return [held[place] for place in lost]
+        places = await self._run("extend", pack(owner, before, leases))
+        lost = [held[place] for place in places]
+        self._answers.forget(lost)
+        return lost
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         if not settlements:
             return []
-        refused = await self._run("settle", settle_arguments(settlements, self._clock.now()))
-        return [settlements[place].lease for place in refused]
+        places = await self._run("settle", settle_arguments(settlements, self._clock.now()))
+        refused = [settlements[place].lease for place in places]
+        self._answers.settled(settlements, refused)
+        return refused
 
     async def recover(self) -> list[str]:
         orphans: list[Row] = await self._run("orphans")
@@ -140,29 +194,42 @@ class RedisBroker:
         return purged
 
     async def move(self, source: str, target: str) -> int:
-        moved = 0
-        while source != target and (found := await self._run("move", pack(source, target))):
-            moved += found
+        moved, fresh, passed = 0, 0, 0
+        while source != target:
+            found, passed, more = await self._run("move", pack(source, target, passed))
+            moved, fresh = moved + found, fresh + found
+            if not more and not fresh:
+                break
+            if not more:  # who was passed over may have gone meanwhile, and others with them
+                fresh, passed = 0, 0
         return moved
 
     async def check(self) -> None:
         await self._database.ask("PING")
 
     async def close(self) -> None:
+        await self._doorbell.close()
+        await self._answers.close()
         await self._database.close()
 
     async def _claim(
         self, queues: Sequence[str], demand: Demand, owner: str
-    ) -> tuple[list[Delivery], bool, float | None]:
-        """Deliveries, whether to look again at once, and when something falls due."""
+    ) -> tuple[list[Delivery], bool, float | None, int]:
+        """Deliveries, whether to look again at once, when something falls due, events to adopt."""
         now = self._clock.now()
-        arguments = pack(now, owner, demand.io, demand.cpu, [*queues])
+        arguments = pack(now, owner, demand.io, demand.cpu, [*queues], [*demand.without])
         answer = await self._run("claim", arguments)
         if not answer[0]:
             raise LeaseLost(f"incarnation {owner} is not enlisted")
-        _, more, due, rows = answer
+        _, more, due, rows, inbox = answer
         found = [delivery(row, self._namespace, owner, now) for row in rows]
-        return found, bool(more), moment(due)
+        return found, bool(more), moment(due), inbox
+
+    async def _adopt(self) -> bool:
+        """Make jobs of what others have pushed. Nothing that was claimed is lost over it."""
+        with suppress(Unavailable):
+            return await self._inbox.adopt()
+        return False
 
     @contextmanager
     def _listening(self, queues: Sequence[str]) -> Iterator[Ear]:
@@ -177,12 +244,15 @@ class RedisBroker:
             finally:
                 self._ears.discard(ear)
 
-    async def _sleep(self, ear: Ear, left: float, due: float | None) -> None:
-        """Until a hint comes, something falls due, or it is time for a look anyway."""
+    async def _sleep(self, ear: Ear, left: float, due: float | None) -> bool:
+        """Until a hint comes, something falls due, or it is time for a look anyway.
+
+        Whether it was a hint.
+        """
         hears = self._database.listener(self._root).hears(self._root)
         poll = self._safety_poll if hears else self._database.home.poll
         until_due = left if due is None else max(due - self._clock.now(), 0.001)
-        await ear.wait(min(left, until_due, poll))
+        return await ear.wait(min(left, until_due, poll))
 
     async def _run(self, name: str, packed: bytes = b"\x90") -> Any:
         return await self._database.run(LUA[name], self._root, packed)

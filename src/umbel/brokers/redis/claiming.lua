@@ -1,23 +1,33 @@
--- Taking jobs under lease, and keeping track of what is held. Keys: see jobs.lua; touches job, lane,
--- aside, asides, due, held, owners; reads worker, pauses.
+-- Taking jobs under lease, and keeping track of what is held. Keys: see keys.lua; touches job, lane,
+-- aside, asides, due, held, owners; at gates all that granting.lua does; reads worker, pauses, inbox.
 -- Guarantees: a job is in one lane or in one owner's hands; each claim raises its fence; what is paused
 -- when the script runs is not claimed; only an owner that is enlisted is given anything.
 
 -- name: claim
--- {now, owner, io, cpu, queues}: takes the first jobs of each lane, as far as there is room. Gives
--- {0} when the owner is not enlisted, else {1, more, due, rows}: whether to look again at once, and
--- when something falls due. Before, what is due or resumed goes to its lane, a portion a call.
-local now, owner, io, cpu, queues = unpack(cmsgpack.unpack(ARGV[1]))
+-- {now, owner, io, cpu, queues, without}: takes the first jobs of each lane, as far as there is room, but
+-- none of the tasks to do without; who has to pass gates for that passes them. Gives {0} when the owner is
+-- not enlisted, else {1, more, due, rows, inbox}: whether to look again at once, when something falls due,
+-- and how many events nobody has adopted. Before, what is due or resumed goes to its lane, a portion a call.
+local now, owner, io, cpu, queues, without = unpack(cmsgpack.unpack(ARGV[1]))
 local worker = redis.call('HGET', root .. ':worker:' .. owner, 'name')
 if not worker then return {0} end
 local paused = read_pauses()
 local open = open_queues(queues, paused)
 even_if_full()
 local more, due = fill(open, paused, now)
+local gates, waking = see_to_gates()
+more = more or waking
+do_without(without)
 local rows = {}
 
 local function take(queue, kind, place)
   local id = id_of(place)
+  local one = gates and gates.granted[place]
+  if one then
+    rows[#rows + 1] = lease(id, one.job, owner, worker, now, 'slots', one.job[SLOTS])
+    gates.granted[place] = nil
+    return true
+  end
   drop(root .. ':lane:' .. kind .. ':' .. queue, place)
   local job = message(id)
   if not job or job[1] ~= 'queued' then  -- somebody deleted or changed it by hand
@@ -50,8 +60,12 @@ local function take_queue(queue)
   local fronts, at = {}, {}
   for _, kind in ipairs(KINDS) do
     local found, unfinished = front(queue, kind, room[kind], paused)
-    fronts[kind], at[kind] = found, 1
     more = more or unfinished
+    if gates and room[kind] > 0 then
+      found, unfinished = gates.grant(queue, kind, room[kind], found, paused, now)
+      more, due = more or unfinished, gates.next_look(queue, kind, due)
+    end
+    fronts[kind], at[kind] = found, 1
   end
   local kind, place = next_lane(fronts, at)
   while kind do
@@ -66,12 +80,21 @@ local function take_queue(queue)
   end
 end
 
-for _, queue in ipairs(open) do
-  if io > 0 or cpu > 0 then take_queue(queue) end
+for round = 1, gates and 2 or 1 do
+  for _, queue in ipairs(open) do
+    if round == 1 or gates.sent_to[queue] then  -- some may come to where it had looked before
+      if io > 0 or cpu > 0 then take_queue(queue) end
+      if gates and next(gates.granted) then  -- others of this queue came first
+        gates.queue_granted()
+        tell('r', queue)
+      end
+    end
+  end
 end
 write_all()
 write_leases(owner)
-return {1, more and 1 or 0, due and string.format('%.17g', due), rows}
+local inbox = redis.pcall('LLEN', root .. ':inbox')  -- no list: somebody's mistake, and nobody's events
+return {1, more and 1 or 0, due and string.format('%.17g', due), rows, tonumber(inbox) or 0}
 
 -- name: extend
 -- {owner, before, held}: says which places of held, {id, fence, id, fence ...}, are lost; what was
@@ -92,12 +115,12 @@ end
 even_if_full()
 for id in pairs(fences) do
   if not known[id] then
-    local job = read(id, 'queue', 'kind', 'priority', 'place', 'claimed')
+    local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots', 'claimed')
     if not job or job[1] ~= 'running' then
       redis.call('HDEL', key, id)
-    elseif number(job[6], 0) < before then
+    elseif number(job[8], 0) < before then
       redis.call('HDEL', key, id)
-      put_back(id, {job[2], job[3], job[4], job[5]}, 0, 0, {})
+      put_back(id, {unpack(job, 2, 7)}, 0, 0, {})
     end
   end
 end
@@ -112,16 +135,29 @@ local wanted = {}
 for _, kind in ipairs(kinds) do wanted[kind] = true end
 
 local function starts(id, state)
-  local job = read(id, 'task', 'kind')
+  local job = read(id, 'task', 'kind', 'gates')
   return job and job[1] == state and wanted[known_kind(job[3])] and not paused.task[job[2] or '']
+         and not (job[4] and state == 'scheduled')
+end
+
+-- Whether a line is worth a look whose gate is not paused.
+local function may_move(lane)
+  if redis.call('ZCOUNT', root .. ':looks:' .. lane, '-inf', now) > 0 then return true end
+  for _, gate in ipairs(redis.call('ZRANGE', root .. ':awake:' .. lane, 0, PORTION - 1)) do
+    if not paused.gate[gate] then return true end
+  end
+  return false
 end
 
 local open = open_queues(queues, paused)
 for _, queue in ipairs(open) do
   for _, kind in ipairs(kinds) do
-    local key = root .. ':lane:' .. kind .. ':' .. queue
-    for _, place in ipairs(redis.call('ZRANGE', key, 0, PORTION - 1)) do
-      if starts(id_of(place), 'queued') then return 1 end
+    if may_move(kind .. ':' .. queue) then return 1 end
+    for name, state in pairs({lane = 'queued', sent = 'sent'}) do
+      local key = root .. ':' .. name .. ':' .. kind .. ':' .. queue
+      for _, place in ipairs(redis.call('ZRANGE', key, 0, PORTION - 1)) do
+        if starts(id_of(place), state) then return 1 end
+      end
     end
   end
   local key = root .. ':due:' .. queue
@@ -131,8 +167,10 @@ for _, queue in ipairs(open) do
 end
 for _, name in ipairs(redis.call('SMEMBERS', root .. ':asides')) do
   if open[(aside_parts(name))] then
-    for _, place in ipairs(redis.call('ZRANGE', root .. ':aside:' .. name, 0, 9)) do
-      if starts(id_of(place), 'queued') then return 1 end
+    for aside, state in pairs({aside = 'queued', away = 'waiting'}) do
+      for _, place in ipairs(redis.call('ZRANGE', root .. ':' .. aside .. ':' .. name, 0, 9)) do
+        if starts(id_of(place), state) then return 1 end
+      end
     end
   end
 end

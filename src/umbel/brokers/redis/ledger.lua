@@ -1,21 +1,28 @@
--- The books of jobs whose messages another broker carries. Keys: see jobs.lua; touches job, lane, sent,
--- aside, due, held, owners; reads worker, pauses.
+-- The books of jobs whose messages another broker carries. Keys: see keys.lua; touches job, lane, sent,
+-- aside, due, held, owners; at gates all that granting.lua does; reads worker, pauses.
 -- Guarantees: a job that is sent is queued for everybody but in no lane; a message gives its job to the
 -- first who comes with it; whatever puts a job back into its queue makes it one to be sent again.
 
 -- name: unsent
 -- {now, limit, queues}: the first queued jobs of each lane. Gives {more, due, rows}; takes nothing. What
--- is due or resumed goes to its lane before.
+-- is due or resumed goes to its lane before, and so does who can pass the gates.
 local now, limit, queues = unpack(cmsgpack.unpack(ARGV[1]))
 local paused = read_pauses()
 local open = open_queues(queues, paused)
 even_if_full()
 local more, due = fill(open, paused, now)
+local gates, waking = see_to_gates()
+more = more or waking
 local rows = {}
 for _, queue in ipairs(open) do
   for _, kind in ipairs(KINDS) do
     local found, unfinished = front(queue, kind, limit, paused)
     more = more or unfinished
+    if gates then
+      found, unfinished = gates.grant(queue, kind, limit, found, paused, now)
+      more, due = more or unfinished, gates.next_look(queue, kind, due)
+      gates.queue_granted()
+    end
     for at = 1, #found, 2 do
       local id = id_of(found[at])
       local job = message(id)
@@ -28,18 +35,24 @@ for _, queue in ipairs(open) do
     end
   end
 end
+for queue in pairs(gates and gates.sent_to or {}) do more = more or open[queue] end
 write_all()
 return {more and 1 or 0, due and string.format('%.17g', due), rows}
 
 -- name: sent
--- {ids}: queued jobs of these are in another broker now.
-for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
-  local job = read(id, 'queue', 'kind', 'priority', 'place', 'aside')
-  if job and job[1] == 'queued' then
+-- {id, fence, queue, id, fence, queue ...}: queued jobs of these are in another broker now, if they are
+-- what they were when they were given out.
+local offers = cmsgpack.unpack(ARGV[1])
+for at = 1, #offers, 3 do
+  local id = offers[at]
+  local job = read(id, 'queue', 'kind', 'priority', 'place', 'aside', 'fence')
+  if job and job[1] == 'queued' and number(job[7], 0) == offers[at + 1]
+     and (job[2] or '') == offers[at + 2] then
     leave(id, job[1], job[2] or '', job[3], job[5], job[6])
     redis.call('HDEL', root .. ':job:' .. id, 'aside')
     redis.call('HSET', root .. ':job:' .. id, 'state', 'sent')
-    redis.call('ZADD', root .. ':sent:' .. (job[2] or ''), -number(job[4], 0), (job[5] or NOWHERE) .. id)
+    redis.call('ZADD', root .. ':sent:' .. known_kind(job[3]) .. ':' .. (job[2] or ''), -number(job[4], 0),
+               (job[5] or NOWHERE) .. id)
   end
 end
 return 0
@@ -63,6 +76,7 @@ for at = 3, #asked, 2 do
   elseif (job[1] == 'queued' or job[1] == 'sent') and job[4] == queue then
     local idle = read(id, 'kind', 'place', 'aside', 'priority')
     if paused.all or paused.queue[queue] or paused.task[job[3] or ''] then
+      redis.call('HSET', root .. ':job:' .. id, 'fence', raised(job[2]))
       if idle[1] == 'sent' then
         leave(id, 'sent', queue, idle[2], idle[3])
         redis.call('HSET', root .. ':job:' .. id, 'state', 'queued')
@@ -80,19 +94,20 @@ write_leases(owner)
 return {1, rows, unknown}
 
 -- name: recall
--- {queue}: a portion of what the queue sent is to be sent again. Gives how many.
-local queue = unpack(cmsgpack.unpack(ARGV[1]))
-local places = redis.call('ZRANGE', root .. ':sent:' .. queue, 0, PORTION - 1)
-local recalled = 0
-for _, place in ipairs(places) do
+-- {queue, kind}: a portion of what was sent there is to be sent again. Gives how many, and how many were looked at.
+local queue, kind = unpack(cmsgpack.unpack(ARGV[1]))
+local recalled, looked = 0, 0
+local key = root .. ':sent:' .. kind .. ':' .. queue
+for _, place in ipairs(redis.call('ZRANGE', key, 0, PORTION - 1)) do
   local id = id_of(place)
-  local job = read(id, 'kind', 'priority', 'place')
-  drop(root .. ':sent:' .. queue, place)
+  local job = read(id, 'kind', 'priority', 'place', 'fence')
+  drop(key, place)
+  looked = looked + 1
   if job and job[1] == 'sent' then
-    redis.call('HSET', root .. ':job:' .. id, 'state', 'queued')
+    redis.call('HSET', root .. ':job:' .. id, 'state', 'queued', 'fence', raised(job[5]))
     enter(id, queue, job[2], job[3], job[4])
     recalled = recalled + 1
   end
 end
 write_all()
-return {recalled, #places}
+return {recalled, looked}

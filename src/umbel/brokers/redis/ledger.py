@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
+from umbel.brokers.offers import Offers
 from umbel.brokers.port import Published, Taken
-from umbel.brokers.redis.broker import RedisBroker
+from umbel.brokers.redis.broker import LUA, RedisBroker
 from umbel.brokers.redis.publishing import publish_arguments, published
 from umbel.brokers.redis.rows import delivery, envelope
 from umbel.drivers.redis import moment, pack, text
@@ -16,15 +19,24 @@ from umbel.messages import Envelope
 class RedisLedger(RedisBroker):
     """See ``brokers.port.Ledger`` for what each method promises."""
 
+    @cached_property
+    def _offers(self) -> Offers:
+        return Offers()
+
+    def _offered(self, one: Envelope, fence: int) -> Envelope:
+        self._offers.make(one.id, fence, one.queue)
+        return one
+
     async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
         if not envelopes:
             return []
         arguments = publish_arguments(envelopes, self._clock.now(), "sent")
-        answer = published(envelopes, await self._run("publish", arguments))
-        return [
-            Published(one.id, existing=found.existing)
-            for one, found in zip(envelopes, answer, strict=True)
-        ]
+        return _noted(envelopes, await self._run("publish", arguments))
+
+    def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        arguments = publish_arguments(envelopes, self._clock.now(), "sent")
+        run = self._database.direct.run
+        return _noted(envelopes, run(LUA["publish"], self._root, [arguments], timeout))
 
     async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         until = self._clock.monotonic() + wait
@@ -34,7 +46,7 @@ class RedisLedger(RedisBroker):
                 arguments = pack(self._clock.now(), limit, [*queues])
                 more, due, rows = await self._run("unsent", arguments)
                 if rows:
-                    return [envelope(row, self._namespace) for row in rows]
+                    return [self._offered(envelope(row, self._namespace), row[1]) for row in rows]
                 if more:
                     continue
                 left = until - self._clock.monotonic()
@@ -43,9 +55,12 @@ class RedisLedger(RedisBroker):
                 await self._sleep(ear, left, moment(due))
 
     async def sent(self, jobs: Sequence[str]) -> None:
-        await self._run("sent", pack(*jobs))
+        await self._run("sent", pack(*(part for o in self._offers.redeem(jobs) for part in o)))
 
-    async def take(self, jobs: Mapping[str, str], owner: str) -> Taken:
+    async def take(
+        self, jobs: Mapping[str, str], owner: str, unnoted: Sequence[Envelope] = ()
+    ) -> Taken:
+        await self.note(unnoted)
         now = self._clock.now()
         asked = [part for pair in jobs.items() for part in pair]
         answer = await self._run("take", pack(now, owner, *asked))
@@ -55,11 +70,30 @@ class RedisLedger(RedisBroker):
         found = [delivery(row, self._namespace, owner, now) for row in rows]
         return Taken(found, [text(job) for job in unknown])
 
-    async def recall(self, queues: Sequence[str]) -> int:
+    async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
         recalled = 0
-        for queue in queues:
+        for lane in lanes:
             looked = 1
             while looked:  # in portions: a queue may be long
-                found, looked = await self._run("recall", pack(queue))
+                found, looked = await self._run("recall", pack(*lane))
                 recalled += found
         return recalled
+
+    def recall_now(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
+        recalled, until = 0, self._clock.monotonic() + timeout
+        for lane in lanes:
+            looked = 1
+            while looked:
+                left = until - self._clock.monotonic()
+                run = self._database.direct.run
+                found, looked = run(LUA["recall"], self._root, [pack(*lane)], left)
+                recalled += found
+        return recalled
+
+
+def _noted(envelopes: Sequence[Envelope], answer: Sequence[Any]) -> list[Published]:
+    """What was sent has its own id, whoever else holds its key."""
+    return [
+        Published(one.id, existing=found.existing)
+        for one, found in zip(envelopes, published(envelopes, answer), strict=True)
+    ]

@@ -1,5 +1,5 @@
--- Publishing. Keys: see jobs.lua; touches job, sequence, live, lane, sent, due, queues, unique, and for
--- a job that is replaced done.
+-- Publishing. Keys: see keys.lua; touches job, sequence, live, lane, sent, due, queues, unique; for one that
+-- has gates waiting, line, lines, gates, awake; and for a job that is replaced done, and what it held.
 -- Guarantees: all rows of a batch are added, or none; an id that lives or has finished adds nothing;
 -- of one unique key there is one live job.
 

@@ -6,10 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from umbel.brokers.port import Published
-from umbel.brokers.redis.rows import by_place, job_row
-from umbel.drivers.redis import pack, text
+from umbel.brokers.redis.rows import by_place, job_row, plain_row
+from umbel.drivers.redis import Arguments, Script, lean_scripts, pack, scripts, text
 from umbel.errors import DuplicateJob
 from umbel.messages import Envelope
+
+PUBLISHING = scripts("umbel.brokers.redis", "publishing.lua") | lean_scripts(
+    "umbel.brokers.redis", "plain.lua"
+)
+
+
+def publish_step(envelopes: Sequence[Envelope], now: float) -> tuple[Script, Arguments]:
+    """The script that publishes these, and its arguments."""
+    if len(envelopes) == 1:
+        plain = plain_row(envelopes[0], now)
+        if plain is not None:
+            return PUBLISHING["publish_plain"], plain
+    return PUBLISHING["publish"], [publish_arguments(envelopes, now)]
 
 
 def publish_arguments(envelopes: Sequence[Envelope], now: float, idle: str = "queued") -> bytes:

@@ -1,5 +1,5 @@
--- Queues as operators and workers see them. Keys: see jobs.lua; touches job, lane, aside, sent, due, live,
--- done, queues, unique.
+-- Queues as operators and workers see them. Keys: see keys.lua; touches job, lane, aside, sent, due, live,
+-- done, queues, unique; of gates waiting, line, lines, gates, awake, looks, away, absent, holders.
 -- Guarantees: each call is one step over at most a portion of the jobs, so that no queue, however long,
 -- keeps the server busy; whoever asks repeats it until nothing is left.
 
@@ -15,21 +15,35 @@ write_all()
 return purged
 
 -- name: move
--- {source, target}: puts a portion of what does not run into another queue. Gives how many. What a
--- transport carries has to be sent again from there.
-local source, target = unpack(cmsgpack.unpack(ARGV[1]))
+-- {source, target, passed}: puts a portion of what does not run into another queue; what came by a route is
+-- that worker's and passed over, like so many before. Gives {how many were moved, how many are passed over,
+-- whether there may be more}. What a transport carries has to be sent again from there.
+local source, target, passed = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 local moved = 0
-for _, id in ipairs(idle_in(source)) do
-  local job = read(id, 'kind', 'priority', 'place', 'aside')
-  if job then
+
+local function is_routed(slots)
+  local held = slots and slots_in(slots) or {}
+  return string.sub(tostring(held[#held - 4]), 1, #ROUTE) == ROUTE and held[#held - 2] ~= 0
+end
+
+local found = idle_in(source, passed)
+for _, id in ipairs(found) do
+  local job = read(id, 'kind', 'priority', 'place', 'aside', 'gates', 'slots')
+  if job and is_routed(job[7]) then
+    passed = passed + 1
+  elseif job then
     local state = job[1]
+    local gate = gate_at(job[6], job[7])
     local when = redis.call('ZSCORE', root .. ':due:' .. source, id)
-    leave(id, state, source, job[2], job[4], job[5])
+    leave(id, state, source, job[2], job[4], job[5], gate)
     redis.call('HDEL', root .. ':job:' .. id, 'aside')
     if state == 'scheduled' then
       redis.call('HSET', root .. ':job:' .. id, 'queue', target)
       schedule(id, target, tonumber(when or 0))
+    elseif state == 'waiting' and gate then
+      redis.call('HSET', root .. ':job:' .. id, 'queue', target)
+      wait_at(id, gate, target, job[2], job[3], job[4])
     else
       redis.call('HSET', root .. ':job:' .. id, 'queue', target, 'state', 'queued')
       enter(id, target, job[2], job[3], job[4])
@@ -39,26 +53,40 @@ for _, id in ipairs(idle_in(source)) do
 end
 if moved > 0 then know(target) end
 write_all()
-return moved
+return {moved, passed, #found > 0 and 1 or 0}
 
 -- name: sort
--- {queues, kinds, at, from}: gives queued jobs of unknown kind the kind of their task, a portion of the
--- lanes a call, from a place of the queue at which to go on. Gives how many, and those two again; nothing
--- when the lanes are done.
+-- {queues, kinds, at, from}: gives idle jobs of unknown kind the kind of their task, a portion of the
+-- lanes a call, from a place of the lane at which to go on. Gives how many, and those two again; nothing
+-- when the lanes are done. What was sent is to be sent again, to where its kind is waited for.
 local queues, kinds, at, from = unpack(cmsgpack.unpack(ARGV[1]))
+local keys = {}
+for _, queue in ipairs(queues) do
+  keys[#keys + 1] = {root .. ':lane::' .. queue, queue}
+  keys[#keys + 1] = {root .. ':sent::' .. queue, queue}
+  keys[#keys + 1] = {root .. ':waiting::' .. queue, queue}
+end
 local sorted, looked = 0, 0
-while at <= #queues and looked < PORTION do
-  local key = root .. ':lane::' .. queues[at]
+while at <= #keys and looked < PORTION do
+  local key, queue = unpack(keys[at])
   local places = redis.call('ZRANGE', key, from, from + PORTION - 1)
   looked, from = looked + #places, from + #places
   for _, place in ipairs(places) do
     local id = id_of(place)
-    local job = read(id, 'task', 'priority', 'place')
+    local job = read(id, 'task', 'priority', 'place', 'aside', 'gates', 'slots')
     local kind = job and kinds[job[2] or '']
-    if kind then
+    if kind and job[1] == 'waiting' then
+      local gate = gate_at(job[6], job[7])
+      if gate and not job[5] then
+        leave(id, job[1], queue, '', job[4], job[5], gate)
+        redis.call('HSET', root .. ':job:' .. id, 'kind', kind)
+        wait_at(id, gate, queue, kind, job[3], job[4])
+        sorted, from = sorted + 1, from - 1
+      end
+    elseif kind then
       redis.call('ZREM', key, place)
-      redis.call('HSET', root .. ':job:' .. id, 'kind', kind)
-      enter(id, queues[at], kind, job[3], job[4])
+      redis.call('HSET', root .. ':job:' .. id, 'kind', kind, 'state', 'queued')
+      enter(id, queue, kind, job[3], job[4])
       sorted, from = sorted + 1, from - 1
     end
   end
@@ -67,7 +95,7 @@ while at <= #queues and looked < PORTION do
   end
 end
 write_all()
-if at > #queues then return {sorted} end
+if at > #keys then return {sorted} end
 return {sorted, at, from}
 
 -- name: depths
@@ -134,8 +162,9 @@ for _, queue in ipairs(redis.call('SMEMBERS', root .. ':queues')) do
   local before = #rows
   for _, kind in ipairs(KINDS) do
     count(queue, 'queued', root .. ':lane:' .. kind .. ':' .. queue)
+    count(queue, 'queued', root .. ':sent:' .. kind .. ':' .. queue)
+    count(queue, 'waiting', root .. ':waiting:' .. kind .. ':' .. queue)
   end
-  count(queue, 'queued', root .. ':sent:' .. queue)
   for _, name in ipairs(asides) do
     if aside_parts(name) == queue then count(queue, 'queued', root .. ':aside:' .. name) end
   end

@@ -9,24 +9,67 @@ import msgspec
 
 from umbel.drivers.redis import maybe, moment, octets, text, whole
 from umbel.errors import BadMessage
-from umbel.messages import JSON, Body, Delivery, Envelope, Lease, MessageType
-from umbel.messages.columns import MALFORMED, read_headers, read_sections
+from umbel.messages import (
+    JSON,
+    KINDS,
+    ROUTE,
+    Body,
+    Delivery,
+    Envelope,
+    Lease,
+    MessageType,
+    Slot,
+)
+from umbel.messages.columns import MALFORMED, read_gates, read_headers, read_sections
 
 _json = msgspec.json.Encoder().encode
 _TYPES = {kind.value.encode(): kind for kind in MessageType}
-_KINDS = ("", "io", "cpu")
 _LONGEST = 255
+_FEW = 2**31
+"""Numbers below this are the same in every language."""
+_SLOT = 5
+"""Parts of a slot, see jobs.lua."""
 
 Row = list[Any]
 
 
 def job_row(envelope: Envelope, now: float) -> Row:
-    """A row of ``publish``. What is usual is left out of the fields.
+    """A row of ``publish``.
 
     Raises:
         BadMessage: a part of it that no job can have.
     """
     _check(envelope)
+    return [
+        envelope.id,
+        envelope.queue,
+        envelope.kind,
+        envelope.priority,
+        None if envelope.not_before is None else float(envelope.not_before),
+        envelope.unique,
+        envelope.on_conflict,
+        [octets(one) if isinstance(one, bytes) else one for one in _fields(envelope, now)],
+        octets(_json(envelope.gates)) if envelope.gates else None,
+    ]
+
+
+def plain_row(envelope: Envelope, now: float) -> list[Any] | None:
+    """The arguments of ``publish_plain``; None for what is not plain.
+
+    Raises:
+        BadMessage: a part of it that no job can have.
+    """
+    one = envelope
+    if one.unique is not None or one.not_before is not None or one.attempt != 1 or one.gates:
+        return None
+    if not -_FEW < one.priority < _FEW or not -_FEW < one.max_deaths < _FEW:
+        return None
+    _check(one)
+    return [one.id, one.queue, one.kind, -one.priority, *_fields(one, now)]
+
+
+def _fields(envelope: Envelope, now: float) -> list[Any]:
+    """Names and values of what a job keeps of its message. What is usual is left out."""
     body = envelope.body
     fields: list[Any] = [
         "task",
@@ -34,9 +77,10 @@ def job_row(envelope: Envelope, now: float) -> Row:
         "queue",
         envelope.queue,
         "body",
-        octets(body.data),
+        body.data,
+        "created",
+        float(envelope.created or now),
     ]
-    fields += ("created", float(envelope.created or now))
     if envelope.kind:
         fields += ("kind", envelope.kind)
     if envelope.priority:
@@ -58,22 +102,13 @@ def job_row(envelope: Envelope, now: float) -> Row:
     if envelope.traceparent is not None:
         fields += ("traceparent", envelope.traceparent)
     if envelope.headers:
-        fields += ("headers", octets(_json(envelope.headers)))
-    return [
-        envelope.id,
-        envelope.queue,
-        envelope.kind,
-        envelope.priority,
-        None if envelope.not_before is None else float(envelope.not_before),
-        envelope.unique,
-        envelope.on_conflict,
-        fields,
-    ]
+        fields += ("headers", _json(envelope.headers))
+    return fields
 
 
 def _check(envelope: Envelope) -> None:
     """There is no schema that would refuse it."""
-    if envelope.kind not in _KINDS:
+    if envelope.kind not in KINDS:
         raise BadMessage("kind", f"{envelope.kind!r} is none of io, cpu and nothing")
     if not 0 < len(envelope.queue) <= _LONGEST:
         raise BadMessage("queue", f"must have 1 to {_LONGEST} characters")
@@ -93,7 +128,27 @@ def delivery(row: Row, namespace: str, owner: str, now: float) -> Delivery:
         deaths=whole(row[17]),
         sections=read_sections(text(row[18], "{}")),
         claimed=now,
+        slots=_slots(row[20]) if row[20] else (),
     )
+
+
+def _slots(packed: bytes) -> tuple[Slot, ...]:
+    """What a job holds: gate, member, fence, data, whether it is rejected; and so on.
+
+    Before a worker, the queue that it left and the number of the route stand for member and fence.
+    """
+    try:
+        parts = msgspec.msgpack.decode(packed)
+        each = zip(*(parts[part::_SLOT] for part in range(_SLOT)), strict=True)
+        return tuple(_slot(*one) for one in each)
+    except (msgspec.MsgspecError, UnicodeError, ValueError, TypeError, AttributeError):
+        return ()
+
+
+def _slot(gate: str, member: str, number: int, data: str, rejected: bool) -> Slot:
+    if gate.startswith(ROUTE):
+        return Slot(gate, rejected=rejected, route=number, home=member)
+    return Slot(gate, member, number, msgspec.json.decode(data), rejected)
 
 
 def envelope(row: Row, namespace: str) -> Envelope:
@@ -102,7 +157,7 @@ def envelope(row: Row, namespace: str) -> Envelope:
     People edit values by hand: what has no message type says so in a header, and is rejected.
     """
     (job, _, task, queue, kind, priority, kind_of, content_type, body, created) = row[:10]
-    (not_before, expires, attempt, max_deaths, unique, trace, headers, _, sections) = row[10:]
+    (not_before, expires, attempt, max_deaths, unique, trace, headers, _, sections) = row[10:19]
     told = read_headers(text(headers, "{}"), text(sections, "{}"))
     message = MessageType.COMMAND if kind_of is None else _TYPES.get(kind_of)
     if message is None:
@@ -126,6 +181,7 @@ def envelope(row: Row, namespace: str) -> Envelope:
         unique=maybe(unique),
         traceparent=maybe(trace),
         headers=told,
+        gates=read_gates(text(row[19])) if row[19] else (),
     )
 
 

@@ -1,12 +1,13 @@
--- Ending leases: outcomes recorded, jobs put back, the dead's jobs recovered. Keys: see jobs.lua;
--- touches held, owners, job, live, lane, due, done, buried, unique, and for follow-ups all of a publish.
+-- Ending leases: outcomes recorded, jobs put back, the dead's jobs recovered. Keys: see keys.lua;
+-- touches held, owners, job, steps, live, lane, due, done, buried, unique; of gates waiting, line, lines, gates,
+-- awake, holders, member, free, of routes went, resting; and for follow-ups all of a publish.
 -- Guarantees: an outcome counts only under the lease that is held now, once; with it happen its
 -- follow-ups; a death counts once, whoever and however many recover.
 
 -- name: settle
 -- {now, settlements}: each is {id, owner, fence, attempt, follow-ups, ending...}; an ending is either
--- {'end', keep, state, fields} or {'again', delay, cost, section}. Gives the places, counted from 0, of
--- those that were refused.
+-- {'end', keep, state, fields}, {'again', delay, cost, section} or {'park', gates}. Gives the places, counted
+-- from 0, of those that were refused.
 local now, settlements = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 local refused = {}
@@ -20,15 +21,18 @@ local function give_up(id, owner, fence)
 end
 
 local function record(id, attempt, keep, state, fields)
-  local job = read(id, 'unique', 'awaited', 'attempts')
+  local job = read(id, 'unique', 'awaited', 'attempts', 'slots')
   if not job or job[1] ~= 'running' then return false end
   let_go(id, job[2], job[3])
+  local home = job[5] and free(id, job[5])
   if keep then
     local size = #fields
     fields[size + 1], fields[size + 2] = 'attempts', retold(job[4], attempt)
+    if job[5] then fields[size + 3], fields[size + 4] = 'slots', '' end
+    if home then fields[size + 5], fields[size + 6] = 'queue', home end
     finish(id, state, now, fields)
   else
-    redis.call('DEL', root .. ':job:' .. id)
+    redis.call('DEL', root .. ':job:' .. id, root .. ':steps:' .. id)
   end
   return true
 end
@@ -48,16 +52,27 @@ local function counted(text, section)
 end
 
 local function again(id, attempt, delay, cost, section)
-  local job = read(id, 'queue', 'kind', 'priority', 'place', 'attempt', 'sections', 'attempts')
+  local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots', 'attempt', 'sections',
+                   'attempts')
   if not job or job[1] ~= 'running' then return false end
-  local fields = {'attempts', retold(job[8], attempt)}
+  local fields = {'attempts', retold(job[10], attempt)}
   if cost > 0 then
-    fields[3], fields[4] = 'attempt', number(job[6], 1) + cost
+    fields[3], fields[4] = 'attempt', number(job[8], 1) + cost
   end
   if section then
-    fields[#fields + 1], fields[#fields + 2] = 'sections', counted(job[7], section)
+    fields[#fields + 1], fields[#fields + 2] = 'sections', counted(job[9], section)
   end
-  put_back(id, {job[2], job[3], job[4], job[5]}, now, delay, fields)
+  put_back(id, {unpack(job, 2, 7)}, now, delay, fields)
+  return true
+end
+
+-- It waits at these gates, or is queued when there are none. Not an attempt: its story does not grow.
+local function park(id, gates)
+  local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots')
+  if not job or job[1] ~= 'running' then return false end
+  if not gates then redis.call('HDEL', root .. ':job:' .. id, 'gates') end
+  job[6] = gates or false
+  put_back(id, {unpack(job, 2, 7)}, now, 0, gates and {'gates', gates} or {})
   return true
 end
 
@@ -66,6 +81,8 @@ local function settle(id, owner, fence, attempt, follow_ups, ending, ...)
   local accepted
   if ending == 'end' then
     accepted = record(id, attempt, ...)
+  elseif ending == 'park' then
+    accepted = park(id, ...)
   else
     accepted = again(id, attempt, ...)
   end
@@ -83,10 +100,35 @@ write_all()
 return refused
 
 -- name: orphans
--- Running jobs whose owner is not enlisted: its leases have lapsed. Forgets owners that hold nothing,
--- and leases on jobs that somebody deleted by hand.
+-- Running jobs whose owner is not enlisted: its leases have lapsed. Forgets owners that hold nothing, and
+-- leases on jobs that somebody deleted by hand; also a few of the slots that such jobs held.
 local rows = {}
 even_if_full()
+
+local function holds(id)
+  local job = read(id, 'slots')
+  return job and (job[2] or '') ~= ''
+end
+
+local function free_forgotten(gate)
+  for _, id in ipairs(redis.call('SRANDMEMBER', root .. ':holders:' .. gate, 10)) do
+    if not holds(id) then released[gate] = {id} end
+  end
+  local pool = string.match(gate, '^pool:(.*)$')
+  for _, name in ipairs(pool and redis.call('ZRANGE', root .. ':members:' .. pool, 0, PORTION - 1) or {}) do
+    local id = redis.call('HGET', member_key(pool, name), 'job')
+    if id and not holds(id) then
+      return_member(pool, name, id)
+      released[gate] = {id}
+    end
+  end
+end
+
+local some = redis.pcall('ZRANDMEMBER', root .. ':gates', 20)  -- an old server does not know how
+for _, gate in ipairs(some.err and {} or some) do
+  free_forgotten(gate)
+  write_all()
+end
 for _, owner in ipairs(redis.call('SMEMBERS', root .. ':owners')) do
   if redis.call('EXISTS', root .. ':worker:' .. owner) == 0 then
     local key = root .. ':held:' .. owner
@@ -117,15 +159,21 @@ for _, row in ipairs(rows) do
   local lapsed = redis.call('EXISTS', root .. ':worker:' .. owner) == 0
   if lapsed and tonumber(redis.call('HGET', key, id) or nil) == fence then
     redis.call('HDEL', key, id)
-    local job = read(id, 'queue', 'kind', 'priority', 'place', 'attempts', 'unique', 'awaited')
+    local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots', 'attempts', 'unique',
+                     'awaited')
     if job and job[1] == 'running' then
-      local fields = {'attempts', retold(job[6], attempt), 'deaths', deaths, 'blame', blame}
+      local fields = {'attempts', retold(job[8], attempt), 'deaths', deaths, 'blame', blame}
       if reason then
         fields[7], fields[8] = 'reason', reason
-        let_go(id, job[7], job[8])
+        let_go(id, job[9], job[10])
+        if job[7] then
+          local home = free(id, job[7])
+          fields[9], fields[10] = 'slots', ''
+          if home then fields[11], fields[12] = 'queue', home end
+        end
         finish(id, 'buried', now, fields)
       else
-        put_back(id, {job[2], job[3], job[4], job[5]}, now, delay, fields)
+        put_back(id, {unpack(job, 2, 7)}, now, delay, fields)
       end
       recovered[#recovered + 1] = id
     end

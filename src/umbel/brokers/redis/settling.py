@@ -32,6 +32,8 @@ def _row(settlement: Settlement, now: float) -> Row:
         octets(_json(settlement.attempt)),
         after or None,
     ]
+    if isinstance(end, Again) and end.gates is not None:
+        return [*row, "park", octets(_json(end.gates)) if end.gates else None]
     if isinstance(end, Again):
         return [*row, "again", float(end.delay), int(end.costs_attempt), end.section]
     keep = settlement.keep or end.state is not State.SUCCEEDED

@@ -6,13 +6,14 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from umbel.brokers.port import Demand
+from umbel.brokers.sqlite.granting import grant
 from umbel.brokers.sqlite.rows import SQL, delivery
 from umbel.drivers.sqlite import writing
 from umbel.errors import LeaseLost
-from umbel.messages import Delivery, Lease
-
-KINDS = ("", "io", "cpu")
+from umbel.messages import KINDS, Delivery, Lease, is_inbox
 
 
 def claim(
@@ -25,11 +26,15 @@ def claim(
 
     ``where`` names the namespace, the owner and the time.
     """
+    where = {**where, "without": _json(demand.without)}
     now = where["now"]
     due = connection.execute(SQL["next_due"], where).fetchone()[0]
     is_due = due is not None and due <= now
-    if not is_due and not any(is_ready(connection, where, q, k) for q in queues for k in KINDS):
-        return [], due
+    look = next_look(connection, where, queues, demand)
+    may_pass = look is not None and look <= now
+    ready = any(is_ready(connection, where, q, k) for q in queues for k in KINDS)
+    if not is_due and not may_pass and not ready:
+        return [], sooner(due, look)
     with writing(connection) as cursor:
         worker = cursor.execute(SQL["enlisted"], where).fetchone()
         if worker is None:
@@ -39,9 +44,35 @@ def claim(
         rows: list[Any] = []
         free = {"io": demand.io, "cpu": demand.cpu}
         for queue in open_queues(connection, where, queues):
-            rows += _claim_queue(cursor, {**where, "worker": worker[0], "queue": queue}, free)
+            here = {**where, "worker": worker[0], "queue": queue}
+            if may_pass or is_due:
+                grant(cursor, here, {"": min(free.values()), **free})
+            rows += _claim_queue(cursor, here, free)
+        if may_pass or is_due:  # some may have been sent to a queue that was looked at before
+            for queue in filter(is_inbox, open_queues(connection, where, queues)):
+                rows += _claim_queue(cursor, {**where, "worker": worker[0], "queue": queue}, free)
+        look = next_look(connection, where, queues, demand)
+        if demand.without and look is not None and look <= now:
+            look = None  # they may pass elsewhere; nothing changes here before somebody writes
     found = [delivery(row, where["namespace"], where["owner"], now) for row in rows]
-    return found, now if is_due else due
+    return found, sooner(now if is_due else due, look)
+
+
+def next_look(
+    connection: sqlite3.Connection, where: dict[str, Any], queues: Sequence[str], demand: Demand
+) -> float | None:
+    """When somebody may pass a gate for whom there is room."""
+    room = {"": min(demand.io, demand.cpu), "io": demand.io, "cpu": demand.cpu}
+    kinds = [kind for kind, many in room.items() if many > 0]
+    open_ones = open_queues(connection, where, queues)
+    row = {**where, "queues": _json(open_ones), "kinds": _json(kinds)}
+    found: float | None = connection.execute(SQL["next_look"], row).fetchone()[0]
+    return found
+
+
+def sooner(one: float | None, other: float | None) -> float | None:
+    """The earlier of two moments, if there are any."""
+    return min((at for at in (one, other) if at is not None), default=None)
 
 
 def open_queues(
@@ -115,3 +146,7 @@ def _unknown_first(cursor: sqlite3.Cursor, where: dict[str, Any], free: dict[str
             left[needed] -= 1
         taken += kind == "" and min(left.values()) >= 0
     return taken
+
+
+def _json(value: Sequence[str]) -> str:
+    return msgspec.json.encode([*value]).decode()

@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
-from umbel.brokers.port import Published, Taken
+from umbel.brokers.offers import Offers
+from umbel.brokers.port import Demand, Published, Taken
 from umbel.brokers.sqlite.broker import SqliteBroker
-from umbel.brokers.sqlite.claiming import KINDS, open_queues
+from umbel.brokers.sqlite.claiming import next_look, open_queues, sooner
+from umbel.brokers.sqlite.granting import grant
 from umbel.brokers.sqlite.rows import SQL, delivery, envelope, job_row
 from umbel.drivers.sqlite import writing
 from umbel.errors import LeaseLost
-from umbel.messages import Envelope
+from umbel.messages import KINDS, Envelope
 
 
 class SqliteLedger(SqliteBroker):
     """See ``brokers.port.Ledger`` for what each method promises."""
 
-    async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        def write(connection: sqlite3.Connection) -> list[Published]:
-            with writing(connection) as cursor:
-                return [_note(cursor, one, self._clock.now()) for one in envelopes]
+    @cached_property
+    def _offers(self) -> Offers:
+        return Offers()
 
-        return await self._database.run(write, writes=True)
+    async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
+        return await self._database.run(partial(self._note, envelopes), writes=True)
+
+    def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        return self._database.run_here(partial(self._note, envelopes), timeout)
+
+    def _note(
+        self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
+    ) -> list[Published]:
+        with writing(connection) as cursor:
+            return [_note(cursor, one, self._clock.now()) for one in envelopes]
 
     async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         until = self._clock.monotonic() + wait
@@ -33,7 +44,10 @@ class SqliteLedger(SqliteBroker):
             while True:
                 ear.clear()
                 look = partial(_unsent, here=self._here(), queues=queues, limit=limit)
-                found, due = await self._database.run(look)  # reads, but for what falls due
+                rows, due = await self._database.run(look)  # reads, but for what falls due
+                for row in rows:
+                    self._offers.make(row[1], row[18], row[2])
+                found = [envelope(row, self._namespace) for row in rows]
                 left = until - self._clock.monotonic()
                 if found or left <= 0:
                     return found
@@ -43,24 +57,38 @@ class SqliteLedger(SqliteBroker):
     async def sent(self, jobs: Sequence[str]) -> None:
         def write(connection: sqlite3.Connection) -> None:
             with writing(connection) as cursor:
-                cursor.executemany(SQL["sent"], [{"id": job} for job in jobs])
+                cursor.executemany(SQL["sent"], offers)
 
+        offers = [
+            {"id": offer.job, "fence": offer.fence, "queue": offer.queue}
+            for offer in self._offers.redeem(jobs)
+        ]
         await self._database.run(write, writes=True)
 
-    async def take(self, jobs: Mapping[str, str], owner: str) -> Taken:
+    async def take(
+        self, jobs: Mapping[str, str], owner: str, unnoted: Sequence[Envelope] = ()
+    ) -> Taken:
         def write(connection: sqlite3.Connection) -> Taken:
             with writing(connection) as cursor:
+                for one in unnoted:
+                    _note(cursor, one, self._clock.now())
                 return _take(cursor, jobs, self._here() | {"owner": owner})
 
         return await self._database.run(write, writes=True)
 
-    async def recall(self, queues: Sequence[str]) -> int:
-        def write(connection: sqlite3.Connection) -> int:
-            with writing(connection) as cursor:
-                rows = [{"namespace": self._namespace, "queue": queue} for queue in queues]
-                return cursor.executemany(SQL["recall"], rows).rowcount
+    async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
+        return await self._database.run(partial(self._recall, lanes))
 
-        return await self._database.run(write)
+    def recall_now(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
+        return self._database.run_here(partial(self._recall, lanes), timeout)
+
+    def _recall(self, lanes: Sequence[tuple[str, str]], connection: sqlite3.Connection) -> int:
+        here = {"namespace": self._namespace}
+        rows = [{**here, "queue": queue, "kind": kind} for queue, kind in lanes]
+        if not any(connection.execute(SQL["any_sent"], row).fetchone() for row in rows):
+            return 0
+        with writing(connection) as cursor:
+            return cursor.executemany(SQL["recall"], rows).rowcount
 
 
 def _note(cursor: sqlite3.Cursor, one: Envelope, now: float) -> Published:
@@ -70,20 +98,27 @@ def _note(cursor: sqlite3.Cursor, one: Envelope, now: float) -> Published:
 
 def _unsent(
     connection: sqlite3.Connection, here: dict[str, Any], queues: Sequence[str], limit: int
-) -> tuple[list[Envelope], float | None]:
-    """What is to be sent, or when to look again."""
+) -> tuple[list[tuple[Any, ...]], float | None]:
+    """Rows of what is to be sent, or when to look again."""
     due = connection.execute(SQL["next_due"], here).fetchone()[0]
     if due is not None and due <= here["now"]:
         with writing(connection) as cursor:
             cursor.execute(SQL["promote"], here)
         due = here["now"]
-    found: list[Envelope] = []
+    look = next_look(connection, here, queues, Demand(limit, limit))
+    if look is not None and look <= here["now"]:
+        with writing(connection) as cursor:
+            for queue in open_queues(connection, here, queues):
+                grant(
+                    cursor, {**here, "queue": queue, "without": "[]"}, dict.fromkeys(KINDS, limit)
+                )
+        look = next_look(connection, here, queues, Demand(limit, limit))
+    found: list[tuple[Any, ...]] = []
     for queue in open_queues(connection, here, queues):
         for kind in KINDS:
             where = {**here, "queue": queue, "kind": kind, "limit": limit}
-            rows = connection.execute(SQL["unsent"], where).fetchall()
-            found += [envelope(row, here["namespace"]) for row in rows]
-    return found, due
+            found += connection.execute(SQL["unsent"], where).fetchall()
+    return found, sooner(due, look)
 
 
 def _take(cursor: sqlite3.Cursor, jobs: Mapping[str, str], where: dict[str, Any]) -> Taken:

@@ -8,7 +8,7 @@ import msgspec
 
 from umbel.drivers.queries import load
 from umbel.messages import Attempt, Body, Delivery, Envelope, Lease, MessageType
-from umbel.messages.columns import read_headers, read_sections
+from umbel.messages.columns import read_gates, read_headers, read_sections, read_slots
 
 SQL = load("umbel.brokers.sqlite", "queries.sql")
 
@@ -37,6 +37,8 @@ def job_row(envelope: Envelope, now: float, idle: str = "queued") -> tuple[Any, 
         _json(envelope.headers).decode() if envelope.headers else "{}",
         now,
         idle,
+        _json(envelope.gates).decode() if envelope.gates else None,
+        envelope.gates[0] if envelope.gates else None,
     )
 
 
@@ -51,13 +53,14 @@ def delivery(row: tuple[Any, ...], namespace: str, owner: str, now: float) -> De
         deaths=deaths,
         sections=read_sections(sections),
         claimed=now,
+        slots=read_slots(row[21]),
     )
 
 
 def envelope(row: tuple[Any, ...], namespace: str) -> Envelope:
     """An envelope from what ``unsent``, ``claim`` or ``take`` returns."""
     (_, job, queue, kind, task, priority, content_type, body, created, not_before) = row[:10]
-    (expires, attempt, max_deaths, unique, trace, headers, _, sections, _, message) = row[10:]
+    (expires, attempt, max_deaths, unique, trace, headers, _, sections, _, message) = row[10:20]
     return Envelope(
         id=job,
         subject=task,
@@ -74,6 +77,7 @@ def envelope(row: tuple[Any, ...], namespace: str) -> Envelope:
         max_deaths=max_deaths,
         unique=unique,
         traceparent=trace,
+        gates=read_gates(row[20]),
         headers=read_headers(headers, sections),
     )
 

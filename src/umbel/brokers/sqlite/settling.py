@@ -48,6 +48,7 @@ def _finish_all(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: 
     cursor.executemany(SQL["finish"], rows)
     whole = cursor.rowcount == len(rows)
     if whole:
+        _free_together(cursor, rows)
         cursor.executemany(SQL["delete_leased"], rows)
     else:
         cursor.execute("rollback to umbel_batch")
@@ -77,7 +78,9 @@ def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
     if isinstance(end, Again):
         accepted = _put_back(cursor, row, end)
     elif end.state is State.SUCCEEDED and not settlement.keep:
-        accepted = cursor.execute(SQL["delete_leased"], row).rowcount == 1
+        accepted = _delete(cursor, [row]) == 1
+        if accepted:
+            cursor.execute(SQL["forget_steps"], row)
     else:
         accepted = _finish(cursor, row, end)
     if accepted:
@@ -130,6 +133,9 @@ def _recover(cursor: sqlite3.Cursor, orphan: tuple[Any, ...], verdict: Verdict, 
 
 
 def _put_back(cursor: sqlite3.Cursor, row: dict[str, Any], again: Again) -> bool:
+    if again.gates is not None:
+        row["gates"] = msgspec.json.encode(again.gates).decode() if again.gates else None
+        return cursor.execute(SQL["park"], row).rowcount == 1
     sections = _counted(cursor, row, again.section) if again.section is not None else None
     row |= {"delay": again.delay, "cost": int(again.costs_attempt), "sections": sections}
     return cursor.execute(SQL["again"], row).rowcount == 1
@@ -147,8 +153,28 @@ def _counted(cursor: sqlite3.Cursor, row: dict[str, Any], section: str) -> str |
 def _finish(cursor: sqlite3.Cursor, row: dict[str, Any], finish: Finish) -> bool:
     if cursor.execute(SQL["finish"], _finish_row(row, finish)).rowcount != 1:
         return False
-    cursor.execute(SQL["delete_leased"], row)
+    _delete(cursor, [row])
     return True
+
+
+def _free_together(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> None:
+    """What jobs that are about to leave hold: as the trigger of one does, but gate by gate."""
+    ids = {"ids": msgspec.json.encode([row["id"] for row in rows]).decode()}
+    names = ("namespace", "key", "route", "many", "named")
+    for found in cursor.execute(SQL["held_slots"], ids).fetchall():
+        held = dict(zip(names, found, strict=True))
+        for query in ("free_gate", "forget_gate", "look_at_line"):
+            cursor.execute(SQL[query], held)
+        if held["named"]:
+            cursor.execute(SQL["return_members"], ids)
+        if held["route"]:
+            cursor.execute(SQL["free_route"], held)
+
+
+def _delete(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> int:
+    """Jobs leave the hot table, if they are still under these leases; gives how many."""
+    cursor.executemany(SQL["free_slots"], rows)
+    return cursor.executemany(SQL["delete_leased"], rows).rowcount
 
 
 def _finish_row(row: dict[str, Any], end: Disposition) -> dict[str, Any]:

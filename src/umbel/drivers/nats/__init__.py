@@ -1,6 +1,7 @@
 """NATS: one connection to a server or cluster, and the parts of JetStream that Umbel uses."""
 
 from umbel.drivers.nats.connections import Connection, acknowledgement, negative_acknowledgement
+from umbel.drivers.nats.direct import Direct, at_once
 from umbel.drivers.nats.faults import explaining
 from umbel.drivers.nats.home import Home
 from umbel.drivers.nats.jetstream import (
@@ -12,6 +13,7 @@ from umbel.drivers.nats.jetstream import (
     ping,
     purge,
 )
+from umbel.drivers.nats.line import Line
 from umbel.drivers.nats.link import Link
 from umbel.drivers.nats.posts import Answer, Post, is_missing
 from umbel.drivers.nats.pulls import Message, Pull
@@ -19,13 +21,16 @@ from umbel.drivers.nats.pulls import Message, Pull
 __all__ = [
     "Answer",
     "Connection",
+    "Direct",
     "Home",
+    "Line",
     "Link",
     "Message",
     "Post",
     "Pull",
     "Stream",
     "acknowledgement",
+    "at_once",
     "check_stored",
     "explaining",
     "is_missing",

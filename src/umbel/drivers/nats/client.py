@@ -46,6 +46,18 @@ class Client(NatsClient):
             raise errors.ConnectionClosedError
         self._transport.write(data)
 
+    def introduction(self, info: dict[str, Any], login: dict[str, Any]) -> bytes:
+        """The line that says who we are, for a connection that is not this client's."""
+        self._server_info = info
+        self._auth_configured = bool(login)
+        self.options = dict.fromkeys(("user", "password", "token"))
+        self.options |= {"verbose": False, "pedantic": False, "no_echo": False, "name": "umbel"}
+        self.options |= login
+        if "user_credentials" in login:
+            self._user_credentials = login["user_credentials"]
+            self._setup_nkeys_connect()
+        return self._connect_command()
+
     def abort(self) -> None:
         """Drop the connection without another word: a peer that is gone cannot be waited for."""
         writer = getattr(self._transport, "_io_writer", None)

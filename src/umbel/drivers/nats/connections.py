@@ -12,7 +12,7 @@ from nats import errors
 from umbel.drivers.nats.client import Client
 from umbel.drivers.nats.faults import NO_RESPONDERS, Refused
 from umbel.drivers.nats.home import Home
-from umbel.drivers.nats.posts import Answer, Answers, Post, is_missing, lines
+from umbel.drivers.nats.posts import Answer, Answers, Post, bare_lines, is_missing, lines
 
 Ear = Callable[[bytes, bytes, bytes], None]
 """Told of a message of its subscription: where to acknowledge it, data, headers."""
@@ -116,15 +116,25 @@ class Connection:
             raise Refused(NO_RESPONDERS, f"nobody answers on {subject}")
         return answer.data
 
-    async def barrier(self, before: bytes, timeout: float) -> None:
-        """Write these lines; when it returns, what they brought on has arrived.
+    async def tell(self, posts: Sequence[Post], timeout: float) -> None:
+        """Publish to whoever listens now, if anybody does.
+
+        Raises:
+            TimeoutError, or what the connection died of: any of them may have got there or not.
+        """
+        if not await self.barrier(bare_lines(posts), timeout):
+            raise self.loss or TimeoutError
+
+    async def barrier(self, before: bytes, timeout: float) -> bool:
+        """Write these lines; what they brought on has arrived when it gives True.
 
         The server reads our lines in order, so our own message comes back after all it had sent
         us before it read them.
         """
-        await self._ask(
+        (answer,) = await self._ask(
             1, lambda inbox: b"%bPUB %b.0 0\r\n\r\n" % (before, inbox.encode()), timeout
         )
+        return answer is not None
 
     def subscribe(self, ear: Ear, deaf: Callable[[], None]) -> tuple[int, str]:
         """A new subscription: its number, and the subject that the caller has to write.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -18,6 +18,12 @@ two minutes would keep the ids of millions of messages in memory."""
 _UNACKNOWLEDGED = 100_000
 _WAITING = 4096
 """Receivers that may wait at a stream at once."""
+
+
+class Asked(Protocol):
+    """What is asked here: a connection, or a ``Line``."""
+
+    async def request(self, subject: str, data: bytes, timeout: float) -> bytes: ...
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -66,9 +72,7 @@ def check_stored(data: bytes) -> None:
         raise Refused(found.error.err_code, found.error.description)
 
 
-async def missing_part(
-    connection: Connection, stream: Stream
-) -> Literal["stream", "consumer", None]:
+async def missing_part(connection: Asked, stream: Stream) -> Literal["stream", "consumer", None]:
     """What is missing on the server. Raises Refused, and a lost connection's error."""
     try:
         await _call(connection, f"CONSUMER.INFO.{stream.name}.{_CONSUMER}")
@@ -82,7 +86,7 @@ async def missing_part(
 
 
 async def make_stream(
-    connection: Connection, stream: Stream, *, replicas: int, description: str
+    connection: Asked, stream: Stream, *, replicas: int, description: str
 ) -> bool:
     """Make a stream; False when it was there, as somebody else made it.
 
@@ -108,7 +112,7 @@ async def make_stream(
     return True
 
 
-async def make_consumer(connection: Connection, stream: Stream, *, ack_wait: float) -> None:
+async def make_consumer(connection: Asked, stream: Stream, *, ack_wait: float) -> None:
     """Make the one consumer that all receivers share. It may be there already."""
     config = {
         "durable_name": _CONSUMER,
@@ -138,7 +142,7 @@ async def ping(connection: Connection) -> None:
     await _call(connection, "INFO")
 
 
-async def _call(connection: Connection, what: str, body: Any = None) -> None:
+async def _call(connection: Asked, what: str, body: Any = None) -> None:
     data = b"" if body is None else msgspec.json.encode(body)
     answer = await connection.request(f"{_API}.{what}", data, _PATIENCE)
     error = _reply.decode(answer).error

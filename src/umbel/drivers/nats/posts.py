@@ -35,12 +35,18 @@ def lines(posts: Sequence[Post], inbox: str) -> bytes:
     return b"".join([_line(post, f"{inbox}.{number}") for number, post in enumerate(posts)])
 
 
+def bare_lines(posts: Sequence[Post]) -> bytes:
+    """The same for messages that nobody is to answer."""
+    return b"".join([_line(post, "") for post in posts])
+
+
 def _line(post: Post, reply: str) -> bytes:
     subject, head, data = post
+    where = f"{subject} {reply}" if reply else subject
     if not head:
-        return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
+        return b"PUB %b %d\r\n%b\r\n" % (where.encode(), len(data), data)
     size = len(head)
-    start = f"HPUB {subject} {reply} {size} {size + len(data)}\r\n".encode()
+    start = f"HPUB {where} {size} {size + len(data)}\r\n".encode()
     return b"%b%b%b\r\n" % (start, head, data)
 
 

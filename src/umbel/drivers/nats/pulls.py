@@ -64,6 +64,7 @@ class Pull:
         self._connection = connection
         self._found: list[Message] = []
         self._rest: asyncio.TimerHandle | None = None
+        self._waits = wait > _LEAST
         wait = max(wait, _LEAST)
         self._patience = _SILENCE if wait > 2 * _BEAT else wait + _GRACE
         self._requests = self._ask(wanted, wait)
@@ -99,8 +100,13 @@ class Pull:
             )
 
     async def finish(self) -> list[Message]:
-        """What has come. Requests that are still under way are called back first."""
-        if all(request.over for request in self._requests.values()):
+        """What has come. Requests that are still under way are called back first.
+
+        Whoever has something to do does not wait for that: what crosses the call goes back, and
+        comes with the next request.
+        """
+        over = all(request.over for request in self._requests.values())
+        if over or (self._found and self._waits):
             self._connection.write(self._farewell())
         else:
             await self._connection.barrier(self._farewell(), _RECALL)

@@ -6,11 +6,13 @@ from umbel.drivers.postgres.connections import (
     block_within,
     is_async_connection,
     is_sync_connection,
+    joins_nothing,
     perform_within,
 )
 from umbel.drivers.postgres.database import Database
 from umbel.drivers.postgres.faults import explaining
 from umbel.drivers.postgres.home import Home
+from umbel.drivers.postgres.lending import Lending
 from umbel.drivers.postgres.listener import Listener
 from umbel.drivers.postgres.schema import migrate, newest, schema_version
 from umbel.drivers.postgres.steps import KeyTaken, Row, Steps, after, atomically, one
@@ -19,6 +21,7 @@ __all__ = [
     "Database",
     "Home",
     "KeyTaken",
+    "Lending",
     "Listener",
     "Row",
     "Steps",
@@ -31,6 +34,7 @@ __all__ = [
     "explaining",
     "is_async_connection",
     "is_sync_connection",
+    "joins_nothing",
     "migrate",
     "newest",
     "numbers",

@@ -65,8 +65,13 @@ def is_async_connection(value: Any) -> TypeGuard[psycopg.AsyncConnection[Any]]:
 
 def block_within(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> Block:
     """How to make several steps one on a caller's connection, leaving its transaction open."""
+    return TRANSACTION if joins_nothing(connection) else SAVEPOINT
+
+
+def joins_nothing(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Whether each statement is a transaction of its own there."""
     idle = connection.info.transaction_status == TransactionStatus.IDLE
-    return TRANSACTION if idle and connection.autocommit else SAVEPOINT
+    return idle and connection.autocommit
 
 
 def perform_within(connection: psycopg.Connection[Any], steps: Steps[T]) -> T:

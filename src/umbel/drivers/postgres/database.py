@@ -38,10 +38,11 @@ class Database:
         self.direct = Direct(home.connect_blocking, home.address)
         """For callers that may block."""
 
-    async def run(self, work: Work[T]) -> T:
+    async def run(self, work: Work[T], timeout: float | None = None) -> T:
         """Run ``work`` with a cursor. PostgreSQL's errors come out as ours.
 
-        Work that met a deadlock or a conflict is done again from the start.
+        Work that met a deadlock or a conflict is done again from the start. What looks through a
+        whole history may be given another ``timeout`` than usual.
 
         Raises:
             Unavailable: out of reach, refused, too slow. SchemaError: ``umbel db migrate``.
@@ -50,12 +51,14 @@ class Database:
         with explaining(self.home.address):
             for _ in range(TRIES - 1):
                 with suppress(*CONFLICTS):
-                    return await self._once(work)
-            return await self._once(work)
+                    return await self._once(work, timeout)
+            return await self._once(work, timeout)
 
-    async def rows(self, query: bytes, values: Mapping[str, Any] | None = None) -> list[Row]:
+    async def rows(
+        self, query: bytes, values: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> list[Row]:
         """What one statement returns; it is a transaction of its own, and one round trip."""
-        return await self.perform(lambda: one(query, values))
+        return await self.run(lambda cursor: perform(cursor, one(query, values)), timeout)
 
     async def perform(self, steps: Callable[[], Steps[T]]) -> T:
         """What these steps return."""
@@ -79,9 +82,9 @@ class Database:
         if listener is not None:
             await listener.leave(self)
 
-    async def _once(self, work: Work[T]) -> T:
+    async def _once(self, work: Work[T], timeout: float | None) -> T:
         self._arrive()
-        async with asyncio.timeout(self._timeout), self._turn:
+        async with asyncio.timeout(timeout or self._timeout), self._turn:
             connection = self._take() or await self.home.connect()
             try:
                 return await work(connection.cursor(binary=True))

@@ -54,9 +54,9 @@ class Home:
         self.sql = self.queries("umbel.drivers.postgres")
         self._listeners: dict[tuple[int, asyncio.AbstractEventLoop], Listener] = {}
 
-    def queries(self, package: str) -> dict[str, bytes]:
+    def queries(self, package: str, file: str = "queries.sql") -> dict[str, bytes]:
         """A room's named queries, for the tables of this schema."""
-        return {name: self.fill(sql) for name, sql in load(package, "queries.sql").items()}
+        return {name: self.fill(sql) for name, sql in load(package, file).items()}
 
     def fill(self, sql: str) -> bytes:
         """SQL for this schema. Names are qualified, so no search path is relied upon."""

@@ -5,6 +5,7 @@ What is said on the channel, each "look", never "take":
 ``r:<namespace>:<queue>``        something became ready
 ``s:<namespace>``                something was scheduled: the next due time may have changed
 ``d:<namespace>:<id>,<id>...``   jobs that somebody waits for are final
+``g:<namespace>``                somebody may pass a gate: a slot is free, a rule has changed
 ``c:<namespace>``                a pause or a cancellation
 ``p:<token>``                    a listener's word to itself
 """

@@ -11,7 +11,8 @@ kept as (
                               body, created, not_before, expires, attempt, deaths, max_deaths,
                               unique_key, traceparent, headers, fence, claimed, attempts, finished,
                               reason)
-  select id, namespace, queue, kind, task, type, 'cancelled', priority, content_type, body, created,
+  select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, 'cancelled',
+         priority, content_type, body, created,
          not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, fence,
          claimed, attempts, statement_timestamp(), reason
   from gone

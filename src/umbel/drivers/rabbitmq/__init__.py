@@ -6,7 +6,17 @@ no thread, no task for a message. Everything that knows pika is in this folder.
 
 from umbel.drivers.rabbitmq.channels import Channel, Delivery
 from umbel.drivers.rabbitmq.connections import Connection, connect
+from umbel.drivers.rabbitmq.direct import Direct
 from umbel.drivers.rabbitmq.home import Home
 from umbel.drivers.rabbitmq.publishing import Message, Publishing
 
-__all__ = ["Channel", "Connection", "Delivery", "Home", "Message", "Publishing", "connect"]
+__all__ = [
+    "Channel",
+    "Connection",
+    "Delivery",
+    "Direct",
+    "Home",
+    "Message",
+    "Publishing",
+    "connect",
+]

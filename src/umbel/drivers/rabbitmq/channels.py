@@ -15,7 +15,7 @@ T = TypeVar("T")
 ANSWER = 10.0
 """Seconds that the server has for an answer. Making a queue in a busy cluster takes some."""
 
-_QUEUE = {
+QUEUE = {
     # Replicated where there are several nodes, on disk when it is confirmed.
     "x-queue-type": "quorum",
     # From version 4 on the server drops a message that came back twenty times. Ours may come
@@ -31,6 +31,8 @@ class Delivery(NamedTuple):
     headers: Mapping[Any, Any]
     content_type: str
     body: bytes
+    reply_to: str = ""
+    correlation: str = ""
 
 
 class Channel:
@@ -83,7 +85,16 @@ class Channel:
     async def declare(self, queue: str) -> None:
         """Make a queue for good."""
         with explaining(self._address):
-            await self.ask(self.raw.queue_declare, queue, durable=True, arguments=_QUEUE)
+            await self.ask(self.raw.queue_declare, queue, durable=True, arguments=QUEUE)
+
+    async def deletes_if_idle(self, queue: str) -> bool:
+        """Delete a queue without messages and consumers. Whether it had neither."""
+        with explaining(self._address):
+            found = await self.ask(self.raw.queue_declare, queue, passive=True)
+            if found.message_count or found.consumer_count:
+                return False
+            await self.ask(self.raw.queue_delete, queue)
+            return True
 
     async def count(self, queue: str) -> int:
         """How many messages wait in a queue, after all that is on its way here has arrived."""
@@ -100,10 +111,10 @@ class Channel:
         """Have messages pushed here, so many unacknowledged at a time."""
 
         def came(_: Any, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-            headers, content_type = properties.headers or {}, properties.content_type or ""
-            if isinstance(content_type, bytes):  # what is not UTF-8 pika leaves as it is
-                content_type = content_type.decode("latin-1")
-            deliver(Delivery(method.delivery_tag, headers, content_type, body))
+            headers = properties.headers or {}
+            content_type = _text(properties.content_type)
+            asks = _text(properties.reply_to), _text(properties.correlation_id)
+            deliver(Delivery(method.delivery_tag, headers, content_type, body, *asks))
 
         with explaining(self._address):
             self.raw.basic_qos(prefetch_count=prefetch)
@@ -153,3 +164,8 @@ class Channel:
     def _tell_end(self) -> None:
         if self._on_end is not None:
             self._on_end()
+
+
+def _text(value: str | bytes | None) -> str:
+    """A property of a message. What is not UTF-8 pika leaves as it is."""
+    return value.decode("latin-1") if isinstance(value, bytes) else value or ""

@@ -70,6 +70,14 @@ def explain(error: BaseException, address: str) -> Unavailable:
     return Unavailable(f"{address}: {text}; {_CHECK_SERVER}")
 
 
+def is_blocked(address: str, why: str) -> Unavailable:
+    """Ours for an alarm of the server, which reads no messages until it is over."""
+    return Unavailable(
+        f"{address} takes no messages at the moment: {why}; free memory or disk space on the"
+        " server (rabbitmqctl status names the alarm)"
+    )
+
+
 def is_missing(error: BaseException) -> bool:
     """Whether a channel was closed because what it asked for is not there."""
     return isinstance(error, exceptions.ChannelClosedByBroker) and error.reply_code == NOT_FOUND

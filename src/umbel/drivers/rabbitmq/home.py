@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import pika  # type: ignore[import-untyped]
 
+from umbel.drivers import tls
 from umbel.errors import ConfigurationError
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
-_TLS = ("cafile", "certfile", "keyfile", "verify", "server_name")
-_KNOWN = ("heartbeat", "connect_timeout", *_TLS)
+_KNOWN = ("heartbeat", "connect_timeout", *tls.OPTIONS)
 _SHAPE = "amqp://user:password@host:5672/vhost"
 
 
@@ -65,7 +64,7 @@ def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
     for name in options:
         if name not in _KNOWN:
             raise ConfigurationError(f"{name}: unknown in a RabbitMQ URL; use {', '.join(_KNOWN)}")
-        if name in _TLS and parts.scheme != "amqps":
+        if name in tls.OPTIONS and parts.scheme != "amqps":
             raise ConfigurationError(f"{name}: is for TLS; begin the URL with amqps://")
     return parts, options
 
@@ -110,31 +109,4 @@ def _seconds(name: str, value: str) -> float:
 
 
 def _tls(options: dict[str, str], host: str) -> pika.SSLOptions:
-    verify = options.get("verify", "true")
-    if verify not in ("true", "false"):
-        raise ConfigurationError(f"verify={verify!r}: give true or false")
-    if "keyfile" in options and "certfile" not in options:
-        raise ConfigurationError("keyfile: give the certfile that it belongs to, too")
-    context = _trusting(options.get("cafile"))
-    if verify == "false":
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    if "certfile" in options:
-        _identify(context, options["certfile"], options.get("keyfile"))
-    return pika.SSLOptions(context, options.get("server_name", host))
-
-
-def _trusting(cafile: str | None) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=cafile)
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigurationError(f"cafile={cafile!r}: {error}; give a PEM file") from None
-
-
-def _identify(context: ssl.SSLContext, certfile: str, keyfile: str | None) -> None:
-    try:
-        # With no password an encrypted key would be asked for on the terminal.
-        context.load_cert_chain(certfile, keyfile, password="")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"certfile={certfile!r}, keyfile={keyfile!r}: {error}; give PEM files, unencrypted"
-        ) from None
+    return pika.SSLOptions(tls.client(options), options.get("server_name", host))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import pika  # type: ignore[import-untyped]
 
 from umbel.drivers.rabbitmq.channels import Channel
-from umbel.drivers.rabbitmq.faults import explain, explaining
+from umbel.drivers.rabbitmq.faults import explain, explaining, is_blocked
 from umbel.drivers.rabbitmq.wire import Wire
 from umbel.errors import Unavailable
 
@@ -24,6 +24,18 @@ class Message(NamedTuple):
     headers: Mapping[str, str]
     content_type: str
     body: bytes
+    correlation: str | None = None
+
+
+def properties(message: Message) -> pika.BasicProperties:
+    """What a message says of itself: it is to survive a restart."""
+    return pika.BasicProperties(
+        content_type=message.content_type,
+        headers=message.headers,
+        delivery_mode=_DURABLE,
+        message_id=message.id,
+        correlation_id=message.correlation,
+    )
 
 
 class _Line(Protocol):
@@ -119,13 +131,9 @@ class Publishing:
         return batch
 
     def _write(self, message: Message) -> None:
-        properties = pika.BasicProperties(
-            content_type=message.content_type,
-            headers=message.headers,
-            delivery_mode=_DURABLE,
-            message_id=message.id,
+        self._channel.raw.basic_publish(
+            "", message.queue, message.body, properties(message), mandatory=True
         )
-        self._channel.raw.basic_publish("", message.queue, message.body, properties, mandatory=True)
 
     async def _confirmed(self, batch: _Batch) -> None:
         while not batch.done.done():
@@ -163,7 +171,4 @@ class Publishing:
         self._awaited.clear()
 
     def _is_blocked(self) -> Unavailable:
-        return Unavailable(
-            f"{self._line.address} takes no messages at the moment: {self._line.blocked}; free"
-            " memory or disk space on the server (rabbitmqctl status names the alarm)"
-        )
+        return is_blocked(self._line.address, self._line.blocked)

@@ -6,10 +6,10 @@ published before. Whoever called decides whether to repeat.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from typing import Any, Protocol
 
+import hiredis
 from redis import connection as blocking
 from redis.asyncio import connection as waiting
 from redis.asyncio.retry import Retry as WaitingRetry
@@ -39,7 +39,6 @@ class Connection(Protocol):
     _writer: Any
 
     async def connect(self) -> None: ...
-    async def send_command(self, *command: str | bytes | int) -> None: ...
     async def read_response(self, *, timeout: float | None = None) -> Any: ...
     async def can_read(self) -> bool: ...
     async def disconnect(self) -> None: ...
@@ -54,7 +53,6 @@ class Blocking(Protocol):
     def connect(self) -> None: ...
     def send_command(self, *command: str | bytes | int) -> None: ...
     def read_response(self) -> Any: ...
-    def can_read(self, timeout: float) -> bool: ...
     def disconnect(self) -> None: ...
 
 
@@ -78,43 +76,39 @@ def connected_blocking(scheme: str, options: dict[str, Any]) -> Blocking:
     return made
 
 
-async def ask(connection: Connection, *command: str | bytes | int) -> Any:
+async def ask(connection: Connection, *command: str | bytes | int | float) -> Any:
     """What the server answers. After any error but one that it said, the connection is unusable."""
-    await connection.send_command(*command)
+    await say(connection, *command)
     return await connection.read_response()
 
 
-async def run(connection: Connection, script: Script, root: str, packed: bytes) -> Any:
+async def say(connection: Connection, *command: str | bytes | int | float) -> None:
+    """Send a command. Raises OSError."""
+    if connection._writer is None:
+        raise ConnectionResetError("the connection was closed")
+    try:
+        # redis-py packs in Python here, which takes longer than all the rest of it.
+        connection._writer.write(hiredis.pack_command(command))  # type: ignore[arg-type]
+        await connection._writer.drain()
+    except RuntimeError as error:  # uvloop's word for a line that was closed meanwhile
+        raise ConnectionResetError(str(error)) from error
+
+
+async def run(
+    connection: Connection, script: Script, root: str, *arguments: str | bytes | int | float
+) -> Any:
     """What a script answers. A server that has not seen it gets the text, and remembers it."""
     try:
-        return await ask(connection, "EVALSHA", script.digest, 1, root, packed)
+        return await ask(connection, "EVALSHA", script.digest, 1, root, *arguments)
     except NoScriptError:
-        return await ask(connection, "EVAL", script.text, 1, root, packed)
-
-
-def run_blocking(
-    connection: Blocking, script: Script, root: str, packed: bytes, until: float
-) -> Any:
-    """The same for a thread that may wait, until a moment."""
-    try:
-        return _ask_blocking(connection, until, "EVALSHA", script.digest, 1, root, packed)
-    except NoScriptError:
-        return _ask_blocking(connection, until, "EVAL", script.text, 1, root, packed)
-
-
-def _ask_blocking(connection: Blocking, until: float, *command: str | bytes | int) -> Any:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    connection._sock.settimeout(left)
-    connection.send_command(*command)
-    return connection.read_response()
+        return await ask(connection, "EVAL", script.text, 1, root, *arguments)
 
 
 async def is_fresh(connection: Connection) -> bool:
     """Whether the server has left it alone. A server that goes away closes it, unasked."""
     with suppress(Exception):
-        return connection.is_connected and not await connection.can_read()
+        is_open = connection.is_connected and not connection._writer.is_closing()
+        return is_open and not await connection.can_read()
     return False
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from umbel.drivers.redis.connections import (
     Connection,
@@ -17,10 +17,11 @@ from umbel.drivers.redis.connections import (
     run,
 )
 from umbel.drivers.redis.direct import Direct
-from umbel.drivers.redis.faults import explaining
+from umbel.drivers.redis.faults import FAULTS, explained
 from umbel.drivers.redis.home import Home
 from umbel.drivers.redis.listener import Listener
 from umbel.drivers.redis.scripts import Script
+from umbel.errors import UmbelError
 
 _inherited: list[Any] = []
 """Connections of a parent process: never used again here, and never closed by collection."""
@@ -40,17 +41,17 @@ class Database:
         self.direct = Direct(home.connect_blocking, home.address)
         """For callers that may block."""
 
-    async def run(self, script: Script, root: str, packed: bytes = b"\x90") -> Any:
+    async def run(self, script: Script, root: str, *arguments: str | bytes | int | float) -> Any:
         """What a script answers; it is one step on the server, and one round trip.
 
         Raises:
             Unavailable: out of reach, refused, too slow, full.
         """
-        return await self._use(lambda connection: run(connection, script, root, packed))
+        return await self.use(lambda connection: run(connection, script, root, *arguments))
 
-    async def ask(self, *command: str | bytes | int) -> Any:
+    async def ask(self, *command: str | bytes | int | float) -> Any:
         """What the server answers to a plain command. Errors are those of ``run``."""
-        return await self._use(lambda connection: ask(connection, *command))
+        return await self.use(lambda connection: ask(connection, *command))
 
     def listener(self, root: str) -> Listener:
         """Where hints are heard; shared with the other databases of this home and event loop."""
@@ -70,13 +71,21 @@ class Database:
         if listener is not None:
             await listener.leave(self)
 
-    async def _use(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+    async def use(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        """What comes of work with a connection, which is nobody else's until then.
+
+        It is replaced after any error that was not an answer of the server. Errors are those of
+        ``run``.
+        """
         self._arrive()
-        with explaining(self.home.address):
+        try:
             async with asyncio.timeout(self._timeout), self._turn:
                 connection = await self._take() or await self.home.connect()
                 try:
                     answer = await work(connection)
+                except ReadOnlyError:  # no primary any more: another connection may find that
+                    drop(connection)
+                    raise
                 except ResponseError:  # an answer like any other
                     self._free.append(connection)
                     raise
@@ -85,6 +94,10 @@ class Database:
                     raise
                 self._free.append(connection)
                 return answer
+        except UmbelError:
+            raise
+        except FAULTS as error:
+            raise explained(error, self.home.address) from error
 
     async def _take(self) -> Connection | None:
         while self._free:

@@ -7,18 +7,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import ResponseError
+from redis.exceptions import ReadOnlyError, ResponseError
 
 from umbel.drivers.connecting import connected_by
-from umbel.drivers.redis.connections import Blocking, run_blocking
-from umbel.drivers.redis.faults import explaining
-from umbel.drivers.redis.scripts import Script
+from umbel.drivers.redis.connections import Blocking
+from umbel.drivers.redis.faults import FAULTS, explained
+from umbel.drivers.redis.line import Line
+from umbel.drivers.redis.scripts import Arguments, Script
+from umbel.errors import UmbelError
 
 _all: weakref.WeakSet[Direct] = weakref.WeakSet()
-_inherited: list[Blocking | None] = []
+_inherited: list[Line | None] = []
 """Connections of a parent process: never used again here, and never closed by collection."""
 
 
@@ -38,53 +39,60 @@ class Direct:
         self._connect = connect
         self._address = address
         self._lock = threading.Lock()
-        self._connection: Blocking | None = None
+        self._line: Line | None = None
         _all.add(self)
 
-    def start_over(self) -> Blocking | None:
+    def start_over(self) -> Line | None:
         """Be as new; gives the connection that was there."""
-        connection, self._connection = self._connection, None
+        line, self._line = self._line, None
         self._lock = threading.Lock()
-        return connection
+        return line
 
-    def run(self, script: Script, root: str, packed: bytes, timeout: float) -> Any:
+    def run(self, script: Script, root: str, arguments: Arguments, timeout: float) -> Any:
         """What a script answers. Errors are those of ``Database.run``."""
-        until = time.monotonic() + timeout
-        with explaining(self._address):
+        now = time.monotonic()
+        try:
             lock = self._lock
             if not lock.acquire(timeout=max(timeout, 0.0)):
                 raise TimeoutError
             try:
-                connection = self._take() or self._connected(until)
-                try:
-                    answer = run_blocking(connection, script, root, packed, until)
-                except ResponseError:  # an answer like any other
-                    self._connection = connection
-                    raise
-                except BaseException:
-                    connection.disconnect()
-                    raise
-                self._connection = connection
-                return answer
+                return self._run(script, root, arguments, now + timeout)
             finally:
                 lock.release()
+        except UmbelError:
+            raise
+        except FAULTS as error:
+            raise explained(error, self._address) from error
 
     def close(self) -> None:
         """Close the connection. Twice is fine, and using it again opens another."""
         with self._lock:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.disconnect()
+            line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
-    def _take(self) -> Blocking | None:
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return None
-        with suppress(Exception):
-            if not connection.can_read(0):  # else the server has closed it
-                return connection
-        connection.disconnect()
+    def _run(self, script: Script, root: str, arguments: Arguments, until: float) -> Any:
+        line = self._take() or self._connected(until)
+        try:
+            answer = line.run(script, root, arguments, until)
+        except ReadOnlyError:  # no primary any more: another connection may find that
+            line.close()
+            raise
+        except ResponseError:  # an answer like any other
+            self._line = line
+            raise
+        except BaseException:
+            line.close()
+            raise
+        self._line = line
+        return answer
+
+    def _take(self) -> Line | None:
+        line, self._line = self._line, None
+        if line is None or line.is_fresh(time.monotonic()):
+            return line
+        line.close()
         return None
 
-    def _connected(self, until: float) -> Blocking:
-        return connected_by(until, self._connect, lambda connection: connection.disconnect())
+    def _connected(self, until: float) -> Line:
+        return Line(connected_by(until, self._connect, lambda connection: connection.disconnect()))

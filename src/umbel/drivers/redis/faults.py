@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from redis import exceptions as theirs
 
-from umbel.errors import ConfigurationError, UmbelError, Unavailable
+from umbel.errors import BadMessage, ConfigurationError, UmbelError, Unavailable
 
 _CHECK_SERVER = "check that the server runs and that host, port and password are right"
 _MAYBE_TLS = "check that it runs; where it expects TLS, the URL begins with rediss://"
@@ -35,9 +35,14 @@ _BY_WORD = (
     ("max number of clients", "raise maxclients, or start fewer processes"),
     ("CERTIFICATE", "give ssl_ca_certs=FILE in the URL, with the authority that signed it"),
     ("SSL", "rediss:// is for a server that speaks TLS; use redis:// for one that does not"),
+    ("failover", "that ends by itself; see the Sentinels' log if it does not"),
+    ("no Sentinel", "check that the Sentinels run, and their places and the name in the URL"),
     ("closed by server", _MAYBE_TLS),
     ("reset by peer", _MAYBE_TLS),
 )
+
+FAULTS = (theirs.RedisError, OSError, UnicodeEncodeError)
+"""What can go wrong on the way to a server and back. A TimeoutError is an OSError."""
 
 
 @contextmanager
@@ -45,14 +50,21 @@ def explaining(address: str) -> Iterator[None]:
     """redis-py's errors come out as ours, with the remedy."""
     try:
         yield
-    except theirs.RedisError as error:
-        raise explain(error, address) from error
-    except (TimeoutError, OSError) as error:
-        if isinstance(error, UmbelError):
-            raise
-        if isinstance(error, TimeoutError):
-            raise _too_slow(address) from error
-        raise Unavailable(f"{address} is out of reach ({error}); {_CHECK_SERVER}") from error
+    except UmbelError:
+        raise
+    except FAULTS as error:
+        raise explained(error, address) from error
+
+
+def explained(error: Exception, address: str) -> UmbelError:
+    """Ours for one of ``FAULTS``, with the remedy."""
+    if isinstance(error, UnicodeEncodeError):
+        return BadMessage("value", f"cannot be written: {error}")
+    if isinstance(error, theirs.RedisError):
+        return explain(error, address)
+    if isinstance(error, TimeoutError):
+        return _too_slow(address)
+    return Unavailable(f"{address} is out of reach ({error}); {_CHECK_SERVER}")
 
 
 def explain(error: Exception, address: str) -> UmbelError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -19,6 +20,7 @@ from umbel.drivers.redis.connections import (
 from umbel.drivers.redis.durability import verdict
 from umbel.drivers.redis.faults import explaining
 from umbel.drivers.redis.listener import Listener
+from umbel.drivers.redis.sentinels import Place, Sentinels
 from umbel.drivers.redis.values import text, whole
 from umbel.errors import ConfigurationError
 
@@ -30,8 +32,13 @@ _SCHEMES = {
     "unix": "unix",
     "redis+unix": "unix",
     "valkey+unix": "unix",
+    "redis+sentinel": "redis",
+    "valkey+sentinel": "redis",
+    "rediss+sentinel": "rediss",
+    "valkeys+sentinel": "rediss",
 }
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+_SENTINEL = {"sentinel_username": "username", "sentinel_password": "password"}
 _OPTIONS = ("db", "username", "password", "client_name", "connect_timeout", "poll", *_TLS)
 _SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy")
 
@@ -40,8 +47,9 @@ class Home:
     """The address of a server. Shared by every ``Database`` of an application.
 
     ``redis://user:password@host:6379/0``, ``rediss://`` with TLS, ``unix:///path?db=0``; Valkey's
-    ``valkey://`` and ``valkeys://`` mean the same. ``poll`` is how often to look while no hints
-    come in, because the connection for them is being made.
+    ``valkey://`` and ``valkeys://`` mean the same. ``redis+sentinel://one:26379,two:26379/name/0``
+    is whichever server these Sentinels call the primary of that name. ``poll`` is how often to look
+    while no hints come in, because the connection for them is being made.
 
     Raises:
         ConfigurationError: the URL is wrong; it names the part.
@@ -54,16 +62,28 @@ class Home:
                 f"{parts.scheme}://: a Redis URL begins with redis://, rediss://, valkey:// or unix://"
             )
         self._scheme = _SCHEMES[parts.scheme]
+        watched = parts.scheme.endswith("+sentinel")
         given = dict(parse_qsl(parts.query, keep_blank_values=True))
-        unknown = given.keys() - set(_OPTIONS)
+        known = (*_OPTIONS, *_SENTINEL) if watched else _OPTIONS
+        unknown = given.keys() - set(known)
         if unknown:
             raise ConfigurationError(
-                f"the Redis URL: unknown option {sorted(unknown)}; there are {', '.join(_OPTIONS)}"
+                f"the Redis URL: unknown option {sorted(unknown)}; there are {', '.join(known)}"
             )
         self.poll = _seconds("poll", given.pop("poll", "0.25"))
+        words = {_SENTINEL[name]: given.pop(name) for name in _SENTINEL if name in given}
         self._options = _options(self._scheme, given)
-        where, self.address = _where(self._scheme, parts.hostname, _port(url), parts.path)
-        self._options |= where
+        self._sentinels: Sentinels | None = None
+        if watched:
+            places, name, number = _watched(parts.netloc, parts.path)
+            apart = {"username", "password", "db"}
+            shared = {n: value for n, value in self._options.items() if n not in apart}
+            self._sentinels = Sentinels(self._scheme, places, name, shared | words)
+            self._options |= {"socket_keepalive": True} | ({"db": number} if number else {})
+            self.address = _called(places, name, self._scheme)
+        else:
+            where, self.address = _where(self._scheme, parts.hostname, _port(url), parts.path)
+            self._options |= where
         for name, value in (("username", parts.username), ("password", parts.password)):
             if value:
                 self._options[name] = unquote(value)
@@ -71,10 +91,14 @@ class Home:
 
     async def connect(self) -> Connection:
         """A new connection, ready for use. Raises redis-py's errors."""
+        if self._sentinels is not None:
+            return await self._sentinels.connect(self._options)
         return await connected(self._scheme, self._options)
 
     def connect_blocking(self) -> Blocking:
         """The same for a thread that may wait."""
+        if self._sentinels is not None:
+            return self._sentinels.connect_blocking(self._options)
         return connected_blocking(self._scheme, self._options)
 
     def listener(self) -> Listener:
@@ -177,6 +201,25 @@ def _where(
         found["db"] = _database(number)
     how = " with TLS" if scheme == "rediss" else ""
     return found, f"Redis at {found['host']}:{found['port']}{how}"
+
+
+def _watched(netloc: str, path: str) -> tuple[list[Place], str, int]:
+    """The Sentinels' places, the primary's name and the database."""
+    name, _, number = path.strip("/").partition("/")
+    if not name:
+        raise ConfigurationError(
+            "the Redis URL: give the name that the Sentinels know the primary by, as in"
+            " redis+sentinel://host:26379/mymaster/0"
+        )
+    places = [urlsplit(f"//{one}") for one in netloc.rpartition("@")[2].split(",")]
+    found = [(one.hostname or "localhost", _port(one.geturl()) or 26379) for one in places]
+    return found, unquote(name), _database(number) if number else 0
+
+
+def _called(places: Sequence[Place], name: str, scheme: str) -> str:
+    how = " with TLS" if scheme == "rediss" else ""
+    told = ", ".join(f"{host}:{port}" for host, port in places)
+    return f"Redis {name!r} by the Sentinels at {told}{how}"
 
 
 def _port(url: str) -> int | None:

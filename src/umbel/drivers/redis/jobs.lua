@@ -1,37 +1,13 @@
--- What every script begins with: where a namespace keeps its jobs, and the moves they all share.
---
--- KEYS[1] is the root, umbel:{<namespace>}. No key has that very name, but each begins with it, and
--- the braces put all of them into one slot of a cluster. ARGV[1] is a list, packed.
---
---   <root>:job:<id>             hash    a job, live or finished; what is usual is left out
---   <root>:sequence             number  of the job that was published last
---   <root>:live                 zset    ids of live jobs, by their number
---   <root>:lane:<kind>:<queue>  zset    places of queued jobs, by priority turned round
---   <root>:aside:<aside>        zset    the same for jobs whose task is paused, out of the way
---   <root>:asides               set     names of those: <bytes of the queue>:<queue>:<task>
---   <root>:sent:<queue>         zset    the same for queued jobs that another broker carries
---   <root>:due:<queue>          zset    ids of scheduled jobs, by when they are due
---   <root>:queues               set     queues that have live jobs, or had some a while ago
---   <root>:unique               hash    from a unique key to the id of the live job that holds it
---   <root>:held:<owner>         hash    from the id of a running job to its fence: the leases
---   <root>:owners               set     incarnations that hold something, or did a while ago
---   <root>:done, :buried        zset    ids of finished jobs, by when they ended
---   <root>:worker:<owner>       hash    a living worker; <root>:workers is the set of them
---   <root>:pauses               hash    from <scope>:<name> to when and why; <root>:epoch counts
---   <root>:hints                channel where "look now" is said, see listener.py
---
--- A place is a job's number in sixteen digits and its id. Redis sorts equal scores by their bytes:
--- so the order of a lane is priority first, then number, whatever their size.
---
--- A script is one step: others see all of it or nothing. Only a server that is full stops a script,
--- and only before its first write, if that may need memory.
+-- The moves that scripts share. Keys: see keys.lua, which stands before it.
 
-local root = KEYS[1]
 local PORTION = 1000
 local MOST = 9007199254740990
 local FINAL = {succeeded = true, buried = true, cancelled = true, expired = true}
 local KINDS = {'', 'io', 'cpu'}
 local NOWHERE = string.rep('0', 16)
+local SLOT = 5  -- parts of a slot: gate, member, its fence, its data, whether it is rejected; of one before
+                -- a worker: gate, the queue that the job left, number of the route, nothing, rejected
+local ROUTE = 'route:'
 
 -- What frees memory, or keeps a worker alive, has to go on when the server is full: such a script
 -- begins with a write that needs none.
@@ -67,8 +43,46 @@ local function tell(kind, name)
   end
 end
 
+-- The lines of a gate are worth a look. A slot set free changes nothing for one that waits for a time. Where
+-- one was so before, everybody was told, and has looked, or looks when there is room.
+local function wake(gate, freed)
+  local lines = redis.call('HGETALL', root .. ':lines:' .. gate)
+  for at = 1, #lines, 2 do
+    local lane = lines[at]
+    local looks = root .. ':looks:' .. lane
+    if not freed or not redis.call('ZSCORE', looks, gate) then
+      redis.call('ZREM', looks, gate)
+      if redis.call('ZADD', root .. ':awake:' .. lane, number(lines[at + 1], 0), gate) == 1 then
+        tell('r', string.sub(lane, string.find(lane, ':', 1, true) + 1))
+      end
+    end
+  end
+  return #lines
+end
+
+-- The same for all gates of a rule, a portion of them; claims go on with the others.
+local function wake_rule(rule, from)
+  if from == '' then wake(rule) end
+  from = from == '' and '[' .. rule .. '#' or '(' .. from
+  local found = redis.call('ZRANGEBYLEX', root .. ':gates', from, '(' .. rule .. '$', 'LIMIT', 0, PORTION)
+  for _, gate in ipairs(found) do wake(gate) end
+  if #found < PORTION then
+    redis.call('HDEL', root .. ':waking', rule)
+  else
+    redis.call('HSET', root .. ':waking', rule, found[#found])
+    tell('c')
+  end
+end
+
+-- A gate is known for as long as somebody waits at it or holds a slot of it.
+local function forget_gate(gate)
+  if redis.call('EXISTS', root .. ':lines:' .. gate, root .. ':holders:' .. gate) == 0 then
+    redis.call('ZREM', root .. ':gates', gate)
+  end
+end
+
 -- Members of sorted sets are added and dropped together at the end: one command for many jobs.
-local added, dropped = {}, {}
+local added, dropped, released, returned = {}, {}, {}, {}
 local function write(command, lists)
   for key, list in pairs(lists) do
     for first = 1, #list, 4000 do
@@ -80,6 +94,20 @@ end
 local function write_all()
   write('ZADD', added)
   write('ZREM', dropped)
+  for way, left in pairs(returned) do  -- one that is to be released may be when nobody goes by it
+    local went = root .. ':went:' .. way
+    returned[way] = nil
+    write('ZREM', {[went] = left})
+    local route = redis.call('HMGET', root .. ':route:' .. way, 'key', 'released', 'closing')
+    if route[1] and not route[2] and redis.call('EXISTS', went) == 0 then
+      if route[3] then wake(left.gate) else redis.call('ZADD', root .. ':resting', -1, way) end
+    end
+  end
+  for gate, ids in pairs(released) do
+    write('SREM', {[root .. ':holders:' .. gate] = ids})
+    released[gate] = nil
+    if wake(gate, true) == 0 then forget_gate(gate) end
+  end
 end
 local function add(key, score, member)
   local list = added[key]
@@ -114,6 +142,126 @@ local function enter(id, queue, kind, priority, place)
   tell('r', queue)
 end
 
+-- The gates that a job has to pass: nothing, where that cannot be read.
+local lists = {}
+local function gates_in(text)
+  if not text then return nil end
+  if not lists[text] then
+    local fine, found = pcall(cjson.decode, text)
+    lists[text] = fine and type(found) == 'table' and found or {}
+  end
+  return lists[text]
+end
+
+-- The slots that a job holds, part by part.
+local unpacked = {}
+local function slots_in(packed)
+  if not unpacked[packed] then
+    local fine, found = pcall(cmsgpack.unpack, packed)
+    unpacked[packed] = fine and type(found) == 'table' and found or {}
+  end
+  return unpacked[packed]
+end
+
+-- Where a job stands that has to pass these gates and holds these slots.
+local function gate_at(gates, slots)
+  local passed = slots and #slots_in(slots) / SLOT or 0
+  local gate = gates and gates_in(gates)[passed + 1]
+  return type(gate) == 'string' and gate or nil
+end
+
+local line_keys = {}
+local function line_of(gate, lane)
+  local keys = line_keys[gate]
+  if not keys then
+    keys = {}
+    line_keys[gate] = keys
+  end
+  if not keys[lane] then keys[lane] = root .. ':line:' .. #gate .. ':' .. gate .. ':' .. lane end
+  return keys[lane]
+end
+
+-- Into the line of a gate. Where that is asleep nobody could pass, and so neither can who comes.
+local standing = {}
+local function stand(gate, lane, score, place)
+  local line = line_of(gate, lane)
+  add(line, score, place)
+  if standing[line] then return end
+  standing[line] = true
+  if redis.call('HSETNX', root .. ':lines:' .. gate, lane, 0) == 1 then
+    redis.call('ZADD', root .. ':gates', 0, gate)
+    redis.call('ZADD', root .. ':awake:' .. lane, 0, gate)
+  elseif not redis.call('ZSCORE', root .. ':awake:' .. lane, gate) then
+    return
+  end
+  tell('r', string.sub(lane, string.find(lane, ':', 1, true) + 1))
+end
+
+-- Nobody stands there any more.
+local function end_line(gate, lane)
+  standing[line_of(gate, lane)] = nil
+  redis.call('HDEL', root .. ':lines:' .. gate, lane)
+  redis.call('ZREM', root .. ':awake:' .. lane, gate)
+  redis.call('ZREM', root .. ':looks:' .. lane, gate)
+  forget_gate(gate)
+end
+
+-- A job waits at a gate.
+local function wait_at(id, gate, queue, kind, priority, place)
+  local lane, score = known_kind(kind) .. ':' .. queue, -number(priority, 0)
+  local member = (place or NOWHERE) .. id
+  add(root .. ':waiting:' .. lane, score, member)
+  stand(gate, lane, score, member)
+end
+
+-- Into its lane, or into the line of its first gate. Gives the fields that say so.
+local function line_up(id, queue, kind, priority, place, gates)
+  local first = gate_at(gates)
+  if first then
+    wait_at(id, first, queue, kind, priority, place)
+    return 'state', 'waiting'
+  end
+  enter(id, queue, kind, priority, place)
+  return 'state', 'queued'
+end
+
+local function member_key(pool, name)
+  return root .. ':member:' .. #pool .. ':' .. pool .. ':' .. name
+end
+
+-- A member is nobody's any more. One that was to leave is gone.
+local function return_member(pool, name, id)
+  local key = member_key(pool, name)
+  local found = redis.call('HMGET', key, 'job', 'condition', 'turn')
+  if found[1] ~= id then return end
+  redis.call('HDEL', key, 'job')
+  if found[2] == 'leaving' then
+    redis.call('HSET', key, 'condition', 'gone')
+  elseif found[2] == 'ready' then
+    redis.call('ZADD', root .. ':free:' .. pool, number(found[3], 0), name)
+  end
+end
+
+-- The slots that a job holds are anybody's again. What says that it had them is the caller's to remove. Gives
+-- the queue where the job belongs, if it left that for a worker's own.
+local function free(id, slots)
+  local found, home = slots_in(slots), nil
+  for at = 1, #found, SLOT do
+    local gate, member, way = found[at], found[at + 1], found[at + 2]
+    if string.sub(gate, 1, #ROUTE) ~= ROUTE then
+      local ids = released[gate] or {}
+      released[gate] = ids
+      ids[#ids + 1] = id
+      if member ~= '' then return_member(string.match(gate, '^pool:(.*)$') or '', member, id) end
+    elseif way ~= 0 then
+      returned[way] = returned[way] or {gate = gate}
+      table.insert(returned[way], id)
+      home = member
+    end
+  end
+  return home
+end
+
 -- Waits for its time. Whoever sleeps until something is due is told only of what is due earlier.
 local first_due = {}
 local function schedule(id, queue, when)
@@ -131,13 +279,23 @@ local function schedule(id, queue, when)
 end
 
 -- Out of where it waits. What was added in the same script is written before.
-local function leave(id, state, queue, kind, place, aside)
+local function leave(id, state, queue, kind, place, aside, gate)
   write_all()
   local member = (place or NOWHERE) .. id
   if state == 'scheduled' then
     redis.call('ZREM', root .. ':due:' .. queue, id)
   elseif state == 'sent' then
-    redis.call('ZREM', root .. ':sent:' .. queue, member)
+    redis.call('ZREM', root .. ':sent:' .. known_kind(kind) .. ':' .. queue, member)
+  elseif state == 'waiting' then
+    local lane = known_kind(kind) .. ':' .. queue
+    redis.call('ZREM', root .. ':waiting:' .. lane, member)
+    if aside then
+      redis.call('ZREM', root .. ':away:' .. aside, member)
+      redis.call('HINCRBY', root .. ':absent', gate or '', -1)
+    elseif gate then
+      redis.call('ZREM', line_of(gate, lane), member)
+      if redis.call('EXISTS', line_of(gate, lane)) == 0 then end_line(gate, lane) end
+    end
   elseif aside then
     redis.call('ZREM', root .. ':aside:' .. aside, member)
   else
@@ -165,28 +323,41 @@ end
 
 -- A job that does not run becomes a cancelled record. Gives its state then; nil: no such job.
 local function cancel_idle(id, reason, now)
-  local job = read(id, 'queue', 'kind', 'place', 'aside', 'unique', 'awaited')
+  local job = read(id, 'queue', 'kind', 'place', 'aside', 'unique', 'awaited', 'gates', 'slots')
   if not job then return nil end
   local state = job[1]
   if state == 'running' or FINAL[state] then return state end
-  leave(id, state, job[2] or '', job[3], job[4], job[5])
+  leave(id, state, job[2] or '', job[3], job[4], job[5], gate_at(job[8], job[9]))
+  local fields = {'reason', reason}
+  if job[9] then
+    redis.call('HDEL', root .. ':job:' .. id, 'slots')
+    local home = free(id, job[9])
+    if home then fields[3], fields[4] = 'queue', home end
+  end
   let_go(id, job[6], job[7])
-  finish(id, 'cancelled', now, {'reason', reason})
+  finish(id, 'cancelled', now, fields)
   return 'cancelled'
 end
 
--- A running job that nobody holds any more goes back to its queue, at once or later.
+-- A running job that nobody holds any more goes back to its queue, at once or later. A job: queue, kind,
+-- priority, place, gates, slots.
 local function put_back(id, job, now, delay, fields)
-  local queue, kind, priority, place = unpack(job)
-  local key, size = root .. ':job:' .. id, #fields
-  redis.call('HDEL', key, 'worker', 'done', 'of')
+  local queue, kind, priority, place, gates, slots = unpack(job, 1, 6)
+  local key = root .. ':job:' .. id
+  redis.call('HDEL', key, 'worker', 'done', 'of', 'slots')
+  local home = slots and free(id, slots)
+  if home then
+    queue = home
+    fields[#fields + 1], fields[#fields + 2] = 'queue', home
+    know(home)
+  end
+  local size = #fields
   if delay > 0 then
     fields[size + 1], fields[size + 2] = 'state', 'scheduled'
     fields[size + 3], fields[size + 4] = 'not_before', now + delay
     schedule(id, queue or '', now + delay)
   else
-    fields[size + 1], fields[size + 2] = 'state', 'queued'
-    enter(id, queue or '', kind, priority, place)
+    fields[size + 1], fields[size + 2] = line_up(id, queue or '', kind, priority, place, gates)
   end
   redis.call('HSET', key, unpack(fields))
 end
@@ -210,9 +381,9 @@ local function holder_of(unique)
 end
 
 -- Adds a job, or gives the id of the one that was there before. A row: id, queue, kind, priority,
--- not before, unique key, what to do when that is taken, fields. A job that runs keeps its key.
+-- not before, unique key, what to do when that is taken, fields, gates. A job that runs keeps its key.
 local function insert(row, sequence, now, idle)
-  local id, queue, kind, priority, not_before, unique, on_conflict, fields = unpack(row, 1, 8)
+  local id, queue, kind, priority, not_before, unique, on_conflict, fields, gates = unpack(row, 1, 9)
   local key = root .. ':job:' .. id
   if redis.call('EXISTS', key) == 1 then return id end
   if unique then
@@ -223,6 +394,10 @@ local function insert(row, sequence, now, idle)
   end
   local place = string.format('%016.0f', sequence)
   local state, size = idle, #fields
+  if gates then
+    state = 'waiting'
+    fields[size + 5], fields[size + 6] = 'gates', gates
+  end
   if not_before and not_before > now then state = 'scheduled' end
   fields[size + 1], fields[size + 2] = 'state', state
   fields[size + 3], fields[size + 4] = 'place', place
@@ -232,25 +407,31 @@ local function insert(row, sequence, now, idle)
   if state == 'scheduled' then
     schedule(id, queue, not_before)
   elseif state == 'sent' then
-    add(root .. ':sent:' .. queue, -priority, place .. id)
+    add(root .. ':sent:' .. known_kind(kind) .. ':' .. queue, -priority, place .. id)
+  elseif state == 'waiting' then
+    wait_at(id, gate_at(gates), queue, kind, priority, place)
   else
     enter(id, queue, kind, priority, place)
   end
   return nil
 end
 
--- What is paused at this very moment: everything, or by name.
+-- What is paused at this very moment, by operators or a deployment: everything, or by name.
 local function read_pauses()
-  local paused = {all = false, queue = {}, task = {}, tasks = false}
-  for _, name in ipairs(redis.call('HKEYS', root .. ':pauses')) do
-    local scope, rest = string.match(name, '^(%a+):(.*)$')
-    if scope == 'all' then
-      paused.all = true
-    elseif scope == 'queue' then
-      paused.queue[rest] = true
-    elseif scope == 'task' then
-      paused.task[rest] = true
-      paused.tasks = true
+  local paused = {all = false, queue = {}, task = {}, tasks = false, gate = {}}
+  for _, key in ipairs({':pauses', ':holds'}) do
+    for _, name in ipairs(redis.call('HKEYS', root .. key)) do
+      local scope, rest = string.match(name, '^(%a+):(.*)$')
+      if scope == 'all' then
+        paused.all = true
+      elseif scope == 'queue' then
+        paused.queue[rest] = true
+      elseif scope == 'task' then
+        paused.task[rest] = true
+        paused.tasks = true
+      elseif scope == 'gate' then
+        paused.gate[rest] = true
+      end
     end
   end
   return paused

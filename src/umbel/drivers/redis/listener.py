@@ -7,6 +7,7 @@ with:
 ``s:<root>:<queue>``   something was scheduled: the next due time is earlier now
 ``d:<root>:<id>``      a job that somebody waits for is final
 ``c:<root>``           a pause or a cancellation
+``m:<root>:<lane>``    a message came to a lane of the transport
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from redis.exceptions import RedisError
 
 from umbel.drivers.bell import Bell
-from umbel.drivers.redis.connections import Connection, drop
+from umbel.drivers.redis.connections import Connection, drop, say
 from umbel.drivers.redis.values import text
 from umbel.resilience import Backoff
 
@@ -101,7 +102,7 @@ class Listener:
         async with asyncio.timeout(self._probe_answer):
             connection = await self._connect()
             try:
-                await connection.send_command("SUBSCRIBE", *(f"{root}:hints" for root in roots))
+                await say(connection, "SUBSCRIBE", *(f"{root}:hints" for root in roots))
                 for _ in roots:
                     await connection.read_response()
             except BaseException:
@@ -115,7 +116,7 @@ class Listener:
         """Pass on the next hint; after a long silence see to it that the server is there."""
         said = await connection.read_response(timeout=self._probe_every)
         if said is None:
-            await connection.send_command("PING")
+            await say(connection, "PING")
             async with asyncio.timeout(self._probe_answer):
                 said = await connection.read_response()
         if said[0] == b"message":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -13,6 +14,9 @@ from umbel.errors import BadMessage
 
 _encode = msgspec.msgpack.Encoder().encode
 
+Arguments = Sequence[str | bytes | int | float]
+"""What a script is given: most take one, packed."""
+
 
 class Script(msgspec.Struct, frozen=True):
     """A script as the server knows it: by its digest, once it has seen the text."""
@@ -21,15 +25,21 @@ class Script(msgspec.Struct, frozen=True):
     digest: str
 
 
-def scripts(package: str, filename: str, *shared: str) -> dict[str, Script]:
+def scripts(package: str, filename: str, *shared: str, routing: bool = False) -> dict[str, Script]:
     """The named scripts of a file.
 
-    Each begins with the moves that all of them share (``jobs.lua``), and those of the room's own
-    files that are ``shared``.
+    Each begins with the key space (``keys.lua``), the moves that all of them share (``jobs.lua``),
+    those with routes where they are wanted (``routing.lua``), and those of the room's own files
+    that are ``shared``.
     """
-    parts = [_text("umbel.drivers.redis", "jobs.lua"), *(_text(package, name) for name in shared)]
-    begin = "\n".join(parts)
-    return {name: _script(f"{begin}\n{text}\n") for name, text in load(package, filename).items()}
+    common = ("jobs.lua", "routing.lua") if routing else ("jobs.lua",)
+    parts = [_text("umbel.drivers.redis", name) for name in common]
+    return _begun(package, filename, *parts, *(_text(package, name) for name in shared))
+
+
+def lean_scripts(package: str, filename: str) -> dict[str, Script]:
+    """The same without any moves: making them anew takes the server longer than a small step."""
+    return _begun(package, filename)
 
 
 def root_of(namespace: str) -> str:
@@ -57,6 +67,11 @@ def octets(data: bytes) -> msgspec.Raw:
     if size < 2**16:
         return msgspec.Raw(b"\xda" + size.to_bytes(2, "big") + data)
     return msgspec.Raw(b"\xdb" + size.to_bytes(4, "big") + data)
+
+
+def _begun(package: str, filename: str, *parts: str) -> dict[str, Script]:
+    begin = "\n".join([_text("umbel.drivers.redis", "keys.lua"), *parts])
+    return {name: _script(f"{begin}\n{text}\n") for name, text in load(package, filename).items()}
 
 
 def _script(text: str) -> Script:

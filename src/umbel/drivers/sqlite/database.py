@@ -10,14 +10,15 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from umbel.drivers.bell import Bell, Ear
 from umbel.drivers.sqlite.errands import Errand, tell, together
-from umbel.drivers.sqlite.faults import explain
+from umbel.drivers.sqlite.faults import explain, explaining
+from umbel.drivers.sqlite.lending import Lent
 from umbel.drivers.sqlite.schema import migrate
 from umbel.drivers.sqlite.watch import LogWatch, touch
 from umbel.errors import ConfigurationError, Unavailable
@@ -27,7 +28,23 @@ T = TypeVar("T")
 CHANGE = "change"
 SYNCHRONOUS = ("off", "normal", "full", "extra")
 
-_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+class Parting(Protocol):
+    """Something with connections to files."""
+
+    def part(self) -> None:
+        """Before a fork: finish what is under way, and hold no connection while it happens."""
+
+    def go_on(self) -> None:
+        """After it, on either side."""
+
+
+_databases: weakref.WeakSet[Parting] = weakref.WeakSet()
+
+
+def parts_at_fork(thing: Parting) -> None:
+    """See to it that no connection of this is open in two processes."""
+    _databases.add(thing)
 
 
 def _part_before_fork() -> None:
@@ -61,11 +78,13 @@ class Home:
         self.log = f"{path}-wal"
         self.synchronous = synchronous
         self.in_memory = path == ":memory:"
-        self._shared: sqlite3.Connection | None = None
+        self._shared: Lent | None = None
         self._lock = threading.RLock()
         self._bells: list[tuple[asyncio.AbstractEventLoop, Bell]] = []
+        self.at_work: dict[Database, None] = {}
+        """Who in this process uses the file at this moment, or waits for its lock."""
 
-    def connect(self, busy: float) -> sqlite3.Connection:
+    def connect(self, busy: float) -> Lent:
         """A connection ready for use, its schema up to date. Raises SchemaError."""
         if not self.in_memory:
             return _open(self.path, self.synchronous, busy)
@@ -120,7 +139,7 @@ class Database:
         self._errands: deque[Errand[Any]] = deque()
         self._called = False
         self._ended = False
-        _databases.add(self)
+        parts_at_fork(self)
 
     def part(self) -> None:
         """Before a fork: finish what is under way, and hold no connection while it happens."""
@@ -201,19 +220,22 @@ class Database:
         if connection is not None and not self.home.in_memory:
             connection.close()
 
-    @contextmanager
-    def explaining(self) -> Iterator[None]:
+    def explaining(self) -> AbstractContextManager[None]:
         """SQLite's errors come out as ours: for work on a connection of the caller's."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise explain(error, self.home.path) from error
+        return explaining(self.home.path)
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._using:
             return self._do(work)
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        self.home.at_work[self] = None
+        try:
+            return self._work(work)
+        finally:
+            self.home.at_work.pop(self, None)
+
+    def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self.explaining(), self.home.exclusive():
             connection = self._ready()
             before = connection.total_changes
@@ -265,11 +287,13 @@ def _readable(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-def _open(path: str, synchronous: str, busy: float) -> sqlite3.Connection:
+def _open(path: str, synchronous: str, busy: float) -> Lent:
     folder = Path(path).parent
     if path != ":memory:" and not folder.is_dir():
         raise ConfigurationError(f"the folder {folder} does not exist; create it")
-    connection = sqlite3.connect(path, timeout=busy, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=busy, isolation_level=None, check_same_thread=False, factory=Lent
+    )
     connection.execute("pragma journal_mode = wal")
     connection.execute(f"pragma synchronous = {synchronous}")
     connection.execute("pragma foreign_keys = on")

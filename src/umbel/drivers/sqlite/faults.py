@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from umbel.errors import BadMessage, SchemaError, UmbelError, Unavailable
 
@@ -21,3 +23,12 @@ def explain(error: sqlite3.Error, path: str) -> UmbelError:
     if "readonly" in text or "unable to open" in text:
         return Unavailable(f"{path} cannot be written ({text}); check its folder and permissions")
     return Unavailable(f"{path}: {text}")
+
+
+@contextmanager
+def explaining(path: str) -> Iterator[None]:
+    """SQLite's errors come out as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise explain(error, path) from error

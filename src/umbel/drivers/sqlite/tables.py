@@ -8,11 +8,13 @@ _CANCEL = """
 insert into record (id, namespace, queue, kind, task, type, state, priority, content_type, body,
                     created, not_before, expires, attempt, deaths, max_deaths, unique_key,
                     traceparent, headers, worker, fence, claimed, attempts, finished, reason)
-select id, namespace, queue, kind, task, type, 'cancelled', priority, content_type, body, created,
+select id, namespace, coalesce(json_extract(slots, '$[#-1].home'), queue), kind, task, type,
+       'cancelled', priority, content_type, body, created,
        not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, null,
        fence, claimed, attempts, :now, :reason
 from job where namespace = :namespace and id = :id and state <> 'running'
 """
+_FREE = "update job set slots = null where id = :id and state <> 'running' and slots is not null"
 _DELETE = "delete from job where id = :id and state <> 'running'"
 
 
@@ -21,5 +23,6 @@ def cancel_idle(cursor: sqlite3.Cursor, namespace: str, job: str, reason: str, n
     row = {"namespace": namespace, "id": job, "reason": reason, "now": now}
     cancelled = cursor.execute(_CANCEL, row).rowcount == 1
     if cancelled:
+        cursor.execute(_FREE, row)
         cursor.execute(_DELETE, row)
     return cancelled

@@ -30,8 +30,8 @@ class PostgresControl:
     async def state(self) -> ControlState:
         rows = await self._rows("state")
         pauses = [
-            Pause(scope=scope, name=name, since=since, reason=reason)
-            for _, scope, name, since, reason in rows
+            Pause(scope=scope, name=name, since=since, reason=reason, holder=holder)
+            for _, scope, name, since, reason, holder in rows
             if scope is not None
         ]
         return ControlState(rows[0][0], tuple(pauses))

@@ -1,11 +1,20 @@
 -- name: find_live
--- One live job.
+-- One live job, and how many stand before it in its lane of the line, counted to a thousand.
 select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
        null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
-       traceparent, headers::text
-from $schema.job where namespace = %(namespace)s and id = %(id)s
+       traceparent, headers::text, line, slots::text, case when state = 'waiting' then least(1000,
+         (select count(*) from (
+            select 1 from $schema.job b
+            where b.namespace = j.namespace and b.line = j.line and b.queue = j.queue
+              and b.kind = j.kind and b.state = 'waiting' and b.priority > j.priority limit 1000) f) +
+         (select count(*) from (
+            select 1 from $schema.job b
+            where b.namespace = j.namespace and b.line = j.line and b.queue = j.queue
+              and b.kind = j.kind and b.state = 'waiting' and b.priority = j.priority
+              and b.seq < j.seq limit 1000) f)) end
+from $schema.job j where namespace = %(namespace)s and id = %(id)s
 
 -- name: find_finished
 -- One finished job.
@@ -13,7 +22,7 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), date_part('epoch', finished), worker, content_type, body,
        result_type, result, failure::text, reason, attempts::text, progress_done, progress_of,
-       unique_key, traceparent, headers::text
+       unique_key, traceparent, headers::text, null, null, null::bigint
 from $schema.record where namespace = %(namespace)s and id = %(id)s
 
 -- name: list_live
@@ -22,7 +31,7 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
        null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
-       traceparent, headers::text
+       traceparent, headers::text, line, slots::text, null::bigint
 from $schema.job
 where namespace = %(namespace)s and state = any('$states')
   and (%(task)s::text is null or task = %(task)s)
@@ -36,7 +45,7 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), date_part('epoch', finished), worker, content_type, body,
        result_type, result, failure::text, reason, attempts::text, progress_done, progress_of,
-       unique_key, traceparent, headers::text
+       unique_key, traceparent, headers::text, null, null, null::bigint
 from $schema.record
 where namespace = %(namespace)s and state = any('$states')
   and (%(task)s::text is null or task = %(task)s)
@@ -79,13 +88,18 @@ with old as (
 back as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, attempt, max_deaths, traceparent, headers, fence,
-                           attempts)
+                           attempts, steps, heard)
   select id, namespace, coalesce(%(queue)s, queue), coalesce(%(kind)s, kind),
          coalesce(%(task)s, task), type, 'queued', coalesce(%(priority)s, priority),
          coalesce(%(content_type)s, content_type), coalesce(%(body)s, body), created, 1,
-         max_deaths, traceparent, headers, fence, attempts
+         max_deaths, traceparent, headers, fence, attempts,
+         exists (select 1 from $schema.step s where s.job = old.id),
+         queue like 'worker-%%' and attempts <> '[]' and reason not like 'inbox:%%'
   from old
   returning id, queue
+),
+forgotten as (
+  delete from $schema.step s using back where s.job = back.id and %(from_scratch)s
 ),
 told as (
   select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)) as times
@@ -123,10 +137,36 @@ with gone as (
 )
 select count(*) from gone
 
+-- name: forget_gates
+-- Of a portion of the gates, by name, those of tokens go that nobody holds and whose paces are past: a
+-- new one would let the same jobs pass. Credit: see Pace. Who lets jobs pass now is not waited for.
+-- Answers the last of the portion, how many they are, and how many have gone.
+with seen as materialized (
+  select max(key) as last, count(*) as many
+  from (select key from $schema.gate
+        where namespace = %(namespace)s and key > %(after)s order by key limit %(portion)s) g
+),
+spent as materialized (
+  select g.key from seen, $schema.gate g
+  where g.namespace = %(namespace)s and g.key > %(after)s and g.key <= seen.last and g.held = 0
+    and position('#' in g.key) > 0
+    and (select max(pace) from unnest(g.paces) pace)
+        <= date_part('epoch', statement_timestamp()) - %(credit)s * coalesce(
+          (select max((rate ->> 1)::float8)
+           from $schema.rule r, jsonb_array_elements(r.declared -> 'rates') rate
+           where r.namespace = %(namespace)s and r.name = split_part(g.key, '#', 1)), %(longest)s)
+  for update of g skip locked
+),
+gone as (
+  delete from $schema.gate g using spent
+  where g.namespace = %(namespace)s and g.key = spent.key returning 1
+)
+select last, many, (select count(*) from gone) from seen
+
 -- name: enlist
--- A life begins; repeating it changes nothing.
-insert into $schema.worker (incarnation, namespace, entry, name)
-values (%(incarnation)s, %(namespace)s, %(entry)s::jsonb, %(name)s) on conflict do nothing
+-- A life begins; repeating it changes nothing. Where it sits, or who has that seat.
+select seat, taken
+from $schema.enlist(%(namespace)s, %(incarnation)s, %(name)s, %(entry)s::jsonb, %(idx)s)
 
 -- name: beat
 -- One heartbeat of a worker that is still enlisted.
@@ -148,8 +188,43 @@ where namespace = %(namespace)s order by name, started
 delete from $schema.worker where incarnation = %(incarnation)s and beat = %(beat)s returning 1
 
 -- name: leave
--- Ends one's own life.
-delete from $schema.worker where incarnation = %(incarnation)s
+-- Ends one's own life; its seat is kept for it, for as long as it might have been silent.
+with gone as (
+  delete from $schema.worker where incarnation = %(incarnation)s returning namespace, idx, entry
+)
+update $schema.seat s
+set kept = statement_timestamp() + make_interval(secs => (gone.entry ->> 'lease')::float8)
+from gone where s.namespace = gone.namespace and s.idx = gone.idx
+
+-- name: hear
+-- Messages to one worker are heard; was each heard before? Two who ask for the same job wait for each other,
+-- in one order. What would be refused by its age is forgotten.
+with past as (
+  delete from $schema.heard where until < statement_timestamp() - make_interval(secs => %(past)s)
+),
+message as (
+  select * from unnest(%(jobs)s::uuid[], %(untils)s::float8[]) m (id, until)
+),
+job as materialized (
+  select j.id, j.heard from $schema.job j join message m on m.id = j.id
+  where j.namespace = %(namespace)s
+  order by j.id for update of j
+),
+noted as (
+  insert into $schema.heard (namespace, job, until)
+  select %(namespace)s, m.id, to_timestamp(m.until) from message m left join job on job.id = m.id
+  where m.until >= %(now)s and job.heard is not true
+  order by m.id
+  on conflict (namespace, job) do nothing
+  returning job
+),
+marked as (
+  update $schema.job j set heard = true from noted where j.id = noted.job
+)
+select m.id::text,
+  case when job.heard then 'again' when noted.job is not null then 'first'
+       when m.until < %(now)s then 'late' else 'copy' end
+from message m left join job on job.id = m.id left join noted on noted.job = m.id
 
 -- name: epoch
 -- The number of the last change of control state.
@@ -164,9 +239,9 @@ returning epoch, pg_notify('$channel', 'c:' || %(namespace)s)
 -- name: state
 -- What is paused, and the epoch that is true of.
 select coalesce((select epoch from $schema.control where namespace = %(namespace)s), 0),
-       scope, name, date_part('epoch', since), reason
+       scope, name, date_part('epoch', since), reason, holder
 from (select) one left join $schema.pause on namespace = %(namespace)s
-order by scope, name
+order by scope, name, holder
 
 -- name: pause
 -- Pauses; the first reason stays.
@@ -174,9 +249,9 @@ insert into $schema.pause (namespace, scope, name, reason)
 values (%(namespace)s, %(scope)s, %(name)s, %(reason)s) on conflict do nothing
 
 -- name: resume
--- Resumes.
+-- Resumes what operators paused.
 delete from $schema.pause
-where namespace = %(namespace)s and scope = %(scope)s and name = %(name)s
+where namespace = %(namespace)s and scope = %(scope)s and name = %(name)s and holder = ''
 
 -- name: ask_to_stop
 -- Asks the workers of running jobs to stop them; the first reason stays. Answers their ids.

@@ -10,9 +10,10 @@ from umbel.drivers.postgres import Database, Row, numbers, texts
 from umbel.errors import ResultTimeout
 from umbel.messages import LIVE, TERMINAL, Record, State
 from umbel.resilience import Backoff
+from umbel.resilience.pace import CREDIT
 from umbel.stores.postgres.ids import by_canonical, canonical, unknown
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
-from umbel.stores.rows import change_row, record, stored_states
+from umbel.stores.rows import GATE_PORTION, LONGEST, change_row, looked_on, record, stored_states
 
 _LOOKS = Backoff(first=0.05, factor=1.5, cap=0.25, jitter=0.0)
 """Waits between looks when nobody tells us of a job's end."""
@@ -28,6 +29,7 @@ class PostgresRecords:
         self._namespace = namespace
         self._clock = clock
         self._safety_poll = safety_poll
+        self._looked = ""
         self._sql = database.home.queries("umbel.stores.postgres")
 
     async def find(self, job: str) -> Record:
@@ -90,6 +92,11 @@ class PostgresRecords:
         if pruned < limit:
             rows = await self._rows("prune_beyond", keep=keep, limit=limit - pruned)
             pruned += rows[0][0]
+        more = True
+        while more:
+            row = {"portion": GATE_PORTION, "credit": CREDIT, "longest": LONGEST}
+            ((last, many, gone),) = await self._rows("forget_gates", after=self._looked, **row)
+            self._looked, more = looked_on(last, many, gone)
         return pruned
 
     async def remove(self, jobs: Sequence[str]) -> int:

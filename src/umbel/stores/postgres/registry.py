@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from umbel.clock import Clock
 from umbel.drivers.postgres import Database, Row, document
-from umbel.stores.registry import Member, WorkerEntry, read_members
+from umbel.errors import IndexTaken
+from umbel.stores.registry import HEARD_LONGER, Hearing, Member, WorkerEntry, read_members
 
 
 class PostgresRegistry:
@@ -18,10 +20,16 @@ class PostgresRegistry:
         self._clock = clock
         self._sql = database.home.queries("umbel.stores.postgres")
 
-    async def enlist(self, worker: WorkerEntry) -> None:
-        await self._rows(
-            "enlist", incarnation=worker.incarnation, entry=document(worker), name=worker.name
+    async def enlist(self, worker: WorkerEntry) -> int:
+        life, index = worker.incarnation, worker.index
+        entry = document(worker)
+        rows = await self._rows(
+            "enlist", incarnation=life, entry=entry, name=worker.name, idx=index
         )
+        seat, taken = rows[0]
+        if taken is not None:
+            raise IndexTaken(seat, taken)
+        return int(seat)
 
     async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
         rows = await self._rows(
@@ -37,6 +45,16 @@ class PostgresRegistry:
 
     async def leave(self, incarnation: str) -> None:
         await self._rows("leave", incarnation=incarnation)
+
+    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+        rows = await self._rows(
+            "hear",
+            jobs=[*messages],
+            untils=[*messages.values()],
+            now=now,
+            past=HEARD_LONGER,
+        )
+        return {job: Hearing(found) for job, found in rows}
 
     async def close(self) -> None:
         await self._database.close()

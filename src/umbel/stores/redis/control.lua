@@ -1,13 +1,13 @@
--- Pauses and cancellations. Keys: see jobs.lua; touches pauses, epoch, and for a job that is cancelled job,
--- live, lane, aside, sent, due, done, unique.
+-- Pauses and cancellations. Keys: see keys.lua; touches pauses, epoch, awake, looks, and for a job that is
+-- cancelled job, live, lane, aside, sent, due, done, unique; of gates waiting, line, lines, gates, away,
+-- absent, holders, member, free.
 -- Guarantees: every change raises the epoch in the same step; a pause holds for each claim that starts
 -- after it; what waits is cancelled at once and what runs is asked to stop, never neither.
 
 -- name: state
--- The epoch, and what is paused: {epoch, name, value, name, value ...}.
-local answer = redis.call('HGETALL', root .. ':pauses')
-table.insert(answer, 1, redis.call('GET', root .. ':epoch') or '0')
-return answer
+-- The epoch, what operators paused and what a deployment did: {epoch, {name, value ...}, {name, value ...}}.
+return {redis.call('GET', root .. ':epoch') or '0', redis.call('HGETALL', root .. ':pauses'),
+        redis.call('HGETALL', root .. ':holds')}
 
 -- name: pause
 -- {name, value}: pauses; the first reason stays. Gives the epoch.
@@ -18,8 +18,12 @@ tell('c')
 return redis.call('INCR', root .. ':epoch')
 
 -- name: resume
--- {name}: resumes. Gives the epoch. Jobs that were put aside come back with the next claims.
-redis.call('HDEL', root .. ':pauses', unpack(cmsgpack.unpack(ARGV[1])))
+-- {name}: resumes. Gives the epoch. Jobs that were put aside come back with the next claims; the lines of
+-- a gate are worth a look.
+local name = unpack(cmsgpack.unpack(ARGV[1]))
+redis.call('HDEL', root .. ':pauses', name)
+local gate = string.match(name, '^gate:(.*)$')
+if gate then wake(gate) end
 tell('c')
 return redis.call('INCR', root .. ':epoch')
 

@@ -11,6 +11,7 @@ from umbel.clock import Clock
 from umbel.drivers.redis import Database, octets, pack, root_of, scripts, text, whole
 from umbel.messages import State
 from umbel.stores.control import ControlState, Pause, Scope
+from umbel.stores.deployments import DEPLOY
 
 LUA = scripts("umbel.stores.redis", "control.lua")
 
@@ -30,14 +31,18 @@ class RedisControl:
         self._seen = -1
 
     async def state(self) -> ControlState:
-        epoch, *rows = await self._run("state")
-        pauses = [_pause(text(n), v) for n, v in zip(rows[::2], rows[1::2], strict=True)]
+        epoch, *lists = await self._run("state")
+        pauses = [
+            _pause(text(name), value, holder)
+            for holder, rows in zip(("", DEPLOY), lists, strict=True)
+            for name, value in zip(rows[::2], rows[1::2], strict=True)
+        ]
         known = [pause for pause in pauses if pause is not None]
-        known.sort(key=lambda pause: (pause.scope, pause.name))
+        known.sort(key=lambda pause: (pause.scope, pause.name, pause.holder))
         return ControlState(whole(epoch), tuple(known))
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
-        value = octets(msgspec.json.encode(_Noted(self._clock.now(), reason)))
+        value = octets(msgspec.json.encode(Noted(self._clock.now(), reason)))
         epoch: int = await self._run("pause", f"{scope}:{name}", value)
         return epoch
 
@@ -77,19 +82,23 @@ class RedisControl:
         return await self._database.run(LUA[name], self._root, pack(*values))
 
 
-class _Noted(msgspec.Struct):
+class Noted(msgspec.Struct):
+    """What stands beside a pause."""
+
     since: float = 0.0
     reason: str = ""
 
 
-def _pause(name: str, value: bytes) -> Pause | None:
+def _pause(name: str, value: bytes, holder: str) -> Pause | None:
     """A pause holds whatever stands beside it; only of another scope it is none."""
     scope, _, rest = name.partition(":")
     known: dict[str, Scope] = {one: one for one in get_args(Scope)}
     if scope not in known:
         return None
     try:
-        noted = msgspec.json.decode(value, type=_Noted)
+        noted = msgspec.json.decode(value, type=Noted)
     except (ValueError, RecursionError):
-        noted = _Noted(reason="cannot be read")
-    return Pause(scope=known[scope], name=rest, since=noted.since, reason=noted.reason)
+        noted = Noted(reason="cannot be read")
+    return Pause(
+        scope=known[scope], name=rest, since=noted.since, reason=noted.reason, holder=holder
+    )

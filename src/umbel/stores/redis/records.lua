@@ -1,10 +1,19 @@
--- Job records. Keys: see jobs.lua; touches job, live, done, buried, lane, queues, sequence.
+-- Job records. Keys: see keys.lua; touches job, live, done, buried, lane, queues, sequence; reads line.
 -- Guarantees: a job is one hash, live or finished, so nobody ever sees it twice or not at all; what is
 -- buried is forgotten only by name.
 
+-- name: find
+-- {id, fields}: of a job that has to pass gates its fields, the gate where it waits, its slots part by part, and
+-- how many stand before it; nothing for an unknown one.
+local id, fields = unpack(cmsgpack.unpack(ARGV[1]))
+local job = read(id)
+if not job then return {} end
+local gate, slots = gates_of(id, job[1])
+return {redis.call('HMGET', root .. ':job:' .. id, unpack(fields)), gate, slots, gate and ahead_of(id, gate)}
+
 -- name: list
 -- {index, from, states, task, queue, worker, limit, fields}: of a portion of an index, newest first, the
--- jobs that match. Gives {where to go on or 0, id, score, fields, id ...}; empty filters are false.
+-- jobs that match. Gives {where to go on or 0, {id, score, fields, gate, slots} ...}; empty filters are false.
 local index, from, states, task, queue, worker, limit, fields = unpack(cmsgpack.unpack(ARGV[1]), 1, 8)
 local key = root .. ':' .. index
 local found = redis.call('ZREVRANGE', key, from, from + PORTION - 1, 'WITHSCORES')
@@ -15,10 +24,9 @@ for at = 1, #found, 2 do
   local job = read(found[at], 'task', 'queue', 'worker')
   if job and (not wanted or wanted[job[1]]) and (not task or job[2] == task)
      and (not queue or job[3] == queue) and (not worker or job[4] == worker) then
-    answer[#answer + 1] = found[at]
-    answer[#answer + 1] = found[at + 1]
-    answer[#answer + 1] = redis.call('HMGET', root .. ':job:' .. found[at], unpack(fields))
-    if #answer > 3 * limit then
+    local all = redis.call('HMGET', root .. ':job:' .. found[at], unpack(fields))
+    answer[#answer + 1] = {found[at], found[at + 1], all, gates_of(found[at], job[1])}
+    if #answer > limit then
       answer[1] = 0
       break
     end
@@ -53,9 +61,9 @@ end
 return 0
 
 -- name: replay
--- {ids, fields}: queues finished jobs that gave no result anew, with their id and story, changed where
--- asked. Gives the ids.
-local ids, changes = unpack(cmsgpack.unpack(ARGV[1]))
+-- {ids, fields, scratch}: queues finished jobs that gave no result anew, with their id and story, changed
+-- where asked; from scratch: without their steps. Gives the ids.
+local ids, changes, scratch = unpack(cmsgpack.unpack(ARGV[1]))
 local sequence = redis.call('INCRBY', root .. ':sequence', #ids) - #ids
 local replayed = {}
 for place, id in ipairs(ids) do
@@ -64,7 +72,8 @@ for place, id in ipairs(ids) do
     local key = root .. ':job:' .. id
     redis.call('HDEL', key, 'not_before', 'expires', 'attempt', 'deaths', 'blame', 'sections', 'unique',
                'finished', 'result', 'result_type', 'failure', 'reason', 'done', 'of', 'cancel',
-               'claimed', 'worker', 'awaited', 'aside')
+               'claimed', 'worker', 'awaited', 'aside', 'gates', 'slots')
+    if scratch then redis.call('DEL', root .. ':steps:' .. id) end
     redis.call('HSET', key, 'state', 'queued', 'place', string.format('%016.0f', sequence + place),
                unpack(changes))
     drop(root .. (job[1] == 'buried' and ':buried' or ':done'), id)
@@ -86,7 +95,7 @@ local key = root .. ':done'
 even_if_full()
 local function forget(ids)
   for _, id in ipairs(ids) do
-    redis.call('DEL', root .. ':job:' .. id)
+    redis.call('DEL', root .. ':job:' .. id, root .. ':steps:' .. id)
     drop(key, id)
   end
   write_all()
@@ -105,7 +114,7 @@ local removed = 0
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
   local job = read(id)
   if job and FINAL[job[1]] then
-    redis.call('DEL', root .. ':job:' .. id)
+    redis.call('DEL', root .. ':job:' .. id, root .. ':steps:' .. id)
     redis.call('ZREM', root .. ':done', id)
     redis.call('ZREM', root .. ':buried', id)
     removed = removed + 1

@@ -10,10 +10,10 @@ from umbel.drivers.redis import Database, moment, pack, root_of, scripts, text
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import LIVE, TERMINAL, Record, State
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
-from umbel.stores.redis.rows import FIELDS, change_fields, read_record
+from umbel.stores.redis.rows import FIELDS, change_fields, is_final, read_record
 from umbel.stores.rows import stored_states
 
-LUA = scripts("umbel.stores.redis", "records.lua")
+LUA = scripts("umbel.stores.redis", "records.lua", "standing.lua")
 
 _FINAL, _UNKNOWN = 1, 2
 _BURIED = frozenset({State.BURIED})
@@ -37,8 +37,11 @@ class RedisRecords:
 
     async def find(self, job: str) -> Record:
         key = f"{self._root}:job:{job}".encode(errors="replace")
-        fields = await self._database.ask("HMGET", key, *FIELDS)
-        found = read_record(job, self._namespace, fields)
+        *fields, gates = await self._database.ask("HMGET", key, *FIELDS, "gates")
+        told: Sequence[Any] = (fields,)
+        if gates and not is_final(fields):  # asked for in one step with the state it belongs to
+            told = await self._run("find", pack(job, FIELDS)) or told
+        found = read_record(job, self._namespace, *told)
         if found is None:
             raise _unknown(job)
         return found
@@ -88,7 +91,8 @@ class RedisRecords:
         await self._run("progress", pack(*values))
 
     async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
-        replayed = await self._run("replay", pack([*jobs], change_fields(changes)))
+        given = [*jobs], change_fields(changes), changes.from_scratch
+        replayed = await self._run("replay", pack(*given))
         return [text(job) for job in replayed]
 
     async def prune(self, *, before: float, keep: int, limit: int) -> int:
@@ -113,8 +117,8 @@ class RedisRecords:
         while at is not None and len(found) < limit:  # in portions: an index may be long
             arguments = pack(index, at, *filters, limit - len(found), FIELDS)
             after, *rows = await self._run("list", arguments)
-            for job, score, fields in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-                record = read_record(text(job), self._namespace, fields)
+            for job, score, *told in rows:
+                record = read_record(text(job), self._namespace, *told)
                 if record is not None:
                     found[record.id] = (moment(score) or 0.0, record.id, record)
             at = after or None

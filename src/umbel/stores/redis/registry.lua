@@ -1,17 +1,62 @@
--- The worker registry. Keys: see jobs.lua; touches worker, workers, owners; reads held.
+-- The worker registry. Keys: see keys.lua; touches worker, workers, owners, seats, seat, sitting, heard; for who
+-- waits for a worker awake, looks, waking; reads held.
 -- Guarantees: removing a worker's hash is what ends every lease of its incarnation; no script writes into
--- a hash that is gone, so a life never begins twice. A full server goes on hearing hearts.
+-- a hash that is gone, so a life never begins twice; no two living workers of different names share a seat. A
+-- full server goes on hearing hearts.
 
 -- name: enlist
--- {incarnation, entry, name, now}: a life begins; repeating it changes nothing.
-local incarnation, entry, name, now = unpack(cmsgpack.unpack(ARGV[1]))
-local key = root .. ':worker:' .. incarnation
+-- {incarnation, entry, name, now, lease, index, fields}: a life begins; repeating it changes nothing. Gives
+-- {its index}: the one it asks for, else the one that its name had, else the lowest free one; or {-1, name} of
+-- who has the one that it asks for. Fields say what it serves and knows.
+local incarnation, entry, name, now, lease, wanted, fields = unpack(cmsgpack.unpack(ARGV[1]), 1, 7)
+local key, routes = root .. ':worker:' .. incarnation, routing(now)
 even_if_full()
+
+-- The seat that a worker of this name had and nobody has now; one that is kept for it first.
+local function former_seat()
+  local found
+  for _, index in ipairs(redis.call('ZRANGE', root .. ':seats', 0, -1)) do
+    local seat = redis.call('HMGET', root .. ':seat:' .. index, 'name', 'kept')
+    if seat[1] == name and not routes.sits(index) then
+      if number(seat[2], 0) > now then return index end
+      found = found or index
+    end
+  end
+  return found
+end
+
+local function free_seat()
+  local index = 0
+  while routes.occupied(index) do index = index + 1 end
+  return index
+end
+
+local index = tonumber(redis.call('HGET', key, 'index') or nil)
+if index then return {index} end
+if wanted then
+  local taken = routes.sits(wanted, name)
+  if taken then return {-1, taken} end
+end
+index = tonumber(wanted or former_seat() or free_seat())
+local had = redis.call('HGET', root .. ':seat:' .. index, 'name')
+if had and had ~= name then  -- its routes were another worker's, and that is gone
+  for _, way in ipairs(redis.call('ZRANGE', root .. ':seated:' .. index, 0, PORTION - 1)) do
+    if not routes.lose(way) then return {-2} end
+  end
+  if redis.call('EXISTS', root .. ':seated:' .. index) == 1 then return {-2} end
+end
 if redis.call('EXISTS', key) == 0 then
   redis.call('HSET', key, 'entry', entry, 'name', name, 'started', now, 'beaten', now, 'beat', 0)
 end
+redis.call('HSET', key, 'index', index, 'lease', lease)
+write('HSET', {[key] = fields})
 redis.call('SADD', root .. ':workers', incarnation)
-return 1
+redis.call('ZADD', root .. ':seats', index, index)
+redis.call('HSET', root .. ':seat:' .. index, 'name', name)
+redis.call('HDEL', root .. ':seat:' .. index, 'kept', 'retiring')
+redis.call('SADD', root .. ':sitting:' .. index, incarnation)
+wake_rule(ROUTE, '')  -- it may be given routes that nobody could have, or come back to those it had
+return {index}
 
 -- name: beat
 -- {incarnation, running, epoch, stopping, now}: one heartbeat of a worker that is still enlisted.
@@ -29,7 +74,7 @@ local rows = {}
 for _, incarnation in ipairs(redis.call('SMEMBERS', root .. ':workers')) do
   local key = root .. ':worker:' .. incarnation
   local found = redis.pcall('HMGET', key, 'entry', 'beat', 'started', 'beaten', 'running', 'epoch',
-                            'stopping', 'name')
+                            'stopping', 'index')
   if found.err or not found[1] then
     if redis.call('EXISTS', key) == 0 then redis.call('SREM', root .. ':workers', incarnation) end
   else
@@ -43,17 +88,45 @@ return rows
 local incarnation, beat = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':worker:' .. incarnation
 if redis.call('EXISTS', key) == 0 then return 0 end
-if number(redis.call('HGET', key, 'beat'), 0) ~= beat then return 0 end
+local found = redis.call('HMGET', key, 'beat', 'index')
+if number(found[1], 0) ~= beat then return 0 end
 redis.call('DEL', key)
 redis.call('SREM', root .. ':workers', incarnation)
+if found[2] then redis.call('SREM', root .. ':sitting:' .. found[2], incarnation) end
 return 1
 
 -- name: leave
--- {incarnation}: ends one's own life. Who holds nothing leaves nothing behind.
-local incarnation = unpack(cmsgpack.unpack(ARGV[1]))
-redis.call('DEL', root .. ':worker:' .. incarnation)
+-- {incarnation, now}: ends one's own life; the seat is kept for as long as it might have been silent. Who
+-- holds nothing leaves nothing else behind.
+local incarnation, now = unpack(cmsgpack.unpack(ARGV[1]))
+local key = root .. ':worker:' .. incarnation
+local found = redis.call('HMGET', key, 'index', 'lease')
+redis.call('DEL', key)
 redis.call('SREM', root .. ':workers', incarnation)
+if found[1] then
+  redis.call('SREM', root .. ':sitting:' .. found[1], incarnation)
+  redis.call('HSET', root .. ':seat:' .. found[1], 'kept', now + number(found[2], 0))
+end
 if redis.call('EXISTS', root .. ':held:' .. incarnation) == 0 then
   redis.call('SREM', root .. ':owners', incarnation)
 end
 return 1
+
+-- name: hear
+-- {job, seconds, ...}: messages to one worker are heard, and known for so long; 0: it is too late for that.
+-- Gives a word for each: first, again (this very job was heard), copy (another of its id was), late.
+local lives, words = cmsgpack.unpack(ARGV[1]), {}
+for at = 1, #lives, 2 do
+  local id, seconds = lives[at], lives[at + 1]
+  local key, word = root .. ':job:' .. id, 'copy'
+  if redis.call('HGET', key, 'heard') then
+    word = 'again'
+  elseif seconds == 0 then
+    word = 'late'
+  elseif redis.call('SET', root .. ':heard:' .. id, '', 'NX', 'EX', seconds) then
+    word = 'first'
+    if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'heard', 1) end
+  end
+  words[#words + 1] = word
+end
+return words

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from umbel.clock import Clock
 from umbel.drivers.redis import Database, moment, octets, pack, root_of, scripts, text, whole
-from umbel.stores.registry import Member, WorkerEntry, read_members
+from umbel.errors import IndexTaken
+from umbel.stores.registry import HEARD_LONGER, Hearing, Member, WorkerEntry, read_members
 
-LUA = scripts("umbel.stores.redis", "registry.lua")
+LUA = scripts("umbel.stores.redis", "registry.lua", routing=True)
+
+
+_UNTIDY = -2
 
 
 class RedisRegistry:
@@ -21,9 +28,22 @@ class RedisRegistry:
         self._root = root_of(namespace)
         self._clock = clock
 
-    async def enlist(self, worker: WorkerEntry) -> None:
-        entry = octets(msgspec.json.encode(worker))
-        await self._run("enlist", worker.incarnation, entry, worker.name, self._clock.now())
+    async def enlist(self, worker: WorkerEntry) -> int:
+        index, taken = _UNTIDY, []
+        while index == _UNTIDY:  # another worker's routes are released first, a portion a call
+            index, *taken = await self._run(
+                "enlist",
+                worker.incarnation,
+                octets(msgspec.json.encode(worker)),
+                worker.name,
+                self._clock.now(),
+                worker.lease,
+                worker.index,
+                _abilities(worker),
+            )
+        if taken:
+            raise IndexTaken(worker.index or 0, text(taken[0]))
+        return whole(index)
 
     async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
         now = self._clock.now()
@@ -31,29 +51,49 @@ class RedisRegistry:
 
     async def members(self) -> list[Member]:
         now = self._clock.now()
-        found = await self._run("members")
-        rows = [
-            (
-                text(entry),
-                whole(beat),
-                now - (moment(started) or 0.0),
-                now - (moment(beaten) or 0.0),
-                whole(running),
-                whole(epoch),
-                whole(stopping),
-            )
-            for entry, beat, started, beaten, running, epoch, stopping, _ in found
-        ]
-        return sorted(read_members(rows), key=lambda one: (one.entry.name, -one.age))
+        members = [one for row in await self._run("members") for one in _member(row, now)]
+        return sorted(members, key=lambda one: (one.entry.name, -one.age))
 
     async def remove(self, incarnation: str, beat: int) -> bool:
         return bool(await self._run("remove_member", incarnation, beat))
 
     async def leave(self, incarnation: str) -> None:
-        await self._run("leave", incarnation)
+        await self._run("leave", incarnation, self._clock.now())
+
+    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+        lives = [
+            part
+            for job, until in messages.items()
+            for part in (job, _seconds_left(until, now, self._clock.now()))
+        ]
+        found = await self._run("hear", *lives)
+        return {job: Hearing(text(word)) for job, word in zip(messages, found, strict=True)}
 
     async def close(self) -> None:
         await self._database.close()
 
     async def _run(self, name: str, *values: Any) -> Any:
         return await self._database.run(LUA[name], self._root, pack(*values))
+
+
+def _abilities(worker: WorkerEntry) -> list[str | int]:
+    """Fields of a worker by which somebody who looks for one need not read all of its entry."""
+    serves = [f"serves:{queue}" for queue in worker.queues]
+    knows = [f"knows:{task}" for task in worker.tasks]
+    return [part for name in (*serves, *knows) for part in (name, 1)]
+
+
+def _seconds_left(until: float, now: float, here: float) -> int:
+    """For how long it is to be known; 0 when it is too late to hear it."""
+    return 0 if until < now else max(0, math.ceil(until - here)) + int(HEARD_LONGER)
+
+
+def _member(row: Sequence[Any], now: float) -> list[Member]:
+    """A member with its seat; none when no worker wrote it."""
+    entry, beat, started, beaten, running, epoch, stopping, index = row
+    times = (now - (moment(started) or 0.0), now - (moment(beaten) or 0.0))
+    read = (text(entry), whole(beat), *times, whole(running), whole(epoch), whole(stopping))
+    return [
+        one if index is None else replace(one, entry=replace(one.entry, index=whole(index)))
+        for one in read_members([read])
+    ]

@@ -28,9 +28,13 @@ class SqliteControl:
     async def state(self) -> ControlState:
         def read(connection: sqlite3.Connection) -> ControlState:
             where = {"namespace": self._namespace}
+            # First: whoever hears of an epoch has to hear of all pauses up to it.
+            epoch = self._epoch(connection)
             rows = connection.execute(SQL["pauses"], where).fetchall()
-            pauses = tuple(Pause(scope=s, name=n, since=at, reason=r) for s, n, at, r in rows)
-            return ControlState(self._epoch(connection), pauses)
+            pauses = tuple(
+                Pause(scope=s, name=n, since=at, reason=r, holder=h) for s, n, at, r, h in rows
+            )
+            return ControlState(epoch, pauses)
 
         return await self._database.run(read)
 

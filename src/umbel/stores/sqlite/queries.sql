@@ -1,16 +1,26 @@
 -- name: find_live
--- One live job.
+-- One live job, and how many stand before it in its lane of the line, counted to a thousand.
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, null, worker, content_type, body, null, null, null,
        coalesce(cancel_reason, ''), attempts, progress_done, progress_of, unique_key, traceparent,
-       headers
+       headers, line, slots, case when state = 'waiting' then min(1000,
+         (select count(*) from (
+            select 1 from job b
+            where b.namespace = job.namespace and b.line = job.line and b.queue = job.queue
+              and b.kind = job.kind and b.state = 'waiting' and b.priority > job.priority limit 1000)) +
+         (select count(*) from (
+            select 1 from job b
+            where b.namespace = job.namespace and b.line = job.line and b.queue = job.queue
+              and b.kind = job.kind and b.state = 'waiting' and b.priority = job.priority
+              and b.seq < job.seq limit 1000))) end
 from job where namespace = :namespace and id = :id
 
 -- name: find_finished
 -- One finished job.
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, finished, worker, content_type, body, result_type, result, failure,
-       reason, attempts, progress_done, progress_of, unique_key, traceparent, headers
+       reason, attempts, progress_done, progress_of, unique_key, traceparent, headers, null,
+       null, null
 from record where namespace = :namespace and id = :id
 
 -- name: list_live
@@ -18,7 +28,7 @@ from record where namespace = :namespace and id = :id
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, null, worker, content_type, body, null, null, null,
        coalesce(cancel_reason, ''), attempts, progress_done, progress_of, unique_key, traceparent,
-       headers
+       headers, line, slots, null
 from job
 where namespace = :namespace
   and (:states is null or state in (select value from json_each(:states)))
@@ -31,7 +41,8 @@ order by seq desc limit :limit
 -- Finished jobs that match, last finished first.
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, finished, worker, content_type, body, result_type, result, failure,
-       reason, attempts, progress_done, progress_of, unique_key, traceparent, headers
+       reason, attempts, progress_done, progress_of, unique_key, traceparent, headers, null,
+       null, null
 from record
 where namespace = :namespace
   and (:states is null or state in (select value from json_each(:states)))
@@ -53,11 +64,17 @@ where id = :id and fence = :fence and state = 'running'
 -- name: replay
 -- A finished job that gave no result is queued anew with its id and story, changed where asked.
 insert into job (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
-                 expires, attempt, max_deaths, traceparent, headers, fence, attempts)
+                 expires, attempt, max_deaths, traceparent, headers, fence, attempts, steps, heard)
 select id, namespace, coalesce(:queue, queue), coalesce(:kind, kind), coalesce(:task, task), type,
        'queued', coalesce(:priority, priority), coalesce(:content_type, content_type),
-       coalesce(:body, body), created, null, 1, max_deaths, traceparent, headers, fence, attempts
+       coalesce(:body, body), created, null, 1, max_deaths, traceparent, headers, fence, attempts,
+       exists (select 1 from step where job = record.id),
+       queue like 'worker-%' and attempts <> '[]' and reason not like 'inbox:%'
 from record where namespace = :namespace and id = :id and state <> 'succeeded'
+
+-- name: forget_steps
+-- All that a job has done is to be done again.
+delete from step where job = :id
 
 -- name: remove
 -- Forgets one finished job.
@@ -78,10 +95,67 @@ delete from record where id in (
                   order by finished desc, id desc limit -1 offset :keep)
   order by finished, id limit :limit)
 
+-- name: some_gates
+-- The last of a portion of the gates, by name, and how many they are.
+select max(key), count(*)
+from (select key from gate where namespace = :namespace and key > :after order by key limit :portion)
+
+-- name: forget_gates
+-- Of these gates, those of tokens go that nobody holds and whose paces are past: a new one would let
+-- the same jobs pass. Credit: see Pace.
+delete from gate
+where namespace = :namespace and key > :after and key <= :last and held = 0 and instr(key, '#')
+  and (select max(value) from json_each(iif(json_valid(paces), paces, '[]'))) <= :now - :credit * coalesce(
+    (select max(json_extract(rate.value, '$[1]')) from rule, json_each(declared, '$.rates') rate
+     where rule.namespace = gate.namespace
+       and name = substr(gate.key, 1, instr(gate.key, '#') - 1)), :longest)
+
 -- name: enlist
 -- A life begins; repeating it changes nothing.
-insert into worker (incarnation, namespace, entry, name, started, beaten)
-values (:incarnation, :namespace, :entry, :name, :now, :now) on conflict do nothing
+insert into worker (incarnation, namespace, entry, name, started, beaten, idx)
+values (:incarnation, :namespace, :entry, :name, :now, :now, :idx) on conflict do nothing
+
+-- name: seat_of
+-- Where an incarnation sits.
+select idx from worker where incarnation = :incarnation
+
+-- name: holder
+-- A living worker of another name at an index.
+select name from worker where namespace = :namespace and idx = :idx and name <> :name
+
+-- name: kept_seat
+-- The seat that a worker of this name had, and nobody has now.
+select idx from seat s
+where namespace = :namespace and name = :name
+  and not exists (select 1 from worker w where w.namespace = s.namespace and w.idx = s.idx)
+order by kept > :now desc, idx limit 1
+
+-- name: free_seat
+-- The lowest index that nobody has, and that is kept for nobody.
+select min(idx) from (
+  select 0 as idx union all select idx + 1 from seat where namespace = :namespace
+) s where not exists (select 1 from worker w where w.namespace = :namespace and w.idx = s.idx)
+  and not exists (select 1 from seat k where k.namespace = :namespace and k.idx = s.idx and k.kept > :now)
+
+-- name: inherits
+-- Whether a worker of another name had a seat before.
+select 1 from seat where namespace = :namespace and idx = :idx and name <> :name
+
+-- name: clear_seat
+-- A seat is kept for nobody.
+update seat set kept = null where namespace = :namespace and idx = :idx
+
+-- name: sit_down
+-- A seat is this worker's.
+insert into seat (namespace, idx, name) values (:namespace, :idx, :name)
+on conflict do update set name = excluded.name, kept = null, retiring = 0
+
+-- name: keep_seat
+-- A seat is kept for a worker that leaves, for as long as it might have been silent.
+update seat set kept = :now + (select json_extract(entry, '$.lease') from worker
+                               where incarnation = :incarnation)
+where namespace = :namespace
+  and idx = (select idx from worker where incarnation = :incarnation)
 
 -- name: beat
 -- One heartbeat of a worker that is still enlisted.
@@ -102,6 +176,23 @@ delete from worker where incarnation = :incarnation and beat = :beat
 -- Ends one's own life.
 delete from worker where incarnation = :incarnation
 
+-- name: was_heard
+-- Whether this very job was heard.
+select 1 from job where namespace = :namespace and id = :job and heard
+
+-- name: hear
+-- A message to one worker is heard.
+insert into heard (namespace, job, until) values (:namespace, :job, :until)
+on conflict (namespace, job) do nothing
+
+-- name: mark_heard
+-- It was this job.
+update job set heard = 1 where namespace = :namespace and id = :job
+
+-- name: forget_heard
+-- What would be refused by its age.
+delete from heard where until < :past
+
 -- name: epoch
 -- The number of the last change of control state.
 select epoch from control where namespace = :namespace
@@ -113,7 +204,8 @@ on conflict (namespace) do update set epoch = epoch + 1 returning epoch
 
 -- name: pauses
 -- What is paused.
-select scope, name, since, reason from pause where namespace = :namespace order by scope, name
+select scope, name, since, reason, holder from pause
+where namespace = :namespace order by scope, name, holder
 
 -- name: pause
 -- Pauses; the first reason stays.
@@ -121,8 +213,9 @@ insert into pause (namespace, scope, name, since, reason)
 values (:namespace, :scope, :name, :now, :reason) on conflict do nothing
 
 -- name: resume
--- Resumes.
-delete from pause where namespace = :namespace and scope = :scope and name = :name
+-- Resumes what operators paused.
+delete from pause
+where namespace = :namespace and scope = :scope and name = :name and holder = ''
 
 -- name: ask_to_stop
 -- Asks the worker of a running job to stop it; the first reason stays.

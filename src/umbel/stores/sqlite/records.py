@@ -14,8 +14,9 @@ from umbel.drivers.queries import load
 from umbel.drivers.sqlite import Database, writing
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import LIVE, TERMINAL, Record
+from umbel.resilience.pace import CREDIT
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
-from umbel.stores.rows import change_row, record, stored_states
+from umbel.stores.rows import GATE_PORTION, LONGEST, change_row, looked_on, record, stored_states
 
 SQL = load("umbel.stores.sqlite", "queries.sql")
 
@@ -32,6 +33,7 @@ class SqliteRecords:
         self._namespace = namespace
         self._clock = clock
         self._safety_poll = safety_poll
+        self._looked = ""
 
     async def find(self, job: str) -> Record:
         return await self._database.run(partial(self._find, job=job))
@@ -78,7 +80,10 @@ class SqliteRecords:
                 row["limit"] = limit - old
                 return old + cursor.execute(SQL["prune_beyond"], row).rowcount
 
-        return await self._database.run(write)
+        pruned = await self._database.run(write)
+        while await self._database.run(self._forget_gates):
+            pass
+        return pruned
 
     async def remove(self, jobs: Sequence[str]) -> int:
         def write(connection: sqlite3.Connection) -> int:
@@ -100,6 +105,18 @@ class SqliteRecords:
             if row is not None:
                 return record(row)
         raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
+
+    def _forget_gates(self, connection: sqlite3.Connection) -> bool:
+        """A portion of the gates that are as good as new goes. Whether the next is worth a look."""
+        row = {"namespace": self._namespace, "after": self._looked, "portion": GATE_PORTION}
+        last, many = connection.execute(SQL["some_gates"], row).fetchone()
+        gone = 0
+        if many:
+            row |= {"last": last, "now": self._clock.now(), "credit": CREDIT, "longest": LONGEST}
+            with writing(connection) as cursor:
+                gone = cursor.execute(SQL["forget_gates"], row).rowcount
+        self._looked, more = looked_on(last, many, gone)
+        return more
 
     def _is_finished(self, connection: sqlite3.Connection, job: str) -> bool:
         row = connection.execute(SQL["is_finished"], self._key(job)).fetchone()
@@ -128,4 +145,6 @@ class SqliteRecords:
         replayed = cursor.execute(SQL["replay"], row).rowcount == 1
         if replayed:
             cursor.execute(SQL["remove"], row)
+            if row["from_scratch"]:
+                cursor.execute(SQL["forget_steps"], row)
         return replayed

@@ -5,18 +5,27 @@ import pytest
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{topic}"
-        for topic in ("delays", "fetching", "follow_ups", "leases", "ledgers", "machine")
+        for topic in ("delays", "fetching", "follow_ups", "gates", "leases", "ledgers", "machine")
     ),
     *(f"{__name__}.{topic}" for topic in ("pausing", "priorities", "publishing", "queues")),
     *(
         f"{__name__}.{topic}"
-        for topic in ("recovery", "settling", "sorting", "transactions", "unique")
+        for topic in (
+            "recovery",
+            "route_crowd",
+            "routes",
+            "settling",
+            "sorting",
+            "transactions",
+            "unique",
+        )
     ),
 )
 
 from umbel.testing.brokers.delays import Delays  # noqa: E402
 from umbel.testing.brokers.fetching import Fetching, Waiting  # noqa: E402
 from umbel.testing.brokers.follow_ups import FollowUps  # noqa: E402
+from umbel.testing.brokers.gates import GateSuite, GateTopics  # noqa: E402
 from umbel.testing.brokers.leases import Extending, Fences  # noqa: E402
 from umbel.testing.brokers.ledgers import LedgerSuite  # noqa: E402
 from umbel.testing.brokers.pausing import Pausing  # noqa: E402
@@ -24,12 +33,13 @@ from umbel.testing.brokers.priorities import Kinds, Priorities  # noqa: E402
 from umbel.testing.brokers.publishing import Publishing  # noqa: E402
 from umbel.testing.brokers.queues import Depths, Moving, Purging  # noqa: E402
 from umbel.testing.brokers.recovery import Recovery  # noqa: E402
+from umbel.testing.brokers.routes import RouteSuite  # noqa: E402
 from umbel.testing.brokers.settling import Finishing, GoingBack, SettlingOnce  # noqa: E402
 from umbel.testing.brokers.sorting import Sorting  # noqa: E402
 from umbel.testing.brokers.transactions import Transactions  # noqa: E402
 from umbel.testing.brokers.unique import UniqueKeys  # noqa: E402
 
-__all__ = ["TOPICS", "BrokerSuite", "LedgerSuite"]
+__all__ = ["TOPICS", "BrokerSuite", "GateSuite", "GateTopics", "LedgerSuite", "RouteSuite"]
 
 TOPICS = (
     *(Publishing, Transactions, UniqueKeys, Fetching, Waiting, Priorities, Kinds, Sorting, Delays),

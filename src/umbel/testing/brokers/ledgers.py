@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from umbel.brokers import Ledger
+from umbel.brokers import Ledger, Published
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Envelope, Interrupted, State, Succeeded, fresh_id
 from umbel.stores import JobFilter
@@ -46,6 +46,11 @@ async def taken(
     """What is given for the messages of these jobs."""
     answer = await books(backend).take({one.id: queue for one in sent}, owner)
     return ids(answer.deliveries)
+
+
+def lanes(*queues: str) -> list[tuple[str, str]]:
+    """All lanes of these queues."""
+    return [(queue, kind) for queue in queues for kind in ("", "io", "cpu")]
 
 
 async def noted(backend: Backend) -> Envelope:
@@ -168,11 +173,46 @@ class Sending:
         assert (await b.records.find(one.id)).state is State.RUNNING
 
     @story()
+    async def test_what_was_taken_and_put_back_meanwhile_is_to_be_sent_again(
+        self, b: Backend
+    ) -> None:
+        one = await publish(b)
+        assert ids(await unsent(b)) == [one.id]
+        (held,) = (await books(b).take({one.id: "default"}, await enlist(b))).deliveries
+        await settle(b, held, Interrupted("stopping"))
+        await books(b).sent([one.id])
+        assert ids(await unsent(b)) == [one.id]
+
+    @story()
+    async def test_what_a_pause_held_back_meanwhile_is_to_be_sent_again(self, b: Backend) -> None:
+        one = await publish(b)
+        assert ids(await unsent(b)) == [one.id]
+        await b.control.pause("queue", "default", "")
+        assert await taken(b, await enlist(b), [one]) == []
+        await books(b).sent([one.id])
+        await b.control.resume("queue", "default")
+        assert ids(await unsent(b)) == [one.id]
+
+    @story()
+    async def test_what_was_recalled_or_moved_meanwhile_is_to_be_sent_again(
+        self, b: Backend
+    ) -> None:
+        one = await publish(b)
+        async with b.another() as late:
+            for move in (False, True):
+                assert ids(await unsent(b)) == ids(await unsent(late)) == [one.id]
+                await books(b).sent([one.id])
+                await (b.broker.move(*QUEUES) if move else books(b).recall(lanes(*QUEUES)))
+                await books(late).sent([one.id])
+                assert ids(await unsent(b)) == [one.id]
+
+    @story()
     async def test_what_a_transport_lost_is_recalled(self, b: Backend) -> None:
         one, two = await noted(b), await noted(b)
         await taken(b, await enlist(b), [two])
-        assert await books(b).recall(["other"]) == 0
-        assert await books(b).recall(["default", "other"]) == 1
+        assert await books(b).recall(lanes("other")) == 0
+        assert await books(b).recall([("default", "cpu")]) == 0
+        assert await books(b).recall(lanes("default", "other")) == 1
         assert ids(await unsent(b)) == [one.id]
 
 
@@ -217,6 +257,44 @@ class Taking:
         made = [await noted(b) for _ in range(4)]
         turned = [*reversed(made)]
         assert await taken(b, await enlist(b), turned) == ids(turned)
+
+    @story()
+    async def test_an_unnoted_job_is_noted_and_taken_in_one_step(self, b: Backend) -> None:
+        owner, made = await enlist(b), [envelope(b) for _ in range(2)]
+        asked = {one.id: "default" for one in made}
+        answer = await books(b).take(asked, owner, made)
+        assert (ids(answer.deliveries), answer.unknown) == (ids(made), [])
+        again = await books(b).take(asked, owner, made)
+        assert (again.deliveries, again.unknown) == ([], [])
+        assert await books(b).note(made) == [Published(one.id, existing=True) for one in made]
+
+    @story()
+    async def test_an_unnoted_job_that_has_ended_does_not_begin_anew(self, b: Backend) -> None:
+        owner, one = await enlist(b), await noted(b)
+        (held,) = (await books(b).take({one.id: "default"}, owner)).deliveries
+        await settle(b, held, Succeeded(RESULT))
+        answer = await books(b).take({one.id: "default"}, owner, [one])
+        assert (answer.deliveries, answer.unknown) == ([], [])
+        assert (await b.records.find(one.id)).state is State.SUCCEEDED
+
+    @story()
+    async def test_a_note_that_comes_late_does_not_bring_an_ended_job_back(
+        self, b: Backend
+    ) -> None:
+        owner = await enlist(b)
+
+        async def run(one: Envelope) -> None:
+            (held,) = (await books(b).take({one.id: "default"}, owner, [one])).deliveries
+            await settle(b, held, Succeeded(RESULT))
+
+        async with b.another() as other:
+            for turn in range(150):
+                one = envelope(b)
+                running = asyncio.create_task(run(one))
+                await asyncio.sleep(turn % 30 / 10_000)  # so that it meets every moment of it
+                await books(other).note([one])
+                await running
+        assert await b.broker.depths() == []
 
     @story()
     async def test_an_unknown_job_is_told(self, b: Backend) -> None:

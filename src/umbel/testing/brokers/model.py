@@ -21,6 +21,7 @@ from umbel.messages import (
     Interrupted,
     Lease,
     Outcome,
+    Parked,
     Rejected,
     Retry,
     Settlement,
@@ -45,6 +46,7 @@ class Job:
     priority: int
     max_deaths: int
     due: float | None
+    gates: tuple[str, ...] = ()
     unique: str | None
     state: State
     perhaps: float | None = None
@@ -280,6 +282,9 @@ def _apply(job: Job, outcome: Outcome, now: float) -> None:
             job.back(now, delay)
         case Interrupted(_, delay):
             job.back(now, delay)
+        case Parked(gates):
+            job.gates = gates
+            job.back(now)
         case _:
             assert_never(outcome)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import click
 
@@ -18,18 +19,26 @@ _SHOWN = 3
 @click.option("--seed", type=int, help="Run this one alone and show its whole log.")
 @click.option("--steps", default=STEPS, show_default=True, help="Steps after which a run ends.")
 @click.option("--processes", type=int, help="Simulated workers. [default: the seed says]")
+@click.option("--gates", "gated", is_flag=True, help="Jobs have to pass gates as well.")
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Cores to use.")
 def main(
-    seeds: int, first: int, seed: int | None, steps: int, processes: int | None, jobs: int
+    seeds: int,
+    first: int,
+    seed: int | None,
+    steps: int,
+    processes: int | None,
+    gated: bool,
+    jobs: int,
 ) -> None:
     """Run Umbel's claims, leases, hearts and recovery in virtual time, with faults by seed."""
     if seed is not None:
-        outcome = simulate(seed, steps=steps, processes=processes)
+        outcome = simulate(seed, steps=steps, processes=processes, gated=gated)
         click.echo("\n".join(outcome.log))
         click.echo(f"seed {seed}: {outcome.steps} steps, {len(outcome.violations)} violations")
         sys.exit(bool(outcome.violations))
     chosen = range(first, first + seeds)
-    tally = simulate_many(chosen, steps=steps, processes=processes, jobs=jobs, progress=_tell)
+    how: Any = {"steps": steps, "processes": processes, "gated": gated}
+    tally = simulate_many(chosen, jobs=jobs, progress=_tell, **how)
     click.echo("", err=True)
     for failure in tally.failures[:_SHOWN]:
         click.echo(f"{failure}\n")

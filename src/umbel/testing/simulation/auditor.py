@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from umbel.messages import Again, Envelope, Finish, Lease, Settlement, disposition
+from umbel.messages.columns import read_slots
 from umbel.tasks import Run
 from umbel.testing.simulation.database import Intent
 from umbel.testing.simulation.loop import Timeline
@@ -57,6 +58,8 @@ class Auditor:
         self.violations: list[str] = []
         self.seen: dict[str, Envelope] = {}
         """What was asked to be published."""
+        self.capacity: dict[str, int] = {}
+        """How many may hold a gate; one, where nothing is said."""
         self._timeline = timeline
         self._trace = trace
         self._lease = lease
@@ -116,6 +119,20 @@ class Auditor:
             self.wrong(f"a fetch for {intent.args[1]} took {taken} jobs")
         if intent.name == "recover":
             self._check_blame(before, after)
+        self._check_gates(after)
+
+    def _check_gates(self, picture: Picture) -> None:
+        """No gate has admitted more than it may, and no member is in two hands."""
+        held: Counter[str] = Counter()
+        for job, row in picture.jobs.items():
+            for slot in read_slots(row.slots):
+                held[slot.gate] += 1
+                held[f"{slot.gate} {slot.member}"] += slot.member != ""
+                if row.state == "scheduled":
+                    self.wrong(f"{job} is put off and holds {slot.gate}")
+        for gate, many in held.items():
+            if many > self.capacity.get(gate, 1):
+                self.wrong(f"{gate} is held by {many}")
 
     def _tell_change(self, actor: Actor, intent: Intent, job: str, old: Row, new: Row) -> None:
         told = [intent.name, job, f"{old.state if old else 'nothing'} ->"]
@@ -133,8 +150,9 @@ class Auditor:
     ) -> str:
         if not isinstance(old, JobRow) or not isinstance(new, JobRow):
             return "a fetch takes live jobs only"
-        if new.state == "queued" and old == new._replace(state="scheduled"):
-            return ""
+        if new.state in ("queued", "waiting") and old.state in ("scheduled", "waiting"):
+            onwards = old == new._replace(state=old.state, slots=old.slots)
+            return "" if onwards else "it was only to go on towards its queue"
         owner = intent.args[2]
         if old.state == "running":
             return f"it was in the hands of {old.owner}"
@@ -165,6 +183,8 @@ class Auditor:
     def _put_back(self, old: JobRow, new: Row, end: Again) -> str:
         if not isinstance(new, JobRow) or new.owner is not None:
             return "it was to go back to its queue"
+        if new.slots is not None:
+            return f"it still holds {new.slots}"
         if new.deaths != old.deaths or new.attempt != old.attempt + end.costs_attempt:
             return f"attempt {old.attempt} became {new.attempt}, deaths {new.deaths}"
         return ""
@@ -195,7 +215,11 @@ class Auditor:
             return "its owner left in good order, and a death is counted"
         if new is None or new.deaths != old.deaths + 1 or new.attempt != old.attempt:
             return f"deaths went from {old.deaths} to {new and new.deaths}"
-        return "" if new.state in ("queued", "scheduled", "buried") else f"it became {new.state}"
+        return (
+            ""
+            if new.state in ("waiting", "queued", "scheduled", "buried")
+            else f"it became {new.state}"
+        )
 
     def _check_blame(self, before: Picture, after: Picture) -> None:
         """Buried as poison only when blamed often enough: worked out here once more."""

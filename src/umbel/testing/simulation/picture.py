@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _JOBS = """select id, state, owner, fence, attempt, deaths, blame, max_deaths, task, queue,
- cancel_reason is not null from job order by seq"""
+ cancel_reason is not null, slots from job order by seq"""
 _RECORDS = "select id, state, fence, attempt, deaths, task, queue from record order by id"
 _WORKERS = "select incarnation, beat, epoch from worker order by incarnation"
 _PAUSES = "select scope, name from pause order by scope, name"
@@ -28,6 +28,7 @@ class JobRow(NamedTuple):
     task: str
     queue: str
     cancelled: int
+    slots: str | None
 
 
 class RecordRow(NamedTuple):

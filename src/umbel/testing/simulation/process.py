@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from umbel.brokers.sqlite import SqliteBroker
 from umbel.errors import Unavailable
 from umbel.router import Backend, Lifeline, Pruner, Receiver, Router
-from umbel.stores.sqlite import SqliteControl, SqliteRecords, SqliteRegistry
+from umbel.stores.sqlite import (
+    SqliteControl,
+    SqliteDeployments,
+    SqliteGates,
+    SqliteRecords,
+    SqliteRegistry,
+    SqliteRoutes,
+    SqliteSteps,
+)
 from umbel.telemetry import Telemetry, events
 from umbel.testing.simulation.database import SimulatedDatabase, Watched
 from umbel.testing.simulation.loop import Lane, Timeline
@@ -149,7 +157,7 @@ class Process:
         def open_upkeep() -> list[Callable[[], Awaitable[object]]]:
             backend = self._open("upkeep")
             return [
-                Lifeline(backend.registry, backend.broker, **common).look,
+                Lifeline(backend.registry, backend.broker, backend.routes, **common).look,
                 Pruner(backend.records, age=_YEAR, keep=1_000, **common).look,
             ]
 
@@ -191,9 +199,9 @@ class Process:
 def open_backend(database: SimulatedDatabase, clock: SimulatedClock) -> Backend:
     """The real adapters on a simulated database."""
     common: Any = {"namespace": NAMESPACE, "clock": clock}
-    made = (SqliteBroker, SqliteRecords, SqliteRegistry, SqliteControl)
-    broker, records, registry, control = (Watched(kind(database, **common)) for kind in made)
-    parts: Any = (broker, records, registry, control)
+    books = (SqliteRecords, SqliteRegistry, SqliteControl, SqliteGates)
+    made = (SqliteBroker, *books, SqliteSteps, SqliteDeployments, SqliteRoutes)
+    parts: Any = (Watched(kind(database, **common)) for kind in made)
     return Backend(*parts)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 from umbel.testing.simulation.database import Ground
 from umbel.testing.simulation.world import World
@@ -76,6 +77,7 @@ def simulate(
     *,
     steps: int = STEPS,
     processes: int | None = None,
+    gated: bool = False,
     ground: Ground | None = None,
     only_failures: bool = False,
 ) -> Outcome:
@@ -83,12 +85,13 @@ def simulate(
 
     ``only_failures`` writes the log of a seed that failed and of no other: that is quicker.
     """
-    world = World(seed, ground or Ground(), processes)
+    world = World(seed, ground or Ground(), processes, gated=gated)
     world.run(steps)
     failed = bool(world.auditor.violations)
     command = f"python -m umbel.testing.simulation --seed {seed}"
     command += f" --steps {steps}" if steps != STEPS else ""
     command += f" --processes {processes}" if processes is not None else ""
+    command += " --gates" if gated else ""
     return Outcome(
         seed=seed,
         violations=tuple(world.auditor.violations),
@@ -105,14 +108,14 @@ def simulate_some(
     *,
     steps: int = STEPS,
     processes: int | None = None,
+    gated: bool = False,
     stop_after: int | None = None,
 ) -> Tally:
     """Run several seeds here, one after the other, until so many have failed."""
     tally, ground = Tally(), Ground()
+    how: Any = {"steps": steps, "processes": processes, "gated": gated}
     for seed in seeds:
-        tally.add(
-            simulate(seed, steps=steps, processes=processes, ground=ground, only_failures=True)
-        )
+        tally.add(simulate(seed, ground=ground, only_failures=True, **how))
         if stop_after is not None and len(tally.failures) >= stop_after:
             break
     return tally
@@ -123,6 +126,7 @@ def simulate_many(
     *,
     steps: int = STEPS,
     processes: int | None = None,
+    gated: bool = False,
     jobs: int = 2,
     progress: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
@@ -131,7 +135,7 @@ def simulate_many(
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        for part in pool.map(_Chunk(steps, processes), chunks):
+        for part in pool.map(_Chunk(steps, processes, gated), chunks):
             tally.merge(part)
             progress(tally)
     return tally
@@ -143,6 +147,8 @@ class _Chunk:
 
     steps: int
     processes: int | None
+    gated: bool
 
     def __call__(self, seeds: Sequence[int]) -> Tally:
-        return simulate_some(seeds, steps=self.steps, processes=self.processes)
+        how: Any = {"steps": self.steps, "processes": self.processes, "gated": self.gated}
+        return simulate_some(seeds, **how)

@@ -13,6 +13,14 @@ from umbel.testing.simulation.loop import Lane
 _SOON = Retry(2, first=0.2, cap=1.0)
 TASKS = ("steady", "gentle", "hasty", "once")
 QUEUES = ("default", "mail")
+GATES: tuple[tuple[str, ...], ...] = (
+    (),
+    ("limit:few",),
+    ("pool:p",),
+    ("limit:few", "pool:p"),
+    ("limit:t/by#ann", "limit:few"),
+    ("pool:p", "rate:r"),
+)
 
 
 class Script(NamedTuple):

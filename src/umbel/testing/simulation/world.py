@@ -10,7 +10,7 @@ from typing import Any
 
 from umbel.brokers import Broker
 from umbel.errors import NotAllowed, Unavailable, UnknownJob
-from umbel.messages import BodyCodec, Envelope, State
+from umbel.messages import BodyCodec, Envelope, Rule, State
 from umbel.operations import Operations
 from umbel.testing.simulation.auditor import Auditor
 from umbel.testing.simulation.database import Ground, SimulatedDatabase
@@ -18,7 +18,7 @@ from umbel.testing.simulation.fate import Fate
 from umbel.testing.simulation.loop import Timeline
 from umbel.testing.simulation.process import NAMESPACE, Process, SimulatedClock, open_backend
 from umbel.testing.simulation.server import Server, stories
-from umbel.testing.simulation.tasks import QUEUES, TASKS, Script, write_script
+from umbel.testing.simulation.tasks import GATES, QUEUES, TASKS, Script, write_script
 from umbel.testing.simulation.trace import Trace
 from umbel.worker import life
 
@@ -32,8 +32,11 @@ _STATES = {state.value: number for number, state in enumerate(State)}
 class World:
     """One seed's run."""
 
-    def __init__(self, seed: int, ground: Ground, processes: int | None = None) -> None:
+    def __init__(
+        self, seed: int, ground: Ground, processes: int | None = None, *, gated: bool = False
+    ) -> None:
         self.fate = fate = Fate(seed, LEASE)
+        self._gated = gated
         self.ground = ground
         ground.wipe()
         self.codec = BodyCodec()
@@ -84,6 +87,8 @@ class World:
 
     def _begin(self) -> None:
         fate = self.fate
+        if self._gated:
+            self._declare_gates()
         for number in range(self._count):
             self._start(f"w{number + 1}", number)
         for number in range(int(fate.between(3, 7.99))):
@@ -117,6 +122,12 @@ class World:
 
     def _look_back(self) -> None:
         picture = self.server.finish()
+        left = self.ground.connection.execute(
+            "select key, held from gate where held <> 0 union all"
+            " select pool || ' ' || name, job from member where job is not null"
+        ).fetchall()
+        if left and not picture.jobs:
+            self.auditor.wrong(f"nothing lives, and {left} is held")
         self.auditor.finish(picture, stories(self.ground.connection))
         for lane in self.timeline.lanes:
             for failure in lane.failures:
@@ -207,15 +218,33 @@ class World:
         )
         broker = open_backend(first, clock).broker
         parts = open_backend(second, clock)
+        self._gates = parts.gates
         operations = Operations(
             parts.broker,
             parts.records,
             parts.registry,
             parts.control,
+            parts.gates,
+            parts.steps,
+            parts.deployments,
+            parts.routes,
             clock=clock,
             namespace=NAMESPACE,
         )
         return broker, operations
+
+    def _declare_gates(self) -> None:
+        capacity, members = self.fate.choose((1, 2)), self.fate.choose((1, 1, 2))
+        self.auditor.capacity |= {"pool:p": members, "limit:few": capacity}
+        self.auditor.capacity |= {"limit:t/by#ann": 1, "rate:r": 1 << 30}
+        rules = (
+            Rule(name="limit:few", capacity=capacity),
+            Rule(name="limit:t/by", capacity=1),
+            Rule(name="pool:p", kind="pool"),
+            Rule(name="rate:r", kind="rate", rates=((2, LEASE),)),
+        )
+        self._ask(lambda: self._gates.declare(rules))
+        self._ask(lambda: self._gates.enrol("p", {f"m{n}": {} for n in range(members)}))
 
     def _publish_soon(self, number: int) -> None:
         fate = self.fate
@@ -238,6 +267,7 @@ class World:
             created=wall + after,
             not_before=None if delay is None else wall + after + delay,
             max_deaths=1 if task == "once" else 3,
+            gates=fate.choose(GATES) if self._gated else (),
         )
         self.auditor.seen[job] = envelope
         self._busy += 1
@@ -277,6 +307,7 @@ class World:
     def _pause(self, process: Process) -> None:
         scope, name = self.fate.choose(
             (("all", ""), ("queue", "default"), ("queue", "mail"), ("task", "steady"))
+            + ((("gate", "limit:few"), ("gate", "pool:p")) if self._gated else ())
         )
         self._ask(lambda: self._operations.pause(scope, name, "simulated"))  # type: ignore
 

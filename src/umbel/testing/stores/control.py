@@ -38,7 +38,10 @@ class Pauses:
 
     @story()
     async def test_pauses_of_every_scope_stand_side_by_side(self, b: Backend) -> None:
-        wanted: set[tuple[Scope, str]] = {("all", ""), ("queue", "mail"), ("task", "tests.add")}
+        wanted: set[tuple[Scope, str]] = {
+            *(("all", ""), ("queue", "mail"), ("task", "tests.add")),
+            *(("gate", "limit:tests.add"), ("worker", "anna")),
+        }
         for scope, name in wanted:
             await b.control.pause(scope, name, "")
         assert {(p.scope, p.name) for p in (await b.control.state()).pauses} == wanted

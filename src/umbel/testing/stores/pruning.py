@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from umbel.errors import UnknownJob
-from umbel.messages import Cancelled, Failed, State, Succeeded
+from umbel.messages import Cancelled, Delivery, Failed, Rule, State, Succeeded
 from umbel.stores import JobFilter
 from umbel.testing.acts import (
     FAILURE,
     FAR,
+    PATIENCE,
+    SOON,
+    depths,
     enlist,
     finished,
     publish,
@@ -102,6 +105,43 @@ class Pruning:
         assert await _known(b) == {job}
 
 
+class Forgetting:
+    """Gates of tokens that have had their turn: a new one does as well."""
+
+    @story("records")
+    async def test_tokens_whose_rate_is_past_are_nowhere_any_more(self, b: Backend) -> None:
+        await b.gates.declare([Rule(name="rate:t/user", kind="rate", rates=((10, 0.1),))])
+        owner = await enlist(b)
+        for _ in range(2):  # who comes again finds a gate as new
+            for user in range(50):
+                await publish(b, gates=(f"rate:t/user#{user}",))
+            held: list[Delivery] = []
+            while len(held) < 50:
+                held += await take(b, owner, wait=PATIENCE)
+            assert {slot.gate for one in held for slot in one.slots} == _tokens(50)
+            await b.records.prune(before=0, keep=ALL, limit=ALL)
+            assert {gate.key for gate in await b.gates.gates() if gate.held} == _tokens(50)
+            await b.broker.settle([settlement(one, Succeeded()) for one in held])
+            if b.time_travels:
+                b.advance(1.0)
+            while len(await b.gates.gates()) > 1:  # whoever fetches next sees that nobody waits
+                assert await take(b, owner, wait=SOON) == []
+            await b.records.prune(before=0, keep=ALL, limit=ALL)
+
+    @story("records")
+    async def test_pruning_gives_no_rate_back(self, b: Backend) -> None:
+        await b.gates.declare([Rule(name="rate:t/user", kind="rate", rates=((1, FAR), (9, 0.1)))])
+        await publish(b, gates=("rate:t/user#ann",))
+        owner = await enlist(b)
+        await b.broker.settle([settlement(one, Succeeded()) for one in await take(b, owner)])
+        for _ in range(3):
+            assert await take(b, owner) == []
+            await b.records.prune(before=b.clock.now() + 2 * FAR, keep=0, limit=ALL)
+        await publish(b, gates=("rate:t/user#ann",))
+        assert await take(b, owner) == []
+        assert await depths(b) == {("default", "waiting"): 1}
+
+
 class Removing:
     """Forgetting some on purpose."""
 
@@ -123,6 +163,10 @@ class Removing:
         job = await finished(b)
         async with b.another(f"{b.namespace}2") as elsewhere:
             assert await elsewhere.records.remove([job]) == 0
+
+
+def _tokens(many: int) -> set[str]:
+    return {f"rate:t/user#{user}" for user in range(many)}
 
 
 async def _known(b: Backend) -> set[str]:

@@ -1,10 +1,14 @@
-"""Which workers live."""
+"""Which workers live, and what they have heard."""
 
 from __future__ import annotations
 
 import asyncio
 
-from umbel.testing.acts import enlist, kill, worker
+import msgspec
+
+from umbel.messages import Interrupted, Rejected, Succeeded, fresh_id
+from umbel.stores import Hearing
+from umbel.testing.acts import enlist, kill, publish, settle, take, take_one, worker
 from umbel.testing.backend import Backend, story
 
 
@@ -16,7 +20,8 @@ class Lives:
         entry = worker("anna")
         await b.registry.enlist(entry)
         (member,) = await b.registry.members()
-        assert (member.entry, member.stopping, member.running) == (entry, False, 0)
+        seated = msgspec.structs.replace(entry, index=0)
+        assert (member.entry, member.stopping, member.running) == (seated, False, 0)
 
     @story()
     async def test_a_member_is_seen_by_other_processes(self, b: Backend) -> None:
@@ -92,3 +97,104 @@ class Lives:
         await enlist(b, "anna")
         async with b.another(f"{b.namespace}2") as elsewhere:
             assert await elsewhere.registry.members() == []
+
+
+class Heard:
+    """Messages to one worker, each heard once."""
+
+    @story()
+    async def test_a_message_is_heard_for_the_first_time_once(self, b: Backend) -> None:
+        job, now = fresh_id(), b.clock.now()
+        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.COPY}
+        async with b.another() as other:
+            assert await other.registry.witness({job: now + 60}, now) == {job: Hearing.COPY}
+
+    @story()
+    async def test_a_job_that_comes_back_is_heard_again_however_late(self, b: Backend) -> None:
+        owner, now = await enlist(b), b.clock.now()
+        job = (await publish(b)).id
+        (held,) = await take(b, owner)
+        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+        await settle(b, held, Interrupted("given back"))
+        (held,) = await take(b, owner)
+        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.AGAIN}
+        assert await b.registry.witness({job: now + 60}, now + 3600) == {job: Hearing.AGAIN}
+
+    @story()
+    async def test_a_job_of_the_same_id_is_a_copy_whose_record_is_gone(self, b: Backend) -> None:
+        owner, now = await enlist(b), b.clock.now()
+        job = (await publish(b)).id
+        (held,) = await take(b, owner)
+        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+        await settle(b, held, Succeeded())
+        await b.records.remove([job])
+        await publish(b, id=job)
+        for _ in range(2):  # also when it was claimed, and given back unchecked
+            (held,) = await take(b, owner)
+            assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.COPY}
+            await settle(b, held, Interrupted("given back"))
+
+    @story()
+    async def test_a_job_that_ran_and_is_replayed_was_heard(self, b: Backend) -> None:
+        owner, now = await enlist(b), b.clock.now()
+        await publish(b, queue="worker-7")
+        held = await take_one(b, owner, queues=("worker-7",))
+        await b.registry.witness({held.id: now + 60}, now)
+        await settle(b, held, Rejected("it cannot run"))
+        assert await b.records.replay([held.id]) == [held.id]
+        found = await b.registry.witness({held.id: now - 60}, now)
+        assert found == {held.id: Hearing.AGAIN}
+
+    @story()
+    async def test_a_job_that_was_refused_and_is_replayed_was_not(self, b: Backend) -> None:
+        owner, now = await enlist(b), b.clock.now()
+        await publish(b, queue="worker-7")
+        held = await take_one(b, owner, queues=("worker-7",))
+        await settle(b, held, Rejected("inbox: it is not signed"))
+        assert await b.records.replay([held.id]) == [held.id]
+        found = await b.registry.witness({held.id: now - 60}, now)
+        assert found == {held.id: Hearing.LATE}
+
+    @story()
+    async def test_what_comes_too_late_is_not_noted(self, b: Backend) -> None:
+        job, now = fresh_id(), b.clock.now()
+        assert await b.registry.witness({job: now - 1}, now) == {job: Hearing.LATE}
+        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+
+    @story()
+    async def test_of_many_at_once_one_hears_it_first(self, b: Backend) -> None:
+        now = b.clock.now()
+        jobs = {fresh_id(): now + 60 for _ in range(5)}
+        backwards = dict(reversed(jobs.items()))
+        async with b.another() as other:
+            answers = await asyncio.gather(
+                *(b.registry.witness(jobs, now) for _ in range(5)),
+                *(other.registry.witness(backwards, now) for _ in range(5)),
+            )
+        for job in jobs:
+            assert sum(found[job] is Hearing.FIRST for found in answers) == 1
+            assert sum(found[job] is Hearing.COPY for found in answers) == 9
+
+    @story()
+    async def test_who_asks_at_once_for_one_job_is_told_of_no_copy(self, b: Backend) -> None:
+        owner, now = await enlist(b), b.clock.now()
+        job = (await publish(b)).id
+        await take(b, owner)
+        async with b.another() as other:
+            answers = await asyncio.gather(
+                *(b.registry.witness({job: now + 60}, now) for _ in range(5)),
+                *(other.registry.witness({job: now + 60}, now) for _ in range(5)),
+            )
+        assert sorted(found[job] for found in answers) == [*["again"] * 9, "first"]
+
+    @story()
+    async def test_what_was_heard_is_another_matter_elsewhere(self, b: Backend) -> None:
+        job, now = fresh_id(), b.clock.now()
+        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+        async with b.another(f"{b.namespace}2") as elsewhere:
+            assert await elsewhere.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+
+    @story()
+    async def test_nothing_was_heard(self, b: Backend) -> None:
+        assert await b.registry.witness({}, b.clock.now()) == {}

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from umbel.brokers import Arrival, Lane, Transport
+from umbel.brokers import Arrival, Lane, Lost, Transport
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import read_message
 
@@ -18,6 +18,29 @@ SOON = 10.0
 """Seconds that something may take that has to happen."""
 
 IO, CPU = Lane("default", "io"), Lane("default", "cpu")
+
+
+class Heard(NamedTuple):
+    """A message as a plain client of the server gets it."""
+
+    attributes: Mapping[str, Any]
+    """CloudEvents attributes from the message's headers, without the transport's prefix; none if
+    the message is a structured event."""
+    content_type: str
+    data: bytes
+    correlation: str | None
+    """The protocol's own word for what the message belongs to; where it has none, the attribute
+    ``correlationid``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asker:
+    """Somebody who listens for answers, with nothing but a client of that server."""
+
+    address: str
+    """What such a client writes as ``replyto``."""
+    hear: Callable[[], Awaitable[Heard]]
+    """The next message that comes there; waits for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +56,16 @@ class Server:
     """Deletes what holds a lane's messages, as an operator might."""
     put: Callable[[Lane, Mapping[str, str], str, bytes], Awaitable[None]]
     """What another program sends to a lane: attributes, content type and data."""
+    asker: Callable[[], AbstractAsyncContextManager[Asker]]
+    """A client that listens for answers at an address of its own, until it is left. It is made
+    with the server's own library, not with the adapter, and its connection is never ``cut``."""
     lost: list[str]
     """The queues that transports found missing."""
+
+
+def by_queue(lost: list[str]) -> Lost:
+    """Notes the queues of the lanes that a transport found missing."""
+    return lambda lane: lost.append(lane.queue)
 
 
 Servers = Callable[[], AbstractAsyncContextManager[Server]]
@@ -106,6 +137,6 @@ def ids(arrivals: list[Arrival]) -> list[str]:
     return [one.attributes["id"] for one in arrivals]
 
 
-def read(arrival: Arrival) -> Envelope:
+def read(message: Arrival | Heard) -> Envelope:
     """The envelope inside."""
-    return read_message(arrival.attributes, arrival.content_type, arrival.data)
+    return read_message(message.attributes, message.content_type, message.data)

@@ -10,7 +10,7 @@ create table $schema.job (
   type text collate "C" not null default 'umbel.command'
     check (type in ('umbel.command', 'umbel.event', 'umbel.document')),
   state text collate "C" not null default 'queued'
-    constraint job_state check (state in ('scheduled', 'queued', 'sent', 'running')),
+    constraint job_state check (state in ('scheduled', 'waiting', 'queued', 'sent', 'running')),
   priority smallint not null default 0,
   content_type text not null default 'application/json',
   body bytea not null,
@@ -34,6 +34,10 @@ create table $schema.job (
   progress_of double precision,
   cancel_reason text,
   awaited boolean not null default false,
+  gates jsonb check (jsonb_typeof(gates) = 'array'),  -- what it has to pass, in order; null: nothing
+  line text collate "C",  -- the gate at which it waits
+  slots jsonb check (jsonb_typeof(slots) = 'array'),  -- what it holds of those it has passed
+  check ((state = 'waiting') = (line is not null)),
   check ((state = 'running') = (owner is not null)),
   check ((state = 'scheduled') <= (not_before is not null))
 ) with (
@@ -57,6 +61,9 @@ create index job_ready on $schema.job (namespace, queue, kind, priority desc, se
 create index job_sent on $schema.job (namespace, queue, kind) where state = 'sent';
 create index job_due on $schema.job (namespace, not_before) where state = 'scheduled';
 create index job_owner on $schema.job (owner) where state = 'running';
+create index job_line on $schema.job (namespace, line, queue, kind, priority desc, seq)
+  where state = 'waiting';
+create index job_unsorted on $schema.job (namespace, queue) where state = 'waiting' and kind = '';
 create unique index job_unique on $schema.job (namespace, unique_key)
   where unique_key is not null;
 
@@ -111,7 +118,8 @@ create table $schema.worker (
   beaten timestamptz not null default statement_timestamp(),
   running integer not null default 0,
   epoch bigint not null default 0,
-  stopping boolean not null default false
+  stopping boolean not null default false,
+  idx integer not null default 0  -- its seat: no two living workers of different names share one
 ) with (
   -- A beat touches no index: with room on the page it costs no index entry either.
   fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500
@@ -120,7 +128,7 @@ create table $schema.worker (
 -- What operators paused, and the number that grows with every change.
 create table $schema.pause (
   namespace text collate "C" not null,
-  scope text collate "C" not null check (scope in ('all', 'queue', 'task')),
+  scope text collate "C" not null check (scope in ('all', 'queue', 'task', 'gate')),
   name text collate "C" not null default '',
   since timestamptz not null default statement_timestamp(),
   reason text not null default '',
@@ -131,6 +139,514 @@ create table $schema.control (
   namespace text collate "C" primary key,
   epoch bigint not null default 0
 );
+
+-- Gates: what their rules are, how many slots of each are held, and where somebody waits.
+create table $schema.rule (
+  namespace text collate "C" not null,
+  name text collate "C" not null,
+  declared jsonb not null,
+  imposed integer,  -- an operator's capacity, above the declared one
+  primary key (namespace, name)
+);
+
+create table $schema.gate (
+  namespace text collate "C" not null,
+  key text collate "C" not null,
+  held integer not null default 0,
+  paces double precision[] not null default '{}',  -- of a rate: when each of its paces is next in step
+  primary key (namespace, key)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+create sequence $schema.turn;
+
+-- Whoever sets it has written something, so its commit waits for the disk; and it locks nobody out.
+create sequence $schema.written;
+
+-- A lane of the line at a gate. Look: when somebody may pass, minus infinity for now; null while that
+-- takes a slot set free.
+create table $schema.line (
+  namespace text collate "C" not null,
+  key text collate "C" not null,
+  queue text collate "C" not null,
+  kind text collate "C" not null,
+  look timestamptz,
+  turn bigint not null default nextval('$schema.turn'),  -- who was last served waits longest
+  primary key (namespace, key, queue, kind)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+create index line_look on $schema.line (namespace, queue, look);
+create index line_turn on $schema.line (namespace, queue, kind, turn) where look = '-infinity';
+
+create table $schema.member (
+  namespace text collate "C" not null,
+  pool text collate "C" not null,
+  name text collate "C" not null,
+  data jsonb not null default '{}',
+  condition text collate "C" not null default 'ready'
+    check (condition in ('ready', 'drained', 'quarantined', 'leaving', 'gone')),
+  coded smallint not null default 0,  -- 1: the code names it, and may drop it; 2: it has done so
+  job uuid,
+  fence bigint not null default 0,
+  turn bigint not null default 0,
+  failures integer not null default 0,
+  check_at timestamptz,
+  primary key (namespace, pool, name)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- What has happened at gates since somebody last looked. Publishing and settling only add to it, so
+-- they lock nothing that others need, however long their transaction is open; whoever lets jobs pass
+-- reckons it up, one at a time. With a queue: somebody came to that lane. Else: at this gate, at all
+-- of this rule, or with an empty key at every gate, more may pass than before.
+create table $schema.knock (
+  namespace text collate "C" not null,
+  seq bigint generated always as identity,
+  key text collate "C" not null,
+  queue text collate "C",
+  kind text collate "C",
+  freed integer not null default 0,
+  job uuid,
+  member text collate "C",
+  primary key (namespace, seq)
+) with (
+  autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+  autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
+  autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
+);
+
+-- A job comes to a lane. Of a batch for one lane, one knock is enough: the others become visible
+-- with it. The setting lasts as long as the transaction, and goes back with it to a savepoint.
+create function $schema.job_waits() returns trigger language plpgsql as $$
+declare
+  lane constant text := ('$schema', new.namespace, new.line, new.queue, new.kind)::text;
+begin
+  if current_setting('umbel.lane', true) is distinct from lane then
+    perform set_config('umbel.lane', lane, true);
+    insert into $schema.knock (namespace, key, queue, kind)
+    values (new.namespace, new.line, new.queue, new.kind);
+  end if;
+  return null;
+end $$;
+
+create trigger job_waits after insert on $schema.job for each row
+  when (new.line is not null) execute function $schema.job_waits();
+
+-- Not for those that pass to their next gate: grant_slots knows of them.
+create trigger job_waits_now after update of line, queue, kind on $schema.job for each row
+  when (new.line is not null and (new.slots is null or old.line = new.line)
+        and (old.line is distinct from new.line or old.queue <> new.queue or old.kind <> new.kind))
+  execute function $schema.job_waits();
+
+-- A job gives its slots back, whoever it was that made it leave or go back.
+create function $schema.job_frees() returns trigger language plpgsql as $$
+begin
+  insert into $schema.knock (namespace, key, freed, job, member)
+  select old.namespace, coalesce(slot ->> 'gate', ''), 1, old.id,
+         coalesce(slot ->> 'member', slot ->> 'route')
+  from jsonb_array_elements(old.slots) slot;
+  perform pg_notify('$channel', 'g:' || old.namespace);
+  return null;
+end $$;
+
+create trigger job_frees after update of slots on $schema.job for each row
+  when (old.slots is not null and new.slots is null) execute function $schema.job_frees();
+
+-- The same for all that leave at once: of those who held no members, one knock a gate.
+create function $schema.job_frees_at_last() returns trigger language plpgsql as $$
+begin
+  if exists (select 1 from gone where slots is not null) then
+    insert into $schema.knock (namespace, key, freed, job, member)
+    select j.namespace, coalesce(slot ->> 'gate', ''), count(*),
+           case when slot ? 'member' then j.id end, coalesce(slot ->> 'member', slot ->> 'route')
+    from gone j, jsonb_array_elements(j.slots) slot where j.slots is not null
+    group by 1, 2, 4, 5;
+    perform pg_notify('$channel', 'g:' || j.namespace)
+    from gone j where j.slots is not null group by j.namespace;
+  end if;
+  return null;
+end $$;
+
+create trigger job_frees_at_last after delete on $schema.job
+  referencing old table as gone for each statement
+  execute function $schema.job_frees_at_last();
+
+-- A rule was changed, a member is there, a pause is over: at some gates more may pass.
+create function $schema.gate_opens() returns trigger language plpgsql as $$
+declare
+  space text;
+  opened text;
+begin
+  if tg_table_name = 'rule' then
+    space := new.namespace; opened := new.name;
+  elsif tg_table_name = 'member' then
+    space := new.namespace; opened := 'pool:' || new.pool;
+  else
+    space := old.namespace; opened := '';
+  end if;
+  insert into $schema.knock (namespace, key) values (space, opened);
+  perform pg_notify('$channel', 'g:' || space);
+  return null;
+end $$;
+
+create trigger rule_comes after insert on $schema.rule for each row
+  execute function $schema.gate_opens();
+create trigger rule_changes after update on $schema.rule for each row
+  when (old.* is distinct from new.*) execute function $schema.gate_opens();
+create trigger member_comes after insert on $schema.member for each row
+  execute function $schema.gate_opens();
+create trigger member_is_back after update of condition on $schema.member for each row
+  when (new.condition = 'ready' and old.condition <> 'ready')
+  execute function $schema.gate_opens();
+create trigger pause_ends after delete on $schema.pause for each row
+  execute function $schema.gate_opens();
+
+-- The one lock of a namespace's gates. It is held by a single statement that waits for nothing else,
+-- in a transaction of its own: a client that stops cannot keep it, and nobody who has it can be part
+-- of a deadlock.
+create function $schema.lock_gates(space text) returns void language sql as $$
+  select pg_advisory_xact_lock(hashtextextended('$channel/gates/' || space, 0))
+$$;
+
+-- Reckons up the knocks, ten thousand a call: what was freed is free, and where somebody may pass is
+-- looked at.
+create function $schema.fold_knocks(space text) returns void language plpgsql
+set enable_seqscan to off set enable_bitmapscan to off set enable_hashjoin to off
+set enable_mergejoin to off set jit to off set plan_cache_mode to force_generic_plan
+as $$
+declare
+  knocks $schema.knock[];
+  some_came boolean;
+  some_freed boolean;
+  some_opened boolean;
+  some_tokens boolean;
+  some_members boolean;
+begin
+  perform $schema.lock_gates(space);
+  -- Nothing is lost with it that would not be done again; who claims what has passed waits for both.
+  perform set_config('synchronous_commit', 'off', true);
+  with first as materialized (
+    select seq from $schema.knock where namespace = space order by seq limit 10000
+  ),
+  gone as (
+    delete from $schema.knock k using first
+    where k.namespace = space and k.seq = first.seq returning k
+  )
+  select array_agg(gone.k), bool_or((gone.k).queue is not null), bool_or((gone.k).freed > 0),
+         bool_or((gone.k).freed = 0 and (gone.k).queue is null),
+         bool_or((gone.k).freed > 0 and position('#' in (gone.k).key) > 0),
+         bool_or((gone.k).member is not null)
+  into knocks, some_came, some_freed, some_opened, some_tokens, some_members from gone;
+  if knocks is null then
+    return;
+  end if;
+  perform set_config('umbel.lane', '', true);
+  if some_members then
+    -- Of this very slot: the job may hold another by now.
+    update $schema.member m
+    set job = null, condition = case condition when 'leaving' then 'gone' else condition end
+    from unnest(knocks) k
+    where k.member is not null and m.namespace = space and m.pool = substr(k.key, 6)
+      and m.name = k.member and m.job = k.job;
+    update $schema.route r set held = greatest(held - f.jobs, 0)
+    from (select member::bigint as id, sum(freed)::integer as jobs from unnest(knocks)
+          where freed > 0 and starts_with(key, 'route:') and member is not null group by 1) f
+    where r.id = f.id;
+  end if;
+  if some_freed then
+    update $schema.gate g set held = greatest(held - f.slots, 0)
+    from (select key, sum(freed)::integer as slots from unnest(knocks) where freed > 0 group by key) f
+    where g.namespace = space and g.key = f.key;
+    update $schema.line l set look = '-infinity'
+    from (select distinct key from unnest(knocks) where freed > 0) f
+    where l.namespace = space and l.key = f.key and l.look is null;
+  end if;
+  if some_tokens then  -- there may be no end of them
+    delete from $schema.gate g using (select distinct key from unnest(knocks) where freed > 0) f
+    where g.namespace = space and g.key = f.key and g.held = 0 and g.paces = '{}'
+      and position('#' in g.key) > 0;
+  end if;
+  if some_opened then  -- reads all lines
+    update $schema.line l set look = '-infinity'
+    from (select distinct key from unnest(knocks) where freed = 0 and queue is null) o
+    where l.namespace = space and l.look is distinct from '-infinity'
+      and (o.key in ('', l.key) or starts_with(l.key, o.key || '#'));
+  end if;
+  if some_came then
+    insert into $schema.line as l (namespace, key, queue, kind, look)
+    select space, key, queue, kind, '-infinity'::timestamptz
+    from unnest(knocks) where queue is not null
+    group by key, queue, kind order by min(seq)  -- who came first has its turn first
+    on conflict (namespace, key, queue, kind) do update set look = '-infinity'
+    where l.look is distinct from '-infinity';
+  end if;
+end $$;
+
+-- Lets some of one lane pass their gate, to the next one or into their queue: at most so many, and
+-- as there is room with those who are in the queue before them: given are the kinds, priorities and
+-- numbers of the first there. Deepest: how many of these come before one who has passed. Who enters
+-- the queue runs at once if there is a claimer. Answers how many passed, and who has entered.
+-- Without those of some tasks: whoever asks could not run them.
+create function $schema.pass_gate(
+  space text, at_gate text, to_queue text, of_kind text, without text[], most integer, room integer,
+  kinds text[], priorities integer[], seqs bigint[], claimer text, its_name text,
+  inout deepest integer, out passed integer, out entered uuid[]
+) language plpgsql as $$
+declare
+  now constant timestamptz := statement_timestamp();
+  seconds constant double precision := date_part('epoch', statement_timestamp());
+  slack constant double precision := 0.01;  -- umbel.resilience.pace, in SQL
+  credit constant double precision := 0.9 * slack;
+  rule jsonb;
+  sort text;
+  capacity integer;
+  burst integer;
+  holding integer;
+  paced double precision[];
+  free integer := 0;
+  next_look timestamptz;
+  slot jsonb := jsonb_build_object('gate', at_gate);
+  offered jsonb[];
+  names text[];
+  paused text[];
+  jobs uuid[];
+  onwards text[];  -- the next gate of each; null for those who have passed their last
+  found_many integer := 0;
+  before_last integer;
+  last_turn bigint;
+begin
+  passed := 0;
+  entered := '{}';
+  if starts_with(at_gate, 'route:') then
+    select s.passed, s.entered into passed, entered
+    from $schema.send_on(space, at_gate, to_queue, of_kind, least(most, room)) s;
+    return;
+  end if;
+  select r.declared, coalesce(r.declared ->> 'kind', 'limit'),
+         coalesce(r.imposed, (r.declared ->> 'capacity')::integer, 0),
+         coalesce((r.declared ->> 'burst')::integer, 1)
+  into rule, sort, capacity, burst
+  from $schema.rule r where r.namespace = space and r.name = split_part(at_gate, '#', 1);
+  select g.held, g.paces into holding, paced
+  from $schema.gate g where g.namespace = space and g.key = at_gate;
+  holding := coalesce(holding, 0);
+  if sort = 'pool' then
+    select array_agg(m.name), array_agg(slot || jsonb_build_object(
+             'member', m.name, 'fence', m.fence + 1, 'data', m.data)), count(*)
+    into names, offered, free
+    from (select f.name, f.fence, f.data from $schema.member f
+          where f.namespace = space and f.pool = substr(at_gate, 6) and f.condition = 'ready'
+            and f.job is null
+          order by f.turn, f.name limit most) m;
+  elsif sort = 'rate' then
+    select least(min(floor(ahead / step) + 1), most)::integer into free
+    from (select step, seconds + (burst - 1) * step
+                 - greatest(paced[n], seconds - credit * period) as ahead
+          from (select n, (rate ->> 1)::float8 as period,
+                       (rate ->> 1)::float8 / (rate ->> 0)::integer * (1 + slack) as step
+                from jsonb_array_elements(rule -> 'rates') with ordinality r (rate, n)) s) a;
+    free := greatest(coalesce(free, 0), 0);
+  elsif sort = 'open' then
+    free := most;
+  elsif sort = 'limit' and capacity = 0 and (rule -> 'rejects')::boolean then
+    free := most;
+    slot := slot || '{"rejected": true}';
+  elsif sort = 'limit' then
+    free := greatest(least(most, capacity - holding), 0);
+  end if;
+
+  if free > 0 then
+    -- One who is locked just now is left alone: nobody is waited for here.
+    paused := array(select p.name from $schema.pause p
+                    where p.namespace = space and p.scope = 'task');
+    select array_agg(f.id) filter (where f.place + greatest(f.before, deepest) <= room),
+           array_agg(f.onwards) filter (where f.place + greatest(f.before, deepest) <= room),
+           count(*), max(f.before) filter (where f.place + greatest(f.before, deepest) <= room)
+    into jobs, onwards, found_many, before_last
+    from (
+      select w.id, w.onwards, row_number() over () as place, (
+               select count(*) from unnest(kinds, priorities, seqs) as q (kind, priority, seq)
+               where q.kind = of_kind
+                 and (q.priority > w.priority or (q.priority = w.priority and q.seq < w.seq))
+             ) as before
+      from (
+        select j.id, j.priority, j.seq,
+               j.gates ->> (coalesce(jsonb_array_length(j.slots), 0) + 1) as onwards
+        from $schema.job j
+        where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+          and j.state = 'waiting' and j.task <> all (paused || without)
+        order by j.priority desc, j.seq limit free for update skip locked) w) f;
+    passed := coalesce(cardinality(jobs), 0);
+    deepest := greatest(deepest, before_last);
+  end if;
+
+  if passed > 0 then
+    update $schema.job j
+    set line = p.onwards,
+        slots = coalesce(j.slots, '[]') || jsonb_build_array(coalesce(offered[p.place], slot)),
+        state = case when p.onwards is not null then 'waiting' when claimer is null then 'queued'
+                     else 'running' end,
+        owner = case when p.onwards is null then claimer end,
+        worker = case when p.onwards is null then its_name end,
+        fence = case when p.onwards is not null or claimer is null then j.fence
+                     else least(j.fence, 9223372036854775806) + 1 end,
+        claimed = case when p.onwards is not null or claimer is null then j.claimed else now end
+    from unnest(jobs, onwards) with ordinality as p (id, onwards, place) where j.id = p.id;
+    entered := array(select p.id from unnest(jobs, onwards) as p (id, onwards)
+                     where p.onwards is null);
+    if cardinality(entered) < passed then
+      insert into $schema.line as l (namespace, key, queue, kind, look)
+      select distinct space, o.line, to_queue, of_kind, '-infinity'::timestamptz
+      from unnest(onwards) o (line) where o.line is not null order by 2
+      on conflict (namespace, key, queue, kind) do update set look = '-infinity';
+    end if;
+    if sort = 'pool' then
+      select max(m.turn) into last_turn
+      from $schema.member m where m.namespace = space and m.pool = substr(at_gate, 6);
+      update $schema.member m set job = p.job, fence = m.fence + 1, turn = last_turn + p.place
+      from unnest(names[1:passed], jobs) with ordinality as p (name, job, place)
+      where m.namespace = space and m.pool = substr(at_gate, 6) and m.name = p.name;
+    elsif sort = 'rate' then
+      paced := array(
+        select greatest(paced[n], seconds - credit * (rate ->> 1)::float8)
+               + passed * (rate ->> 1)::float8 / (rate ->> 0)::integer * (1 + slack)
+        from jsonb_array_elements(rule -> 'rates') with ordinality r (rate, n) order by n);
+    end if;
+    insert into $schema.gate as g (namespace, key, held, paces)
+    values (space, at_gate, passed, coalesce(paced, '{}'))
+    on conflict (namespace, key) do update
+    set held = g.held + excluded.held, paces = excluded.paces;
+  end if;
+
+  if free = most then
+    next_look := '-infinity';
+  elsif sort = 'rate' then
+    select to_timestamp(max(paced[n] - (burst - 1) * (rate ->> 1)::float8
+                            / (rate ->> 0)::integer * (1 + slack))) into next_look
+    from jsonb_array_elements(rule -> 'rates') with ordinality r (rate, n);
+  end if;
+  if passed < free then
+    perform 1 from $schema.job j
+    where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+      and j.state = 'waiting' limit 1;
+    if not found then
+      delete from $schema.line l
+      where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
+      return;
+    end if;
+    if found_many > passed then
+      next_look := '-infinity';  -- behind others in the queue
+    else
+      -- Left to others, or locked by somebody, so a look is worth it soon; or paused, and then
+      -- that has to end.
+      perform 1 from $schema.job j
+      where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+        and j.state = 'waiting' and j.task <> all (paused) limit 1;
+      if found then
+        next_look := case without when '{}' then now + interval '50 ms' else '-infinity' end;
+      else
+        next_look := null;
+      end if;
+    end if;
+  end if;
+  update $schema.line l set look = next_look, turn = nextval('$schema.turn')
+  where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
+end $$;
+
+-- Lets those pass their gates that a claim of these queues would take now: so many of each kind.
+-- For a claimer that is enlisted they run at once, if it is sure that the claim would take them: where
+-- jobs of unknown kind are, that takes a look at all of them. Answers who is in its queue now, or runs.
+-- To be called in no transaction: see lock_gates. Nothing waits for the disk here, so that the lock
+-- is a short one; whoever is given jobs that run makes a commit that does.
+create function $schema.grant_slots(
+  space text, queues text[], io integer, cpu integer, without text[] default '{}',
+  claimer text default null
+) returns setof $schema.job language plpgsql
+set enable_seqscan to off set enable_bitmapscan to off set enable_sort to off
+set enable_hashjoin to off set enable_mergejoin to off set jit to off
+set plan_cache_mode to force_generic_plan
+as $$
+declare
+  to_queue text;
+  kinds constant text[] := array['', 'io', 'cpu'];
+  room integer[];
+  at integer;
+  share integer;
+  lane record;
+  step record;
+  queued_kinds text[];
+  priorities integer[];
+  seqs bigint[];
+  deepest integer[];
+  moving boolean;
+  granted uuid[] := '{}';
+  its_name text;
+  unsorted boolean;
+  -- Who passes a gate may stand at the next one: a long line moves on in several calls.
+  left_to_pass integer := 1000 + 2 * (io + cpu);
+begin
+  if claimer is not null then
+    select w.name into its_name from $schema.worker w where w.incarnation = claimer;
+    if not found then
+      return;
+    end if;
+  end if;
+  perform $schema.fold_knocks(space);
+  foreach to_queue in array queues loop
+    continue when exists (
+      select 1 from $schema.pause p
+      where p.namespace = space and (p.scope = 'all' or (p.scope = 'queue' and p.name = to_queue)));
+    update $schema.line l set look = '-infinity'
+    where l.namespace = space and l.queue = to_queue
+      and l.look > '-infinity' and l.look <= statement_timestamp();
+    room := array[least(io, cpu), io, cpu];
+    deepest := array[0, 0, 0];
+    -- What is in the queue already and comes first leaves no room for what is behind it.
+    select array_agg(k.kind), array_agg(q.priority), array_agg(q.seq)
+    into queued_kinds, priorities, seqs
+    from unnest(kinds, room) k (kind, room), lateral (
+      select j.priority, j.seq from $schema.job j
+      where j.namespace = space and j.queue = to_queue and j.kind = k.kind and j.state = 'queued'
+        and j.task <> all (without || array(select p.name from $schema.pause p
+                                            where p.namespace = space and p.scope = 'task'))
+      order by j.priority desc, j.seq limit greatest(k.room, 0)) q;
+    unsorted := exists (
+      select 1 from $schema.job j
+      where j.namespace = space and j.queue = to_queue and j.kind = '' and j.state = 'queued')
+    or exists (
+      select 1 from $schema.line l
+      where l.namespace = space and l.queue = to_queue and l.kind = '' and l.look = '-infinity');
+    moving := true;
+    while moving and left_to_pass > 0 loop
+      moving := false;
+      for lane in
+        select f.key, k.kind, k.place::integer,
+               count(*) over (partition by k.kind order by f.turn desc)::integer as lanes
+        from unnest(kinds) with ordinality k (kind, place),
+          lateral (
+            select l.key, l.turn from $schema.line l
+            where l.namespace = space and l.queue = to_queue and l.kind = k.kind
+              and l.look = '-infinity'
+              and not exists (select 1 from $schema.pause p
+                              where p.namespace = space and p.scope = 'gate' and p.name = l.key)
+            order by l.turn limit greatest(room[k.place], 0)) f
+        order by f.turn
+      loop
+        at := lane.place;
+        continue when room[at] <= 0;
+        share := least(greatest(room[at] / lane.lanes, 1), left_to_pass);
+        exit when share <= 0;
+        select * into step from $schema.pass_gate(
+          space, lane.key, to_queue, lane.kind, without, share, room[at], queued_kinds, priorities,
+          seqs, case when unsorted then null else claimer end, its_name, deepest[at]);
+        deepest[at] := step.deepest;
+        room[at] := room[at] - cardinality(step.entered);
+        left_to_pass := left_to_pass - step.passed;
+        granted := granted || step.entered;
+        moving := moving or step.passed > 0;
+      end loop;
+    end loop;
+  end loop;
+  return query select j.* from $schema.job j where j.id = any(granted);
+end $$;
 
 -- Publishing from any language: select umbel.publish_event('{"specversion": "1.0", ...}');
 create function $schema.publish_event(event jsonb) returns uuid language plpgsql as $$
@@ -253,4 +769,46 @@ begin
     'priority', priority, 'namespace', namespace,
     'notbefore', case when delay > interval '0' then statement_timestamp() + delay end,
     'data', jsonb_build_object('args', args, 'kwargs', kwargs)));
+end $$;
+
+-- How a job ended, as a CloudEvent for programs in any language: select umbel.document(id); Null while it
+-- is not finished.
+create function $schema.document(job uuid) returns jsonb language plpgsql stable as $$
+declare
+  found_record $schema.record;
+  event jsonb;
+  data jsonb := 'null';
+begin
+  select * into found_record from $schema.record r where r.id = job;
+  if not found then
+    perform 1 from $schema.job j where j.id = job;
+    if not found then
+      raise exception 'id: there is no job %', job using errcode = 'no_data_found';
+    end if;
+    return null;
+  end if;
+  event := jsonb_build_object(
+    'specversion', '1.0', 'type', 'umbel.document', 'id', job,
+    'source', '/umbel/' || found_record.namespace, 'subject', found_record.task,
+    'time', to_char(found_record.finished at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+    'namespace', found_record.namespace, 'datacontenttype', 'application/json',
+    'state', found_record.state)
+    || jsonb_strip_nulls(jsonb_build_object(
+      'reason', nullif(left(found_record.reason, 1000), ''),
+      'correlationid', found_record.headers ->> 'correlationid'));
+  if found_record.state <> 'succeeded' then
+    data := coalesce(found_record.failure, jsonb_build_object('message', found_record.reason));
+  elsif found_record.result is not null then
+    begin
+      if found_record.result_type not like '%json' then
+        raise invalid_text_representation;
+      end if;
+      data := convert_from(found_record.result, 'UTF8')::jsonb;
+    exception when data_exception then  -- other bytes; or JSON with a NUL, which jsonb does not take
+      return event || jsonb_build_object(
+        'datacontenttype', found_record.result_type,
+        'data_base64', translate(encode(found_record.result, 'base64'), E'\n', ''));
+    end;
+  end if;
+  return event || jsonb_build_object('data', data);
 end $$;

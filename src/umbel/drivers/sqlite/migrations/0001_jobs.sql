@@ -9,7 +9,7 @@ create table job (
   task text not null check (length(task) between 1 and 255),
   type text not null default 'umbel.command'
     check (type in ('umbel.command', 'umbel.event', 'umbel.document')),
-  state text not null default 'queued' check (state in ('scheduled', 'queued', 'sent', 'running')),
+  state text not null default 'queued' check (state in ('scheduled', 'waiting', 'queued', 'sent', 'running')),
   priority integer not null default 0,
   content_type text not null default 'application/json',
   body blob not null,
@@ -32,6 +32,11 @@ create table job (
   progress_done real,
   progress_of real,
   cancel_reason text,
+  gates text check (gates is null or json_valid(gates)),  -- what it has to pass, in order; null: nothing
+  line text,  -- the gate at which it waits
+  slots text check (slots is null or json_valid(slots)),  -- what it holds of those it has passed
+  heard integer not null default 0,  -- whether the one worker that it is for has heard it
+  check ((state = 'waiting') = (line is not null)),
   check ((state = 'running') = (owner is not null)),
   check ((state = 'scheduled') <= (not_before is not null))
 ) strict;
@@ -40,6 +45,8 @@ create index job_ready on job (namespace, queue, kind, priority desc, seq) where
 create index job_sent on job (namespace, queue, kind) where state = 'sent';
 create index job_due on job (namespace, not_before) where state = 'scheduled';
 create index job_owner on job (owner) where state = 'running';
+create index job_line on job (namespace, line, queue, kind, priority desc, seq)
+  where state = 'waiting';
 create unique index job_unique on job (namespace, unique_key) where unique_key is not null;
 
 -- Finished jobs: what is remembered of them, with the payload, so that they can be replayed.
@@ -90,13 +97,57 @@ create table worker (
   beaten real not null,
   running integer not null default 0,
   epoch integer not null default 0,
-  stopping integer not null default 0
+  stopping integer not null default 0,
+  idx integer not null default 0  -- its seat: no two living workers of different names share one
 ) strict, without rowid;
+
+create index worker_seat on worker (namespace, idx);
+
+-- Seats of workers. One that a worker left in good order is kept for it for a while.
+create table seat (
+  namespace text not null,
+  idx integer not null check (idx >= 0),
+  name text not null,
+  kept real,
+  retiring integer not null default 0,
+  primary key (namespace, idx)
+) strict, without rowid;
+
+-- Which worker has which key, live ones and the history. Held: jobs that are in its queue by it, or
+-- run. Rested: since when nothing does, as far as somebody has looked.
+create table route (
+  id integer primary key autoincrement,
+  namespace text not null,
+  key text not null,
+  idx integer not null,
+  made real not null,
+  released real,
+  why text not null default '',
+  held integer not null default 0,
+  closing integer not null default 0,
+  target integer,  -- where the next one of this key is to go
+  rested real,
+  among text not null default '[]'
+) strict;
+
+create unique index route_live on route (namespace, key) where released is null;
+create index route_seat on route (namespace, idx) where released is null;
+create index route_history on route (namespace, key, id);
+
+-- Messages to one worker that it has heard, so that none is heard twice.
+create table heard (
+  namespace text not null,
+  job text not null,
+  until real not null,
+  primary key (namespace, job)
+) strict, without rowid;
+
+create index heard_until on heard (until);
 
 -- What operators paused, and the number that grows with every change.
 create table pause (
   namespace text not null,
-  scope text not null check (scope in ('all', 'queue', 'task')),
+  scope text not null check (scope in ('all', 'queue', 'task', 'gate')),
   name text not null default '',
   since real not null,
   reason text not null default '',
@@ -107,6 +158,118 @@ create table control (
   namespace text primary key not null,
   epoch integer not null default 0
 ) strict, without rowid;
+
+-- Gates: what their rules are, how many slots of each are held, and where somebody waits. Triggers
+-- free the slots of every job that leaves or goes back, whoever it was that made it.
+create table rule (
+  namespace text not null,
+  name text not null,
+  declared text not null check (json_valid(declared)),
+  imposed integer,  -- an operator's capacity, above the declared one
+  primary key (namespace, name)
+) strict, without rowid;
+
+create table gate (
+  namespace text not null,
+  key text not null,
+  held integer not null default 0,
+  paces text not null default '[]',  -- of a rate: when each of its paces is next in step
+  primary key (namespace, key)
+) strict, without rowid;
+
+-- A lane of the line at a gate. Look: when somebody may pass; null while that takes a slot set free.
+create table line (
+  namespace text not null,
+  key text not null,
+  queue text not null,
+  kind text not null,
+  look real,
+  turn integer not null default 0,  -- grows with each grant: who was last served waits longest
+  primary key (namespace, key, queue, kind)
+) strict, without rowid;
+
+create index line_look on line (namespace, queue, kind, turn, look) where look is not null;
+create index line_turn on line (namespace, turn);
+
+create table member (
+  namespace text not null,
+  pool text not null,
+  name text not null,
+  data text not null default '{}' check (json_valid(data)),
+  condition text not null default 'ready'
+    check (condition in ('ready', 'drained', 'quarantined', 'leaving', 'gone')),
+  coded integer not null default 0,  -- the code names it, and may drop it
+  job text,
+  fence integer not null default 0,
+  turn integer not null default 0,
+  failures integer not null default 0,
+  check_at real,
+  primary key (namespace, pool, name)
+) strict, without rowid;
+
+create index member_job on member (job) where job is not null;
+
+create trigger job_waits after insert on job when new.state = 'waiting'
+begin
+  insert into line (namespace, key, queue, kind, look, turn)
+  values (new.namespace, new.line, new.queue, new.kind, 0,
+          coalesce((select max(turn) from line where namespace = new.namespace), 0))
+  on conflict do update set look = 0;
+end;
+
+create trigger job_waits_now after update of state, line, queue, kind on job
+  when new.state = 'waiting'
+begin
+  insert into line (namespace, key, queue, kind, look, turn)
+  values (new.namespace, new.line, new.queue, new.kind, 0,
+          coalesce((select max(turn) from line where namespace = new.namespace), 0))
+  on conflict do update set look = 0;
+end;
+
+create trigger job_frees after update of slots on job
+  when old.slots is not null and new.slots is null
+begin
+  update gate set held = held - 1
+  where namespace = old.namespace
+    and key in (select json_extract(value, '$.gate') from json_each(old.slots));
+  delete from gate  -- of a token that nobody uses
+  where namespace = old.namespace and held = 0 and paces = '[]' and instr(key, '#')
+    and key in (select json_extract(value, '$.gate') from json_each(old.slots));
+  update line set look = 0
+  where namespace = old.namespace
+    and key in (select json_extract(value, '$.gate') from json_each(old.slots));
+  update member set job = null, condition = iif(condition = 'leaving', 'gone', condition)
+  where job = old.id;
+  update route set held = held - 1
+  where id in (select json_extract(value, '$.route') from json_each(old.slots));
+end;
+
+-- Whoever deletes a job takes its slots first. A trigger for that would read each row that is deleted, and
+-- make a deletion three times as dear, for the few that have some.
+
+-- What was paused may have kept somebody from passing.
+create trigger pause_ends after delete on pause
+begin
+  update line set look = 0 where namespace = old.namespace;
+end;
+
+create trigger member_comes after insert on member
+begin
+  update line set look = 0 where namespace = new.namespace and key = 'pool:' || new.pool;
+end;
+
+create trigger member_is_back after update of condition, job on member
+  when new.condition = 'ready' and new.job is null
+begin
+  update line set look = 0 where namespace = new.namespace and key = 'pool:' || new.pool;
+end;
+
+-- Whoever comes may be given the routes that nobody could have, or come back to those it had.
+create trigger worker_comes after insert on worker
+begin
+  update line set look = 0
+  where namespace = new.namespace and key >= 'route:' and key < 'route;' and look is not 0;
+end;
 
 -- Publishing from SQL: insert into publish (task, args) values ('tasks.add', '[1, 2]');
 create view publish as
@@ -131,3 +294,26 @@ begin
         (julianday('now') - 2440587.5) * 86400.0 + new.delay, null)
   );
 end;
+
+-- How a job ended, as a CloudEvent: select event from document where id = '...'; Null while it is not
+-- finished, no row for an unknown id. A result that is no JSON stays in the record.
+create view document as
+  select id, null as event from job
+  union all
+  select id, json_patch(
+    json_object(
+      'specversion', '1.0', 'type', 'umbel.document', 'id', id, 'source', '/umbel/' || namespace,
+      'subject', task, 'time', strftime('%Y-%m-%dT%H:%M:%fZ', finished, 'unixepoch'),
+      'namespace', namespace, 'datacontenttype', 'application/json', 'state', state,
+      'data', json(case
+        when state <> 'succeeded' then coalesce(failure, json_object('message', reason))
+        when result_type like '%json' and json_valid(cast(result as text)) then cast(result as text)
+        else 'null' end)),
+    json_object(
+      'reason', case
+        when state = 'succeeded' and result is not null
+          and not (result_type like '%json' and json_valid(cast(result as text)))
+        then 'data: ' || result_type || ', see the record'
+        else nullif(substr(reason, 1, 1000), '') end,
+      'correlationid', json_extract(headers, '$.correlationid'))) as event
+  from record;

@@ -1,0 +1,66 @@
+-- What every script begins with: where a namespace keeps its jobs.
+--
+-- KEYS[1] is the root, umbel:{<namespace>}. No key has that very name, but each begins with it, and
+-- the braces put all of them into one slot of a cluster. ARGV[1] is a list, packed, where a
+-- script does not say otherwise.
+--
+--   <root>:job:<id>             hash    a job, live or finished; what is usual is left out
+--   <root>:steps:<id>           hash    from the number of a step that the job has done to what is kept of it
+--   <root>:sequence             number  of the job that was published last
+--   <root>:live                 zset    ids of live jobs, by their number
+--   <root>:lane:<kind>:<queue>  zset    places of queued jobs, by priority turned round
+--   <root>:aside:<aside>        zset    the same for jobs whose task is paused, out of the way
+--   <root>:asides               set     names of those: <bytes of the queue>:<queue>:<task>
+--   <root>:sent:<kind>:<queue>  zset    the same for queued jobs that another broker carries
+--   <root>:due:<queue>          zset    ids of scheduled jobs, by when they are due
+--   <root>:queues               set     queues that have live jobs, or had some a while ago
+--   <root>:unique               hash    from a unique key to the id of the live job that holds it
+--   <root>:held:<owner>         hash    from the id of a running job to its fence: the leases
+--   <root>:owners               set     incarnations that hold something, or did a while ago
+--   <root>:done, :buried        zset    ids of finished jobs, by when they ended
+--   <root>:inbox                list    events that other programs pushed, not looked at yet
+--   <root>:worker:<owner>       hash    a living worker; <root>:workers is the set of them
+--   <root>:pauses               hash    from <scope>:<name> to when and why; <root>:epoch counts
+--   <root>:holds                hash    the same for what a deployment paused
+--   <root>:deployment           hash    the one under way, or the last there was
+--   <root>:hints                channel where "look now" is said, see listener.py
+--   <root>:waiting:<kind>:<queue>  zset  places of jobs that stand in a line, like a lane
+--   <root>:line:<bytes of the gate>:<gate>:<kind>:<queue>  zset  the same for those at one gate
+--   <root>:lines:<gate>         hash    from <kind>:<queue> of each line there to its turn: who was
+--                                       served last has the highest
+--   <root>:awake:<kind>:<queue> zset    gates whose line is worth a look now, by its turn
+--   <root>:looks:<kind>:<queue> zset    gates whose line is worth a look later, by when; where a line is
+--                                       in neither, it takes a slot set free, or a change of the rule
+--   <root>:away:<aside>         zset    like aside, for jobs that stand in a line
+--   <root>:absent               hash    from a gate to how many of those would stand there
+--   <root>:holders:<gate>       set     ids of jobs that hold a slot
+--   <root>:gates                zset    gates that have a line or a holder, by name
+--   <root>:pace:<gate>          string  when each pace of a rate is next in step; expires
+--   <root>:rules, :imposed      hash    from a rule's name to what the code declares, to an operator's capacity
+--   <root>:waking               hash    from a rule whose lines are being woken to where that goes on
+--   <root>:turn                 number  of the last who had a turn
+--   <root>:members:<pool>       zset    names of all it ever had; <root>:pools is the set of them
+--   <root>:member:<bytes of the pool>:<pool>:<name>  hash  a member; <root>:free:<pool> is the zset
+--                                       of those that can be handed out, by their turn
+--   <root>:seats                zset    indexes that a worker has or had, by their number
+--   <root>:seat:<index>         hash    the name of that worker; until when it is kept, whether it retires
+--   <root>:sitting:<index>      set     incarnations there; one whose worker is gone does not count
+--   <root>:heard:<id>           string  a message to one worker was heard; expires
+--   <root>:route                number  of the route that was made last
+--   <root>:route:<number>       hash    a route, live or released; <root>:routes is the zset of all by number
+--   <root>:routed               hash    from a key to the number of its live route
+--   <root>:seated:<index>       zset    live routes that lead there, by number
+--   <root>:went:<number>        zset    ids of jobs that are in the worker's queue by it, or run, by number
+--   <root>:closing              zset    live routes that are to be released, by number
+--   <root>:resting              zset    live routes by which nobody goes, by since when; -1 until somebody looks
+--   <root>:past                 zset    released routes, by when they were
+--   <root>:moves                hash    from a key to the route that says where the next one is to lead
+--   <root>:stream, :receiver    and :lives belong to the transport, see streams.lua
+--
+-- A place is a job's number in sixteen digits and its id. Redis sorts equal scores by their bytes:
+-- so the order of a lane is priority first, then number, whatever their size.
+--
+-- A script is one step: others see all of it or nothing. Only a server that is full stops a script,
+-- and only before its first write, if that may need memory.
+
+local root = KEYS[1]

@@ -1,0 +1,98 @@
+"""A blocking connection, used without redis-py's layers, which cost more than the system calls."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from typing import Any
+
+import hiredis
+from redis._parsers.base import BaseParser
+from redis.exceptions import ConnectionError as NotConnected
+from redis.exceptions import InvalidResponse, NoScriptError, RedisError
+
+from umbel.drivers.redis.connections import Blocking
+from umbel.drivers.redis.scripts import Arguments, Script
+
+_AT_ONCE = 4096
+_LARGE = 16384
+"""Bytes that may not leave at once."""
+_LATELY = 0.0002
+"""Seconds for which a connection that has just answered is taken for one that still does."""
+_ROUGHLY = 0.9
+"""Of the time that is left, so much is as good as all: setting it anew is a system call."""
+
+
+class Line:
+    """One server's ear and voice for a thread that may wait. redis-py has made the connection."""
+
+    def __init__(self, connection: Blocking) -> None:
+        self._connection = connection
+        self._socket: socket.socket = connection._sock
+        self._reader = hiredis.Reader(
+            protocolError=InvalidResponse, replyError=BaseParser.parse_error
+        )
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self._timeout = 0.0
+        self._answered = 0.0
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether the server has left it alone. A server that goes away closes it, unasked."""
+        return now - self._answered < _LATELY or not self._poll.poll(0)
+
+    def run(self, script: Script, root: str, arguments: Arguments, until: float) -> Any:
+        """What a script answers, by a moment. A server that has not seen it gets the text.
+
+        Raises redis-py's errors, and OSError. After any but an answer it is unusable.
+        """
+        try:
+            return self._ask(("EVALSHA", script.digest, 1, root, *arguments), until)
+        except NoScriptError:
+            return self._ask(("EVAL", script.text, 1, root, *arguments), until)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._connection.disconnect()
+
+    def _ask(self, command: tuple[Any, ...], until: float) -> Any:
+        packed = hiredis.pack_command(command)
+        left = until - time.monotonic()
+        large = len(packed) > _LARGE
+        if large or not _ROUGHLY * left <= self._timeout <= left:
+            self._allow(left, large=large)
+        try:
+            self._socket.sendall(packed)
+            answer = self._reader.gets()
+            while answer is False:  # not all of it is here; no script answers with that
+                heard = self._socket.recv(_AT_ONCE)
+                if not heard:
+                    raise NotConnected("Connection closed by server.")
+                self._reader.feed(heard)
+                answer = self._reader.gets()
+        except BlockingIOError:
+            raise TimeoutError from None
+        self._answered = time.monotonic()
+        if isinstance(answer, RedisError):
+            raise answer
+        return answer
+
+    def _allow(self, left: float, *, large: bool) -> None:
+        """Wait no longer than this, or a little less."""
+        if left <= 0:
+            raise TimeoutError
+        if large or isinstance(self._socket, ssl.SSLSocket):
+            # What leaves in pieces: Python sees to the time that all of them take.
+            self._socket.settimeout(left)
+            self._timeout = 0.0 if large else left
+            return
+        # Kept by the system: Python would ask it before each call whether that may go ahead.
+        self._socket.settimeout(None)
+        microseconds = max(int(left * 1e6), 1)
+        packed = struct.pack("ll", *divmod(microseconds, 1_000_000))
+        for way in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, way, packed)
+        self._timeout = left

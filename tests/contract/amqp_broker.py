@@ -1,0 +1,105 @@
+"""A RabbitMQ of the tests' own that speaks AMQP 1.0, and what others do to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_rabbitmq_node import Node, stop
+
+pytest.importorskip("proton")
+pika = pytest.importorskip("pika")
+
+import amqp_stranger  # noqa: E402
+
+from umbel.brokers import Lane  # noqa: E402
+from umbel.brokers.amqp import queue_name  # noqa: E402
+from umbel.messages import fresh_id  # noqa: E402
+from umbel.testing.transports.server import Asker  # noqa: E402
+
+
+class AmqpNode(Node):
+    """A node with the plugin, whose processes can be sent signals."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._name = f"{folder.name}@localhost"
+        (folder / "plugins").write_text("[rabbitmq_amqp1_0].\n")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """As other programs write it."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        self._process = super().start()
+        return self._process
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all of it."""
+        assert self._process is not None
+        os.killpg(self._process.pid, number)
+
+    def stop(self) -> None:
+        """End it. Twice is fine."""
+        if self._process is not None:
+            stop(self._process)
+
+
+@contextmanager
+def running_node(purpose: str = "amqp") -> Iterator[AmqpNode]:
+    """A node for as long as it is needed."""
+    # Not pytest's own folder: the server's user must be able to enter it.
+    folder = Path("/var/tmp") / f"umbel-test-{purpose}-{os.getpid()}"
+    folder.mkdir(mode=0o755)
+    node = AmqpNode(folder)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def amqp_node() -> Iterator[AmqpNode]:
+    with running_node() as node:
+        yield node
+
+
+@contextmanager
+def channel_to(node: Node) -> Iterator[Any]:
+    """An operator's way in, over the other protocol."""
+    where = pika.ConnectionParameters("127.0.0.1", node.port)
+    with pika.BlockingConnection(where) as connection:
+        yield connection.channel()
+
+
+def delete(node: Node, namespace: str, lane: Lane) -> None:
+    """Delete a lane's queue, as an operator might."""
+    with channel_to(node) as channel:
+        channel.queue_delete(queue_name(namespace, lane))
+
+
+def address_of(namespace: str, lane: Lane) -> str:
+    """What another program writes to send there, knowing nothing but the queue's name."""
+    return f"/amq/queue/{queue_name(namespace, lane)}"
+
+
+def asker(node: AmqpNode) -> AbstractAsyncContextManager[Asker]:
+    """Another program that waits for answers at a queue of its own."""
+    name = f"answers-{fresh_id()}"
+
+    def leave() -> None:
+        with channel_to(node) as channel:
+            channel.queue_delete(name)
+
+    return amqp_stranger.asker(node.url, f"/queue/{name}", leave)

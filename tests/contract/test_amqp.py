@@ -1,0 +1,77 @@
+"""The transport's suite over AMQP 1.0, each test in a namespace of its own, through a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import amqp_stranger
+import pytest
+from amqp_broker import AmqpNode, address_of, amqp_node, asker, delete
+
+from chaos.proxy import Proxy
+from umbel.brokers import Lane, Transport
+from umbel.brokers.amqp import AmqpTransport
+from umbel.drivers.amqp import Home
+from umbel.messages import fresh_id
+from umbel.testing.transports import Server, Servers, TransportSuite, by_queue
+
+__all__ = ["amqp_node"]
+
+pytestmark = pytest.mark.xdist_group("amqp-node")
+
+
+@asynccontextmanager
+async def amqp(node: AmqpNode) -> AsyncIterator[Server]:
+    """A corner of the broker for one test."""
+    namespace, lost, proxy = f"t{fresh_id()[-12:]}", list[str](), Proxy(node.port, 1)
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Transport]:
+        home = Home(f"amqp1://guest:guest@127.0.0.1:{proxy.port}")
+        transport = AmqpTransport(home, namespace=namespace, lost=by_queue(lost))
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+    async def cut() -> None:
+        await asyncio.to_thread(proxy.cut)
+
+    async def drop(lane: Lane) -> None:
+        await asyncio.to_thread(delete, node, namespace, lane)
+
+    async def send(lane: Lane, attributes: Mapping[str, str], kind: str, data: bytes) -> None:
+        address = address_of(namespace, lane)
+        await asyncio.to_thread(amqp_stranger.put, node.url, address, attributes, kind, data)
+
+    try:
+        yield Server(
+            namespace=namespace,
+            open=opened,
+            cut=cut,
+            drop=drop,
+            put=send,
+            asker=lambda: asker(node),
+            lost=lost,
+        )
+    finally:
+        await asyncio.to_thread(proxy.close)
+
+
+class TestAmqp(TransportSuite):
+    """Over the real server."""
+
+    @pytest.fixture
+    def server(self, amqp_node: AmqpNode) -> Servers:
+        return lambda: amqp(amqp_node)
+
+
+class TestAmqpOnUvloop(TestAmqp):
+    """The same on the other event loop."""
+
+    @pytest.fixture(autouse=True)
+    def _on_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        uvloop = pytest.importorskip("uvloop")
+        monkeypatch.setattr(asyncio, "run", uvloop.run)

@@ -1,0 +1,219 @@
+"""The transport's suite over AMQP 1.0 as the specification has it, with nothing of RabbitMQ's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+pytest.importorskip("proton")
+
+import amqp_stranger
+from amqp_plain_broker import PlainBroker, plain_broker
+
+from chaos.proxy import Proxy
+from umbel.brokers import Lane, Transport
+from umbel.brokers.amqp import AmqpTransport, queue_name
+from umbel.brokers.amqp.lines import agrees
+from umbel.drivers.amqp import Home, connect
+from umbel.errors import MessageTooLarge, Unavailable
+from umbel.messages import JSON, Body, fresh_id
+from umbel.testing.transports import Server, Servers, TransportSuite, by_queue
+from umbel.testing.transports.faults import receive_surely, send_surely
+from umbel.testing.transports.server import (
+    IO,
+    Asker,
+    envelope,
+    receive_all,
+    send,
+    tale,
+)
+
+
+def asker(broker: PlainBroker) -> AbstractAsyncContextManager[Asker]:
+    """Another program that waits for answers at a queue of its own."""
+    name = f"answers-{fresh_id()}"
+    return amqp_stranger.asker(broker.url, name, lambda: broker.delete(name))
+
+
+@asynccontextmanager
+async def served(broker: PlainBroker) -> AsyncIterator[Server]:
+    namespace, lost, proxy = f"t{fresh_id()[-12:]}", list[str](), Proxy(broker.port, 1)
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Transport]:
+        home = Home(f"amqp1://127.0.0.1:{proxy.port}")
+        transport = AmqpTransport(home, namespace=namespace, lost=by_queue(lost))
+        try:
+            yield transport
+        finally:
+            await transport.close()
+
+    async def cut() -> None:
+        await asyncio.to_thread(proxy.cut)
+
+    async def drop(lane: Lane) -> None:
+        await asyncio.to_thread(broker.delete, queue_name(namespace, lane))
+
+    async def other(lane: Lane, attributes: Mapping[str, str], kind: str, data: bytes) -> None:
+        name = queue_name(namespace, lane)
+        await asyncio.to_thread(amqp_stranger.put, broker.url, name, attributes, kind, data)
+
+    try:
+        yield Server(
+            namespace=namespace,
+            open=opened,
+            cut=cut,
+            drop=drop,
+            put=other,
+            asker=lambda: asker(broker),
+            lost=lost,
+        )
+    finally:
+        await asyncio.to_thread(proxy.close)
+
+
+class TestPlainAmqp(TransportSuite):
+    """Over a broker that makes queues by itself, so that nobody can tell that one was missing."""
+
+    @pytest.fixture
+    def server(self) -> Servers:
+        @asynccontextmanager
+        async def one() -> AsyncIterator[Server]:
+            with plain_broker() as broker:
+                async with served(broker) as server:
+                    yield server
+
+        return one
+
+    @tale
+    async def test_a_deleted_lane_is_made_anew_and_told(self, s: Server) -> None:
+        async with s.open() as one, s.open() as sender:
+            await send(sender, s, 1)
+            await receive_all(one, 1)
+            await send(sender, s, 2)
+            assert s.lost == []
+            await s.drop(IO)
+            sent = await send_surely(sender, s, 2)
+            await receive_surely(one, sent)
+            assert "default" in s.lost
+
+    @tale
+    async def test_whoever_makes_a_lane_tells_it_once(self, s: Server) -> None:
+        async with s.open() as one, s.open() as other:
+            await send(one, s, 1, queue="new")
+            await other.receive({Lane("new", "io"): 1}, 0.0)
+            assert s.lost == []
+
+
+class TestPlainAmqpOnUvloop(TestPlainAmqp):
+    """The same on the other event loop."""
+
+    @pytest.fixture(autouse=True)
+    def _on_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        uvloop = pytest.importorskip("uvloop")
+        monkeypatch.setattr(asyncio, "run", uvloop.run)
+
+
+def told(story: Callable[[PlainBroker, Server], Awaitable[None]], **how: object) -> None:
+    async def all_of_it() -> None:
+        with plain_broker(**how) as broker:  # type: ignore[arg-type]
+            async with asyncio.timeout(45), served(broker) as server:
+                await story(broker, server)
+
+    asyncio.run(all_of_it())
+
+
+def test_a_queue_that_is_missing_is_named_and_used_when_somebody_has_made_it() -> None:
+    async def story(broker: PlainBroker, s: Server) -> None:
+        async with s.open() as one:
+            missing = rf"no queue {s.namespace}\.default\.io .*make it there"
+            with pytest.raises(Unavailable, match=missing):
+                await one.send([envelope(s)])
+            with pytest.raises(Unavailable, match=missing):
+                await one.receive({IO: 1}, 30)
+            await one.purge("default")
+            assert s.lost == ["default"]
+            broker.make(queue_name(s.namespace, IO))
+            sent = await send(one, s, 3)
+            assert [each.attributes["id"] for each in await receive_all(one, 3)] == sent
+            await s.drop(IO)
+            with pytest.raises(Unavailable, match=missing):
+                await one.receive({IO: 1}, 30)
+            assert s.lost == ["default", "default"]
+
+    told(story, makes_queues=False)
+
+
+def test_the_brokers_own_limit_counts() -> None:
+    async def story(broker: PlainBroker, s: Server) -> None:
+        async with s.open() as one:
+            await send(one, s, 1)
+            assert one.limit == 134_464
+            with pytest.raises(MessageTooLarge, match="the broker takes 134,464"):
+                await one.send([envelope(s, body=Body(JSON, b"1" * 150_000))])
+            with pytest.raises(MessageTooLarge, match="the broker takes"):
+                await one.send([envelope(s, headers={"long": "x" * 250_000})])
+            assert len(await receive_all(one, 1)) == 1
+
+    told(story, largest=200_000)
+
+
+def test_a_receiver_that_waited_in_vain_leaves_no_credit() -> None:
+    async def story(broker: PlainBroker, s: Server) -> None:
+        async with s.open() as one:
+            assert await one.receive({IO: 5}, 0.1) == []
+            assert broker.credit(queue_name(s.namespace, IO)) == 0
+
+    told(story)
+
+
+def test_what_came_for_somebody_who_was_cancelled_goes_to_another() -> None:
+    async def story(broker: PlainBroker, s: Server) -> None:
+        async with s.open() as one, s.open() as other:
+            waiting = asyncio.create_task(one.receive({IO: 5}, 30))
+            while not broker.credit(queue_name(s.namespace, IO)):
+                await asyncio.sleep(0.01)
+            (sent,) = await send(other, s, 1)
+            while not intake_of(one).waiting:
+                await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            (found,) = await receive_all(other, 1)
+            assert found.attributes["id"] == sent
+
+    told(story)
+
+
+def test_what_comes_while_nobody_receives_goes_back() -> None:
+    async def story(broker: PlainBroker, s: Server) -> None:
+        async with s.open() as one, s.open() as other:
+            await one.receive({IO: 1}, 0.0)
+            intake_of(one).link.more(1)  # as if what was taken back had been on its way
+            while not broker.credit(queue_name(s.namespace, IO)):
+                await asyncio.sleep(0.01)
+            (sent,) = await send(other, s, 1)
+            (found,) = await receive_all(other, 1)
+            assert found.attributes["id"] == sent
+
+    told(story)
+
+
+def test_a_link_that_was_lost_with_its_connection_was_not_refused() -> None:
+    async def story(broker: PlainBroker, s: Server) -> None:
+        connection = await connect(Home(f"amqp1://127.0.0.1:{broker.port}"))
+        link = connection.sender("anywhere")
+        connection.drop()
+        with pytest.raises(Unavailable, match="connection was lost"):
+            await agrees(connection, link)
+
+    told(story)
+
+
+def intake_of(transport: Transport) -> Any:
+    assert isinstance(transport, AmqpTransport)
+    return transport._receiver._serving[IO]

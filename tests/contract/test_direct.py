@@ -1,0 +1,180 @@
+"""Publishing in a caller's own thread, over what carries and what keeps the books: no loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from test_nats_server import Machine
+from test_nats_server import machine as machine  # a fixture, as are those below
+from test_split import nats as nats
+from test_split import postgres as postgres
+from test_split import rabbitmq as rabbitmq
+from test_split import redis_books as redis_books
+from test_split import redis_prefix as redis_prefix
+from test_split import split
+from test_split import sqlite as sqlite
+from test_split import vhost as vhost
+
+from umbel.brokers import Demand, DirectBroker, Published, SplitBroker
+from umbel.messages import JSON, Body, Envelope, fresh_id
+from umbel.testing import Backend, Backends
+from umbel.testing.acts import enlist, envelope
+from umbel.testing.brokers import BrokerSuite
+
+BOTH = pytest.mark.parametrize("carrier", ["nats", "rabbitmq"])
+
+
+class Directly(SplitBroker):
+    """Publishes as a program without an event loop does."""
+
+    async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
+        if within is not None or not self.capabilities.direct:
+            return await super().publish(envelopes, within)
+        return await asyncio.to_thread(self.publish_now, envelopes, 10.0)
+
+
+class TestNatsAndSqliteDirectly(BrokerSuite):
+    @pytest.fixture
+    def backend(self, nats: Any, sqlite: Any) -> Backends:
+        return lambda: split(sqlite(), nats, Directly)
+
+
+class TestRabbitmqAndPostgresDirectly(BrokerSuite):
+    @pytest.fixture
+    def backend(self, rabbitmq: Any, postgres: Any) -> Backends:
+        return lambda: split(postgres(), rabbitmq, Directly)
+
+
+class TestNatsAndRedisDirectly(BrokerSuite):
+    @pytest.fixture
+    def backend(self, nats: Any, redis_books: Any) -> Backends:
+        return lambda: split(redis_books(), nats, Directly)
+
+
+def publish_now(b: Backend, *envelopes: Envelope, timeout: float = 10.0) -> Any:
+    """Publish in another thread, which has no event loop."""
+    broker = cast(DirectBroker, b.broker)
+    assert broker.capabilities.direct
+    return asyncio.to_thread(broker.publish_now, envelopes, timeout)
+
+
+async def fetched(b: Backend, owner: str, many: int) -> set[str]:
+    found: set[str] = set()
+    async with asyncio.timeout(30):
+        while len(found) < many:
+            found |= {one.id for one in await b.broker.fetch(["default"], Demand(50, 50), owner, 5)}
+    return found
+
+
+@BOTH
+def test_it_is_sent_when_it_returns_and_in_the_books(
+    carrier: str, sqlite: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with split(sqlite(), request.getfixturevalue(carrier)) as b:
+            one = envelope(b)
+            assert [found.id for found in await publish_now(b, one)] == [one.id]
+            broker = cast(SplitBroker, b.broker)
+            assert await broker._ledger.unsent(["default"], 10, 0.0) == []
+            assert (await b.records.find(one.id)).id == one.id
+            assert await fetched(b, await enlist(b), 1) == {one.id}
+
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_many_threads_publish_at_once(
+    carrier: str, sqlite: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with split(sqlite(), request.getfixturevalue(carrier)) as b:
+            lots = [[envelope(b) for _ in range(20)] for _ in range(8)]
+            await asyncio.gather(*(publish_now(b, *lot) for lot in lots))
+            wanted = {one.id for lot in lots for one in lot}
+            assert await fetched(b, await enlist(b), len(wanted)) == wanted
+
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_what_was_in_a_queue_that_somebody_deleted_is_sent_again(
+    carrier: str, sqlite: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with split(sqlite(), request.getfixturevalue(carrier)) as b:
+            first, second = envelope(b), envelope(b)
+            await publish_now(b, first)
+            await delete_lanes(carrier, b, request)
+            await publish_now(b, second)
+            assert await fetched(b, await enlist(b), 2) == {first.id, second.id}
+
+    asyncio.run(scenario())
+
+
+async def delete_lanes(carrier: str, b: Backend, request: pytest.FixtureRequest) -> None:
+    """As an operator does it, with the server's own tools."""
+    from test_split import HOST, PORTS
+
+    from umbel.messages import KINDS
+
+    if carrier == "nats":
+        import nats as library
+
+        client = await library.connect(f"nats://{HOST}:{PORTS['nats']}")
+        for found in await client.jetstream().streams_info():
+            if found.config.name.startswith(f"{b.namespace}+"):
+                await client.jetstream().delete_stream(found.config.name)
+        await client.close()
+        return
+    import pika
+
+    from umbel.brokers import Lane
+    from umbel.brokers.rabbitmq.names import queue_name
+
+    where = pika.ConnectionParameters(HOST, virtual_host=request.getfixturevalue("vhost"))
+    with pika.BlockingConnection(where) as connection:
+        for kind in KINDS:
+            connection.channel().queue_delete(queue_name(b.namespace, Lane("default", kind)))
+
+
+def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it(
+    machine: Machine, sqlite: Any
+) -> None:
+    from umbel.brokers.nats import NatsTransport
+    from umbel.drivers.nats import Home
+
+    async def scenario() -> None:
+        await asyncio.to_thread(machine.start)
+        home = Home(f"nats://{machine.place}")
+
+        def carry(namespace: str) -> Any:
+            return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
+
+        async with split(sqlite(), carry) as b:
+            jobs = [envelope(b) for _ in range(3)]
+            await publish_now(b, jobs[0])
+            await asyncio.to_thread(machine.kill)
+            await publish_now(b, jobs[1])
+            waiting = await cast(SplitBroker, b.broker)._ledger.unsent(["default"], 10, 0.0)
+            assert [one.id for one in waiting] == [jobs[1].id]
+            await asyncio.to_thread(machine.start)
+            await publish_now(b, jobs[2])
+            assert await fetched(b, await enlist(b), 3) == {one.id for one in jobs}
+
+    asyncio.run(scenario())
+
+
+def test_the_servers_own_limit_is_learned_without_a_loop(machine: Machine) -> None:
+    from umbel.brokers.nats import NatsTransport
+    from umbel.drivers.nats import Home
+
+    machine.start("-c", machine.written("nats.conf", "max_payload: 200000"))
+    one = NatsTransport(Home(f"nats://{machine.place}"), namespace="tests", lost=lambda _: None)
+    assert one.limit == 1_000_000
+    sent = Envelope(id=fresh_id(), subject="t", body=Body(JSON, b"{}"), kind="io")
+    one.send_now([sent], 10.0, lambda lane, left: None)
+    assert 100_000 <= one.limit < 200_000
+    asyncio.run(one.close())

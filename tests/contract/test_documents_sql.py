@@ -1,0 +1,173 @@
+"""How a job ended, asked in SQL: the function of PostgreSQL and the view of SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from test_split import needs
+
+from umbel.messages import (
+    MESSAGEPACK,
+    Body,
+    Cancelled,
+    Expired,
+    Failed,
+    Outcome,
+    Rejected,
+    Retry,
+    Succeeded,
+    fresh_id,
+    wire,
+)
+from umbel.messages.documents import addressed, answer_from, asked_by
+from umbel.testing import Backend
+from umbel.testing.acts import FAILURE, RESULT, finished, publish
+
+Ask = Callable[[str], str | None]
+"""The document of a job as text; None while there is none."""
+Told = Callable[[Backend, Ask], Awaitable[None]]
+
+
+class Unknown(Exception):
+    """There is no such job."""
+
+
+def tell_sqlite(told: Told, folder: Path) -> None:
+    from test_sqlite import FakeClock, Home, opened
+
+    path = str(folder / "umbel.db")
+
+    def ask(job: str) -> str | None:
+        with closing(sqlite3.connect(path)) as connection:
+            query = "select event from document where id = ?"
+            rows: list[tuple[str | None]] = connection.execute(query, (job,)).fetchall()
+        if not rows:
+            raise Unknown(f"there is no job {job}")
+        return rows[0][0]
+
+    async def main() -> None:
+        async with opened(lambda: Home(path), FakeClock()) as backend:
+            await told(backend, ask)
+
+    asyncio.run(main())
+
+
+def tell_postgres(told: Told) -> None:
+    needs("postgres")
+    import psycopg
+    from test_postgres import URL, Home, migrate, opened
+
+    schema = f"umbel_documents_{fresh_id()[-6:]}"
+
+    def ask(job: str) -> str | None:
+        with psycopg.connect(URL) as connection:
+            query = f"select {schema}.document(%s)::text"
+            try:
+                row: Any = connection.execute(query, (job,)).fetchone()
+            except psycopg.errors.NoDataFound as error:
+                raise Unknown(str(error)) from None
+            found: str | None = row[0]
+            return found
+
+    async def main() -> None:
+        await migrate(Home(f"{URL}?schema={schema}"))
+        async with opened(f"{URL}?schema={schema}", "umbel") as backend:
+            await told(backend, ask)
+
+    try:
+        asyncio.run(main())
+    finally:
+        with psycopg.connect(URL, autocommit=True) as connection:
+            connection.execute(f"drop schema if exists {schema} cascade")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def tell(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Told], None]:
+    if request.param == "sqlite":
+        return lambda told: tell_sqlite(told, tmp_path)
+    return tell_postgres
+
+
+ENDS: list[Outcome] = [
+    Succeeded(RESULT),
+    Succeeded(Body("application/json", '{"ä":[1.5,null,"\\"\\n"],"n":12345678901}'.encode())),
+    Succeeded(None),
+    Failed(FAILURE),
+    Rejected('data: "x" does not fit'),
+    Cancelled("not wanted"),
+    Cancelled(),
+    Expired(),
+]
+
+
+@pytest.mark.parametrize("outcome", ENDS, ids=repr)
+def test_the_document_is_the_one_that_askers_are_sent(
+    tell: Callable[[Told], None], outcome: Outcome
+) -> None:
+    async def told(b: Backend, ask: Ask) -> None:
+        job = await finished(b, outcome, headers={"replyto": "x", "correlationid": "question 7"})
+        record = await b.records.find(job)
+        asked = asked_by(job, record.headers)
+        assert asked is not None
+        wanted = addressed(answer_from(record), asked)
+        text = ask(job)
+        assert text is not None
+        jsonschema.validate(json.loads(text), wire.schema())
+        found = wire.read(text.encode())
+        assert (found.id, found.type, found.subject) == (job, wanted.type, wanted.subject)
+        assert (found.namespace, found.headers) == (wanted.namespace, wanted.headers)
+        assert found.created == pytest.approx(wanted.created, abs=0.001)
+        assert json.loads(found.body.data) == json.loads(wanted.body.data)
+
+    tell(told)
+
+
+def test_a_job_that_is_not_finished_has_none_and_an_unknown_id_is_told_apart(
+    tell: Callable[[Told], None],
+) -> None:
+    async def told(b: Backend, ask: Ask) -> None:
+        queued = await publish(b)
+        assert ask(queued.id) is None
+        await b.broker.purge("default")
+        again = await finished(b, Retry(FAILURE, 3600.0))
+        assert ask(again) is None
+        nobody = fresh_id()
+        with pytest.raises(Unknown, match=f"there is no job {nobody}"):
+            ask(nobody)
+
+    tell(told)
+
+
+def test_a_result_that_is_no_json_is_told(tell: Callable[[Told], None]) -> None:
+    async def told(b: Backend, ask: Ask) -> None:
+        data = bytes(range(256))
+        text = ask(await finished(b, Succeeded(Body(MESSAGEPACK, data))))
+        assert text is not None
+        event = json.loads(text)
+        assert event["state"] == "succeeded"
+        if "data_base64" in event:
+            assert base64.b64decode(event["data_base64"]) == data
+            assert wire.read(text.encode()).body == Body(MESSAGEPACK, data)
+        else:  # SQLite has no base64
+            assert event["data"] is None
+            assert event["reason"] == "data: application/msgpack, see the record"
+
+    tell(told)
+
+
+def test_a_result_with_a_nul_is_told(tell: Callable[[Told], None]) -> None:
+    async def told(b: Backend, ask: Ask) -> None:
+        text = ask(await finished(b, Succeeded(Body("application/json", b'"a\\u0000b"'))))
+        assert text is not None
+        assert json.loads(wire.read(text.encode()).body.data) == "a\0b"
+
+    tell(told)

@@ -1,0 +1,148 @@
+"""Every suite over a link: what a port promises holds when its other side is another process's."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
+
+from test_sqlite import opened
+
+from umbel.brokers import Broker, Demand
+from umbel.drivers.amqp import Home
+from umbel.drivers.sqlite import Home as File
+from umbel.links import Link, LinkServer, Served, Stub, Take
+from umbel.messages import Delivery, Lease, Settlement
+from umbel.router import Dispatcher
+from umbel.stores import Control, Deployments, Gates, Records, Registry, Steps
+from umbel.telemetry import Telemetry
+from umbel.testing import Backend, Backends, FakeClock
+from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
+from umbel.testing.brokers.machine import MachineSuite
+from umbel.testing.stores import StoreSuite
+
+
+class Everything:
+    """Nodes for all of a backend's ports."""
+
+    def __init__(self, kept: Backend) -> None:
+        self._ports: dict[str, Served] = {
+            "broker": Served(Broker, kept.broker),
+            "records": Served(Records, kept.records),
+            "registry": Served(Registry, kept.registry),
+            "control": Served(Control, kept.control),
+            "gates": Served(Gates, kept.gates),
+            "steps": Served(Steps, kept.steps),
+            "deployments": Served(Deployments, kept.deployments),
+        }
+
+    def find(self, address: str) -> Served | Take | None:
+        return self._ports.get(address)
+
+    async def gone(self) -> None:
+        pass
+
+
+class Dispatched:
+    """A broker whose fetches and settlements go through a dispatcher, as in a router process."""
+
+    def __init__(self, broker: Any, clock: FakeClock) -> None:
+        self._broker = broker
+        self._dispatcher = Dispatcher(broker, clock)
+        self._line = self._dispatcher.line(())
+        self._owner = ""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    async def fetch(
+        self, queues: Sequence[str], demand: Demand, owner: str, wait: float
+    ) -> list[Delivery]:
+        self._line, self._owner = self._dispatcher.line(queues), owner
+        return await self._line.fetch(owner, demand, wait)
+
+    def nudge(self) -> None:
+        self._line.nudge(self._owner)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
+        return await self._dispatcher.settle(settlements)
+
+    async def close(self) -> None:
+        await self._dispatcher.close()
+
+
+@asynccontextmanager
+async def linked(books: Any, folder: Path, *, dispatched: bool) -> AsyncIterator[Backend]:
+    """A backend on the other side of a link; whatever else a test opens has links of its own."""
+    async with books as kept:
+        if dispatched:
+            kept = replace(kept, broker=Dispatched(kept.broker, kept.clock))
+        home = Home(f"umbel+unix://{folder}/{len(list(folder.iterdir()))}.sock")
+        server = LinkServer(home, lambda: Everything(kept), Telemetry())
+        await server.start()
+        link = Link(home)
+
+        def another(namespace: str | None = None) -> Any:
+            return linked(kept.another(namespace), folder, dispatched=dispatched)
+
+        def no_transaction(*_: object) -> None:
+            raise AssertionError("a link has no transactions")
+
+        try:
+            can = replace_capabilities(kept)
+            yield replace(
+                kept,
+                broker=Stub(
+                    Broker, "broker", link, capabilities=can, publish_within=no_transaction
+                ),
+                records=Stub(Records, "records", link),
+                registry=Stub(Registry, "registry", link),
+                control=Stub(Control, "control", link),
+                gates=Stub(Gates, "gates", link),
+                steps=Stub(Steps, "steps", link),
+                deployments=Stub(Deployments, "deployments", link),
+                another=another,
+                transaction=None,
+                sync_transaction=None,
+                step_transactions=None,
+            )
+        finally:
+            await link.close()
+            await server.close()
+
+
+def replace_capabilities(kept: Backend) -> Any:
+    from msgspec.structs import replace as changed
+
+    return changed(kept.broker.capabilities, transactional=False, direct=False)
+
+
+class OverALink(BrokerSuite, GateTopics, RouteSuite, StoreSuite, MachineSuite):
+    dispatched = False
+
+    @pytest.fixture
+    def backend(self, tmp_path_factory: pytest.TempPathFactory) -> Backends:
+        def open_one() -> object:
+            folder = tmp_path_factory.mktemp("link")
+            sockets = folder / "s"
+            sockets.mkdir()
+            books = opened(lambda: File(str(folder / "umbel.db"), synchronous="off"), FakeClock())
+            return linked(books, sockets, dispatched=self.dispatched)
+
+        return open_one  # type: ignore[return-value]
+
+
+class TestLink(OverALink):
+    """A link to adapters on a SQLite file."""
+
+
+class TestRouter(OverALink):
+    """The same through a dispatcher, which many workers share."""
+
+    dispatched = True

@@ -1,0 +1,470 @@
+"""What holds of gates on PostgreSQL beyond the suite: many writers at once, plans, wake-ups."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+psycopg = pytest.importorskip("psycopg")
+
+from test_postgres_sql import (  # noqa: E402
+    NEVER,
+    OWNER,
+    QUICK,
+    SERVER,
+    broker_at,
+    envelope,
+    nodes,
+    plain,
+    quickly,
+    waiting_fetch,
+)
+from test_postgres_sql import home as home  # noqa: E402  # fixtures
+from test_postgres_sql import slow as slow  # noqa: E402
+
+from umbel.brokers.port import Demand  # noqa: E402
+from umbel.brokers.postgres import PostgresBroker, PostgresLedger, outlook  # noqa: E402
+from umbel.clock import SystemClock  # noqa: E402
+from umbel.drivers.postgres import Home  # noqa: E402
+from umbel.errors import LeaseLost  # noqa: E402
+from umbel.messages import (  # noqa: E402
+    Attempt,
+    Delivery,
+    Interrupted,
+    Outcome,
+    Parked,
+    Rule,
+    Settlement,
+    Succeeded,
+)
+from umbel.stores.postgres import PostgresGates  # noqa: E402
+
+THREE, PAIR = "limit:three", "pool:pair"
+ROOM = Demand(5, 5)
+
+
+@asynccontextmanager
+async def gated(home: Home, capacity: int = 1) -> AsyncIterator[tuple[PostgresBroker, Any]]:
+    """A broker and its gates: one limit, and one pool of two."""
+    async with broker_at(home) as broker:
+        gates = PostgresGates(broker._database, namespace="umbel", clock=SystemClock())
+        await gates.declare(
+            [Rule(name=THREE, capacity=capacity), Rule(name=PAIR, kind="pool")], lifted=[]
+        )
+        await gates.enrol("pair", {"one": {}, "two": {}})
+        yield broker, gates
+
+
+async def settle(
+    broker: PostgresBroker, found: Sequence[Delivery], outcome: Outcome | None = None
+) -> None:
+    story = Attempt(1, "w", 0.0, 0.0, "succeeded")
+    ends = [
+        Settlement(lease=one.lease, outcome=outcome or Succeeded(), attempt=story) for one in found
+    ]
+    assert await broker.settle(ends) == []
+
+
+def test_at_full_speed_no_gate_admits_too_many_and_no_slot_leaks(home: Home) -> None:
+    most = {THREE: 3, PAIR: 2}
+    running: Counter[str] = Counter()
+    in_hand: set[str] = set()
+    seen: Counter[str] = Counter()
+    published = 0
+
+    async def work(stop: float) -> None:
+        async with broker_at(home) as broker:
+            rounds = 0
+            while time.monotonic() < stop or seen.total() < published:
+                found = await broker.fetch(["q", "r"], Demand(2, 2), OWNER, 0.2)
+                held = [slot for one in found for slot in one.slots]
+                running.update(slot.gate for slot in held)
+                assert all(running[gate] <= many for gate, many in most.items()), running
+                members = {slot.member for slot in held if slot.member}
+                assert not members & in_hand
+                in_hand.update(members)
+                await asyncio.sleep(0)
+                in_hand.difference_update(members)
+                running.subtract(slot.gate for slot in held)
+                rounds += 1
+                again = found[:1] if rounds % 7 == 0 else []
+                done = found[len(again) :]
+                seen.update(one.id for one in done)
+                await settle(broker, again, Interrupted("stopping"))
+                await settle(broker, done)
+
+    async def send(stop: float) -> None:
+        nonlocal published
+        async with broker_at(home) as broker:
+            lines = ((THREE,), (PAIR,), (THREE, PAIR), ())
+            while time.monotonic() < stop:
+                batch = [
+                    envelope(gates=lines[n % 4], queue="qr"[n % 2], kind=("io", "cpu")[n % 3 % 2])
+                    for n in range(12)
+                ]
+                published += len(batch)
+                await broker.publish(batch)
+                while published - seen.total() > 40:
+                    await asyncio.sleep(0.002)
+
+    async def scenario() -> None:
+        async with gated(home, capacity=3) as (_, gates), asyncio.timeout(40):
+            stop = time.monotonic() + 2.0
+            await asyncio.gather(send(stop), *(work(stop) for _ in range(5)))
+            assert [gate for gate in await gates.gates() if gate.held or gate.waiting] == []
+            assert [member.job for member in await gates.members()] == [None, None]
+
+    asyncio.run(scenario())
+    assert published == len(seen) > 50
+    assert max(seen.values()) == 1
+    with plain() as connection:
+        for table in ("job", "knock"):
+            row = connection.execute(f"select count(*) from {home.schema}.{table}").fetchone()
+            assert row == (0,), table
+
+
+def test_publishing_in_an_open_transaction_keeps_nobody_from_passing(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home) as (broker, _), asyncio.timeout(QUICK):
+            await broker.publish([envelope(gates=(THREE,)) for _ in range(3)])
+            with psycopg.connect(SERVER) as connection:
+                late = envelope(gates=(THREE,))
+                broker.publish_within([late], connection)
+                for _ in range(3):
+                    (found,) = await broker.fetch(["q"], ROOM, OWNER, 0)
+                    await settle(broker, [found])
+                assert await broker.fetch(["q"], ROOM, OWNER, 0) == []
+                connection.commit()
+            assert [one.id for one in await broker.fetch(["q"], ROOM, OWNER, 0)] == [late.id]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_published_after_a_savepoint_was_given_up_is_found(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home) as (broker, _):
+            await broker.fetch(["q"], ROOM, OWNER, 0)
+            with psycopg.connect(SERVER) as connection:
+                connection.execute("savepoint mine")
+                broker.publish_within([envelope(gates=(THREE,))], connection)
+                connection.execute("rollback to savepoint mine")
+                kept = envelope(gates=(THREE,))
+                broker.publish_within([kept], connection)
+            assert [one.id for one in await broker.fetch(["q"], ROOM, OWNER, 0)] == [kept.id]
+
+    asyncio.run(scenario())
+
+
+def test_a_slot_that_is_free_only_when_a_transaction_ends_wakes_a_fetch(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home) as (broker, _):
+            await broker.publish([envelope(gates=(THREE,)) for _ in range(2)])
+            (first,) = await broker.fetch(["q"], ROOM, OWNER, 0)
+            fetch = await waiting_fetch(broker)
+            with psycopg.connect(SERVER) as connection:
+                connection.execute(f"delete from {home.schema}.job where id = %s", (first.id,))
+                assert await broker.fetch(["q"], ROOM, OWNER, 0) == []  # looks, and sees nothing
+                connection.commit()
+            assert len(await quickly(fetch)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_somebody_in_the_line_whose_row_is_locked_keeps_nobody_and_is_not_forgotten(
+    home: Home,
+) -> None:
+    async def scenario() -> None:
+        async with gated(home, capacity=2) as (broker, _):
+            locked, other = envelope(gates=(THREE,)), envelope(gates=(THREE,))
+            await broker.publish([locked, other])
+            with psycopg.connect(SERVER) as connection:
+                table = f"{home.schema}.job"
+                connection.execute(f"select 1 from {table} where id = %s for update", (locked.id,))
+                found = await broker.fetch(["q"], ROOM, OWNER, 0)
+                assert [one.id for one in found] == [other.id]
+                fetch = await waiting_fetch(broker)
+                connection.commit()
+            assert [one.id for one in await quickly(fetch)] == [locked.id]
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_of_queues_without_a_line_does_not_look_for_every_slot_set_free(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with gated(home) as (broker, _), broker_at(home) as other:
+            jobs = [envelope(gates=(THREE,), queue="r") for _ in range(2)]
+            await other.publish(jobs)
+            fetch = await waiting_fetch(broker)
+            await asyncio.sleep(0.05)
+            looks: list[str] = []
+            claim = broker._claim
+
+            def noted(query: str, values: dict[str, Any]) -> Any:
+                looks.append(query)
+                return claim(query, values)
+
+            monkeypatch.setattr(broker, "_claim", noted)
+            for _ in jobs:
+                await settle(other, await other.fetch(["r"], ROOM, OWNER, 0))
+            await asyncio.sleep(0.1)
+            assert looks == []
+            await other.publish([envelope(gates=(THREE,))])
+            assert len(await quickly(fetch)) == 1
+
+    asyncio.run(scenario())
+
+
+def test_what_a_worker_cannot_run_now_it_finds_when_it_can(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home) as (broker, _):
+            (await waiting_fetch(broker)).cancel()
+            jobs = [envelope(gates=(THREE,)), envelope(gates=(THREE,), subject="u"), envelope()]
+            await broker.publish(jobs)
+            spared = Demand(5, 5, ("t",))
+            found = await broker.fetch(["q"], spared, OWNER, 0.1)
+            assert [one.id for one in found] == [jobs[1].id]
+            await settle(broker, found, Parked(()))
+            (again,) = await broker.fetch(["q"], spared, OWNER, 30)
+            assert (again.id, again.slots) == (jobs[1].id, ())
+            assert await broker.waiting(["q"], ["io", "cpu"])
+            seen = [one.id for one in await broker.fetch(["q"], ROOM, OWNER, 30)]
+            assert seen == [jobs[0].id, jobs[2].id]
+
+    asyncio.run(scenario())
+
+
+def test_what_another_broker_carries_has_passed_its_gates(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home) as (broker, gates):
+            books = PostgresLedger(
+                broker._database, namespace="umbel", clock=SystemClock(), safety_poll=NEVER
+            )
+            first, second = envelope(gates=(THREE,)), envelope(gates=(THREE,))
+            await books.note([first, second])
+            assert [one.id for one in await books.unsent(["q"], 10, 0)] == [first.id]
+            await books.sent([first.id])
+            taken = await books.take({first.id: "q", second.id: "q"}, OWNER)
+            assert [(one.id, len(one.slots)) for one in taken.deliveries] == [(first.id, 1)]
+            fetch = asyncio.create_task(books.unsent(["q"], 10, 30))
+            await asyncio.sleep(0.2)
+            await settle(books, taken.deliveries)
+            async with asyncio.timeout(QUICK):
+                assert [one.id for one in await fetch] == [second.id]
+            await books.purge("q")
+            assert [gate.held for gate in await gates.gates(THREE)] == [0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("slow")
+def test_while_looks_from_the_start_are_rare_everybody_still_passes(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home) as (broker, _):
+            jobs = [envelope(gates=(THREE,) * (n % 2), kind="io") for n in range(8)]
+            seen: list[str] = []
+            for batch in (jobs[:4], jobs[4:]):
+                await broker.publish(batch)
+                while not {*seen} >= {job.id for job in batch}:
+                    found = await broker.fetch(["q"], ROOM, OWNER, QUICK)
+                    assert found
+                    seen += [one.id for one in found]
+                    await settle(broker, found)
+            assert sorted(seen) == sorted(job.id for job in jobs)
+
+    asyncio.run(scenario())
+
+
+def test_who_comes_to_a_line_is_noticed_between_rare_looks_from_the_start(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = outlook.Tail.looked
+    monkeypatch.setattr(outlook.Tail, "looked", lambda tail, _, *rest: looked(tail, 3600.0, *rest))
+
+    async def scenario() -> None:
+        async with gated(home) as (broker, _):
+            await broker.publish([envelope(kind="io")])
+            assert len(await broker.fetch(["q"], ROOM, OWNER, QUICK)) == 1
+            jobs = [envelope(gates=(THREE,), kind="io") for _ in range(2)]
+            await broker.publish(jobs)
+            for job in jobs:
+                (found,) = await broker.fetch(["q"], ROOM, OWNER, QUICK)
+                assert found.id == job.id
+                await settle(broker, [found])
+
+    asyncio.run(scenario())
+
+
+def test_what_passed_for_a_fetch_that_never_ended_goes_back(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home) as (broker, gates):
+            jobs = [envelope(gates=(PAIR, THREE), kind="io") for _ in range(2)]
+            await broker.publish(jobs)
+            room = {"io": 5, "cpu": 5, "owner": OWNER}
+            (row,) = await broker._grant(["q"], room)  # and then its process is stopped
+            assert (row[1], row[-1]) == (jobs[0].id, True)
+            assert await broker.fetch(["q"], ROOM, OWNER, 0) == []
+            assert await broker.extend(OWNER, [], -60.0) == []
+            assert [one.id for one in await broker.fetch(["q"], ROOM, OWNER, 0)] == [jobs[0].id]
+            with plain() as connection:
+                connection.execute(f"delete from {home.schema}.worker")
+            assert await broker.recover() == [jobs[0].id]
+            assert [gate.held for gate in await gates.gates()] == [0, 1]  # the second has a member
+
+    asyncio.run(scenario())
+
+
+def test_nobody_passes_for_a_worker_that_is_not_enlisted(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home, capacity=9) as (broker, gates):
+            await broker.publish([envelope(gates=(THREE,), kind="io") for _ in range(3)])
+            assert len(await broker.fetch(["q"], Demand(1, 0), OWNER, 0)) == 1
+            with pytest.raises(LeaseLost):
+                await broker.fetch(["q"], Demand(1, 0), "nobody", 0)
+            (gate,) = await gates.gates(THREE)
+            assert (gate.held, gate.waiting) == (1, 2)
+
+    asyncio.run(scenario())
+
+
+def test_what_has_passed_is_on_the_disk_when_a_fetch_returns(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The passing itself waits for no disk, so that it keeps nobody."""
+    with plain() as connection:
+        if connection.execute("show synchronous_commit").fetchone() == ("off",):
+            pytest.skip("this server does not wait for the disk")
+
+    async def scenario() -> None:
+        async with gated(home, capacity=100) as (broker, _):
+            grant, written = broker._grant, list[Any]()
+
+            async def noted(*given: Any) -> Any:
+                found = await grant(*given)
+                written.append(lsn("pg_current_wal_insert_lsn"))
+                return found
+
+            monkeypatch.setattr(broker, "_grant", noted)
+            for _ in range(5):
+                await broker.publish([envelope(gates=(THREE,), kind="io") for _ in range(5)])
+                assert len(await broker.fetch(["q"], Demand(5, 5), OWNER, QUICK)) == 5
+                assert lsn("pg_current_wal_flush_lsn") >= written[-1]
+
+    def lsn(which: str) -> int:
+        row = connection.execute(f"select {which}() - '0/0'::pg_lsn").fetchone()
+        return int(row[0])
+
+    with plain() as connection:
+        asyncio.run(scenario())
+
+
+def test_a_statement_that_removes_many_jobs_frees_all_their_slots(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home, capacity=9) as (broker, gates):
+            lines = ((THREE, PAIR), (PAIR,), (THREE,), (THREE,), ())
+            await broker.publish([envelope(gates=line) for line in lines])
+            assert len(await broker.fetch(["q"], ROOM, OWNER, 0)) == 5
+            assert [gate.held for gate in await gates.gates()] == [3, 2]
+            with plain() as connection:
+                connection.execute(f"delete from {home.schema}.job")
+                knocks = connection.execute(
+                    f"select key, freed, member from {home.schema}.knock order by key, member"
+                ).fetchall()
+            assert knocks == [(THREE, 3, None), (PAIR, 1, "one"), (PAIR, 1, "two")]
+            assert [gate.held for gate in await gates.gates()] == [0, 0]
+            assert [member.job for member in await gates.members()] == [None, None]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("gates", [(), (THREE,)])
+def test_one_of_unknown_kind_is_not_overtaken_at_a_gate(home: Home, gates: tuple[str, ...]) -> None:
+    async def scenario() -> None:
+        async with gated(home, capacity=9) as (broker, _):
+            known = [envelope(gates=(THREE,), kind="io") for _ in range(3)]
+            first = envelope(priority=1, gates=gates)
+            await broker.publish([*known, first])
+            found = await broker.fetch(["q"], Demand(1, 1), OWNER, 0)
+            assert [one.id for one in found] == [first.id]
+            found = await broker.fetch(["q"], Demand(2, 2), OWNER, 0)
+            assert [one.id for one in found] == [known[0].id, known[1].id]
+
+    asyncio.run(scenario())
+
+
+def test_who_has_passed_and_is_in_its_queue_is_not_overtaken_at_the_gate(home: Home) -> None:
+    async def scenario() -> None:
+        async with gated(home, capacity=9) as (broker, _):
+            jobs = [envelope(gates=(THREE,), kind="io") for _ in range(3)]
+            await broker.publish(jobs)
+            await broker._grant(["q"], {"io": 1, "cpu": 0})  # as for another broker that carries it
+            found = await broker.fetch(["q"], Demand(1, 0), OWNER, 0)
+            assert [one.id for one in found] == [jobs[0].id]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("claimer", [None, OWNER])
+def test_a_look_at_a_line_reads_the_front_of_it(home: Home, claimer: str | None) -> None:
+    """As the server plans it within the function, with long lines and a long queue."""
+    columns = "id, namespace, queue, kind, task, state, priority, body, gates, line"
+    with plain() as connection:
+        connection.execute(
+            f"insert into {home.schema}.worker (incarnation, namespace, entry, name)"
+            " values (%s, 'umbel', '{}', 'w')",
+            (OWNER,),
+        )
+        connection.execute(
+            f"insert into {home.schema}.rule (namespace, name, declared)"
+            """ values ('umbel', 'limit:l', '{"name": "limit:l", "capacity": 9}')"""
+        )
+        for state, gates, line in (
+            ("waiting", "'[\"limit:l\"]'", "'limit:l'"),
+            *[("queued", "null", "null")],
+        ):
+            connection.execute(
+                f"insert into {home.schema}.job ({columns})"
+                f" select gen_random_uuid(), 'umbel', 'q', 'io', 't', '{state}', n % 5, 'x',"
+                f" {gates}, {line} from generate_series(1, 20000) n"
+            )
+        connection.execute(f"analyze {home.schema}.job")
+        plans: list[dict[str, Any]] = []
+        connection.add_notice_handler(lambda notice: _note(plans, notice.message_primary))
+        connection.execute("load 'auto_explain'")
+        for setting in (
+            "auto_explain.log_min_duration = 0",
+            "auto_explain.log_nested_statements = on",
+            "auto_explain.log_analyze = on",
+            "auto_explain.log_format = json",
+            "client_min_messages = log",
+        ):
+            connection.execute(f"set {setting}")
+        row = connection.execute(
+            "select count(*), count(owner)"
+            f" from {home.schema}.grant_slots('umbel', '{{q}}', 20, 20, '{{}}', %s)",
+            (claimer,),
+        ).fetchone()
+        assert row == (9, 9 if claimer else 0)
+    scans = [
+        node
+        for plan in plans
+        for node in nodes(plan["Plan"])
+        if "Scan" in node["Node Type"] and "Relation Name" in node
+    ]
+    assert "job_line" in {node.get("Index Name") for node in scans}
+    assert not [node for node in scans if "Seq" in node["Node Type"]]
+    on_jobs = [node for node in scans if node["Relation Name"] == "job"]
+    assert max(node["Actual Rows"] * node["Actual Loops"] for node in on_jobs) < 100
+
+
+def _note(plans: list[dict[str, Any]], message: str | None) -> None:
+    if message and "plan:" in message:
+        plans.append(json.loads(message.partition("plan:")[2]))

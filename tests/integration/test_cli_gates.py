@@ -1,0 +1,369 @@
+"""``umbel limits`` and ``umbel pools`` as people and scripts use them, in real processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.test_cli import Shell, wait_until
+from umbel.cli.entry import run
+
+TASKS = """
+import asyncio, os
+from umbel import Limit, Rate, Umbel, current
+
+app = Umbel()
+app.queue("bulk", limit=10)
+executors = app.pool("executors", members={"a": {"port": 1}, "b": {"port": 2}})
+empty = app.pool("empty")
+
+async def end():
+    while not os.path.exists("end"):
+        await asyncio.sleep(0.01)
+
+@app.task(limit=[Limit(1, token="tenant"), 4])
+async def mail(tenant: str) -> None:
+    await end()
+
+@app.task(limit=2)
+async def report() -> None:
+    await end()
+
+@app.task(rate=["200/m", Rate("10/45s", burst=5)])
+async def ask() -> None: ...
+
+@app.task(pool=executors)
+async def evaluate() -> dict:
+    await end()
+    return {"member": current.lease.member} | current.lease.data
+
+@app.task(pool=empty)
+async def starve() -> str:
+    return current.lease.member
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    shell = Shell(tmp_path)
+    (tmp_path / "tasks.py").write_text(TASKS)
+    return shell
+
+
+@pytest.fixture
+def known(shell: Shell) -> Iterator[Shell]:
+    """A shell beside a worker, which has told the store of its gates."""
+    with shell.worker():
+        yield shell
+
+
+def limits(shell: Shell, *names: str) -> dict[str, Any]:
+    return {view["gate"]: view for view in shell.ask("limits", "list", *names)}
+
+
+def members(shell: Shell, pool: str = "executors") -> dict[str, Any]:
+    (view,) = shell.ask("pools", "list", pool)
+    return {member["name"]: member for member in view["members"]}
+
+
+def refused(shell: Shell, code: int, *words: str) -> str:
+    """What is said of a command that changes nothing."""
+    done = shell.run(*words, "--json")
+    assert (done.returncode, done.stdout) == (code, ""), done.stdout + done.stderr
+    told = json.loads(done.stderr)["error"]
+    assert told["exit_code"] == code
+    return str(told["message"])
+
+
+# --- limits ----------------------------------------------------------------------------------
+
+
+def test_limits_show_what_they_allow_who_holds_them_and_who_waits(known: Shell) -> None:
+    for tenant in ("acme", "acme", "acme", "globex"):
+        known.say("send", "mail", tenant)
+    wait_until(lambda: limits(known).get("limit:tasks.mail/tenant#acme", {}).get("held") == 1)
+    wait_until(lambda: limits(known)["limit:tasks.mail"]["held"] == 2)
+    found = limits(known)
+    acme = found["limit:tasks.mail/tenant#acme"]
+    assert (acme["capacity"], acme["held"], acme["waiting"]) == (1, 1, 2)
+    assert found["limit:tasks.mail/tenant"]["each_token"] is True
+    assert found["rate:tasks.ask"]["rates"] == [[200, 60.0]]
+    assert not any(gate.startswith("pool:") for gate in found)
+    told = [line.split() for line in known.say("limits").splitlines()]
+    for line in (
+        "limit:@bulk 10 at once 0 0",
+        "limit:tasks.mail/tenant 1 at once, each token 0 0",
+        "limit:tasks.mail/tenant#acme 1 at once 1 2",
+        "rate:tasks.ask 200/m 0 0",
+        "rate:tasks.ask/burst-5 10/45s 0 0",
+    ):
+        assert line.split() in told
+    assert [*limits(known, "report")] == ["limit:tasks.report"]
+    assert [*limits(known, "ask")] == ["rate:tasks.ask", "rate:tasks.ask/burst-5"]
+    assert [*limits(known, "@bulk")] == ["limit:@bulk"]
+    assert "no limit or rate of nobody" in known.say("limits", "list", "nobody")
+
+
+def test_without_any_limit_the_answer_says_where_they_come_from(shell: Shell) -> None:
+    assert "a worker whose tasks have one" in shell.say("limits")
+    assert shell.ask("limits") == []
+
+
+def test_a_limit_is_set_above_the_code_and_reset(known: Shell) -> None:
+    jobs = [known.say("send", "report") for _ in range(4)]
+    wait_until(lambda: limits(known)["limit:tasks.report"]["held"] == 2)
+    told = known.ask("limits", "set", "report", "3")
+    assert told == {"limit": "limit:tasks.report", "capacity": 3, "imposed": True}
+    wait_until(lambda: limits(known)["limit:tasks.report"]["held"] == 3)
+    assert "limit:tasks.report: 0 at once, imposed" in known.say("limits", "set", "report", "0")
+    assert "0 at once, imposed" in known.say("limits", "list", "tasks.report")
+    assert limits(known)["limit:tasks.report"]["held"] == 3, "what runs goes on"
+    assert "2 at once, as the code says" in known.say("limits", "reset", "limit:tasks.report")
+    assert known.ask("limits", "reset", "report")["imposed"] is False, "twice is fine"
+    (known.folder / "end").touch()
+    wait_until(lambda: {known.ask("jobs", "show", job)["state"] for job in jobs} == {"succeeded"})
+
+
+def test_an_operators_limit_outlives_the_workers(shell: Shell) -> None:
+    with shell.worker():
+        shell.say("limits", "set", "tasks.report", "7")
+    with shell.worker():
+        found = limits(shell)["limit:tasks.report"]
+        assert (found["capacity"], found["imposed"]) == (7, True)
+
+
+def test_a_limit_with_tokens_is_set_for_each_of_them(known: Shell) -> None:
+    told = known.say("limits", "set", "mail/tenant", "2")
+    assert told == "limit:tasks.mail/tenant: 2 at once for each token, imposed"
+    for _ in range(3):
+        known.say("send", "mail", "acme")
+    wait_until(lambda: limits(known)["limit:tasks.mail/tenant#acme"]["held"] == 2)
+
+
+def test_a_name_that_is_two_limits_asks_back(known: Shell) -> None:
+    told = refused(known, 2, "limits", "set", "mail", "3")
+    assert "limit:tasks.mail and limit:tasks.mail/tenant" in told
+    assert "write the whole of one" in told
+    assert known.ask("limits", "set", "limit:tasks.mail", "3")["capacity"] == 3
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "many", "1000000001", "9" * 5000, "1_0", "", "٣"])
+def test_a_number_that_is_none_is_refused_with_what_to_write(
+    number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["limits", "set", "report", number, "--json"]) == 2
+    told = json.loads(capsys.readouterr().err)["error"]["message"]
+    assert told.startswith("N: ")
+    assert "from 0 to 1,000,000,000" in told
+
+
+def test_what_is_no_limit_is_not_set(known: Shell) -> None:
+    assert "there is limit:@bulk" in refused(known, 1, "limits", "set", "nobody", "3")
+    assert "only limits can be set" in refused(known, 2, "limits", "set", "ask", "3")
+    told = refused(known, 2, "limits", "set", "limit:tasks.mail/tenant#acme", "3")
+    assert "Set limit:tasks.mail/tenant, or stop this one: umbel pause --gate" in told
+    assert "no limit 'executors' is known" in refused(known, 1, "limits", "reset", "executors")
+
+
+def test_a_limit_no_worker_has_told_of_is_said_to_be_so(shell: Shell) -> None:
+    told = refused(shell, 1, "limits", "set", "report", "3")
+    assert "limit:tasks.report is not in the store yet" in told
+    assert "start one, then set it" in told
+
+
+# --- waiting ---------------------------------------------------------------------------------
+
+
+def test_jobs_that_wait_are_counted_and_listed_as_such(known: Shell) -> None:
+    job = known.say("send", "starve")
+    wait_until(lambda: known.ask("jobs", "show", job)["state"] == "waiting")
+    (queue,) = [view for view in known.ask("queues") if view["name"] == "default"]
+    assert (queue["queued"], queue["waiting"]) == (0, 1)
+    assert known.say("queues").split()[:3] == ["queue", "queued", "waiting"]
+    assert [one["id"] for one in known.ask("jobs", "list", "--state", "waiting")] == [job]
+    assert job in known.say("jobs", "list", "--state", "waiting")
+    assert "waiting" in known.say("jobs", "show", job)
+    assert known.say("jobs", "cancel", job) == f"{job}  cancelled"
+
+
+def test_a_job_shows_what_it_waits_for_and_who_is_before_it(known: Shell) -> None:
+    gate = "limit:tasks.mail/tenant#acme"
+    jobs = [known.say("send", "mail", "acme") for _ in range(3)]
+    wait_until(lambda: known.ask("jobs", "show", jobs[0])["state"] == "running")
+    found = [known.ask("jobs", "show", job) for job in jobs[1:]]
+    assert [(one["gate"], one["ahead"]) for one in found] == [(gate, 0), (gate, 1)]
+    assert [one["waiting_since"] for one in found] == [one["created"] for one in found]
+    assert f"waits at    {gate}   nobody before it, for " in known.say("jobs", "show", jobs[1])
+    assert f"waits at    {gate}   1 before it, for " in known.say("jobs", "show", jobs[2])
+    listed = known.say("jobs", "list", "--state", "waiting").splitlines()
+    assert [line.endswith(f"at {gate}") for line in listed[1:]] == [True, True]
+    first = known.ask("jobs", "show", jobs[0])
+    assert (first["gate"], first["ahead"], first["waiting_since"]) == (None, None, None)
+    assert first["slots"] == [{"gate": gate}, {"gate": "limit:tasks.mail"}]
+
+
+def test_a_job_shows_the_member_it_holds_until_it_ends(known: Shell) -> None:
+    job = known.say("send", "evaluate")
+    wait_until(lambda: known.ask("jobs", "show", job)["state"] == "running")
+    told = known.ask("jobs", "show", job)
+    assert told["slots"] == [
+        {"gate": "pool:executors", "member": "a", "fence": 1, "data": {"port": 1}}
+    ]
+    assert "holds       a of pool:executors (fence 1)" in known.say("jobs", "show", job)
+    assert "waits at" not in known.say("jobs", "show", job)
+    (known.folder / "end").touch()
+    wait_until(lambda: known.ask("jobs", "show", job)["state"] == "succeeded")
+    assert known.ask("jobs", "show", job)["slots"] == []
+    assert "holds" not in known.say("jobs", "show", job)
+
+
+def test_a_queue_where_jobs_wait_and_no_worker_is_there_is_not_healthy(shell: Shell) -> None:
+    shell.say("send", "starve", "--queue", "lonely")
+    assert shell.ask("jobs", "list")[0]["state"] == "waiting"
+    with shell.worker():
+        done = shell.run("health")
+        assert (done.returncode, "no worker serves lonely" in done.stdout) == (1, True)
+
+
+# --- pools -----------------------------------------------------------------------------------
+
+
+def test_pools_show_who_holds_what_and_who_waits(known: Shell) -> None:
+    jobs = [known.say("send", "evaluate") for _ in range(3)]
+    wait_until(lambda: {m["job"] for m in members(known).values()} == {*jobs[:2]})
+    (view,) = known.ask("pools", "list", "executors")
+    assert (view["name"], view["waiting"], view["paused"]) == ("executors", 1, False)
+    assert view["members"][0]["data"] == {"port": 1}
+    told = known.say("pools")
+    assert f"executors        1  a           1  held by {jobs[0]}" in told
+    assert "empty            0                 no member" in told
+    assert known.say("pools", "list").splitlines() == told.splitlines()
+
+
+def test_without_any_pool_the_answer_says_where_they_come_from(shell: Shell) -> None:
+    assert "a worker whose code has app.pool" in shell.say("pools")
+    assert shell.ask("pools") == []
+
+
+def test_a_member_is_added_with_data_and_stays(shell: Shell) -> None:
+    with shell.worker():
+        job = shell.say("send", "starve")
+        told = shell.ask("pools", "add", "empty", "x", "--data", '{"port": 3}')
+        assert told == {"pool": "empty", "state": "added", "members": ["x"]}
+        wait_until(lambda: shell.ask("jobs", "show", job)["result"] == "x")
+        assert shell.say("pools", "add", "empty", "x", "y") == "x, y added to pool empty"
+    with shell.worker():
+        assert {name: m["data"] for name, m in members(shell, "empty").items()} == {
+            "x": {"port": 3},
+            "y": {},
+        }
+
+
+def test_members_are_drained_made_ready_and_removed(shell: Shell) -> None:
+    with shell.worker():
+        first = shell.say("send", "evaluate")
+        wait_until(lambda: members(shell)["a"]["job"] == first)
+        told = shell.say("pools", "drain", "executors", "a", "b")
+        assert f"a of pool executors drained; job {first} keeps it to the end" in told
+        assert "b of pool executors drained" in told
+        assert f"drained, held by {first}" in shell.say("pools")
+        second = shell.say("send", "evaluate")
+        assert shell.ask("jobs", "show", second)["state"] == "waiting"
+        told = shell.ask("pools", "ready", "executors", "b")
+        assert told == {"pool": "executors", "state": "ready", "members": ["b"]}
+        wait_until(lambda: members(shell)["b"]["job"] == second)
+        assert "keeps it to the end" in shell.say("pools", "remove", "executors", "a")
+        assert "umbel pools add executors a" in refused(
+            shell, 1, "pools", "ready", "executors", "a"
+        )
+        (shell.folder / "end").touch()
+        wait_until(lambda: [*members(shell)] == ["b"])
+    with shell.worker():
+        assert [*members(shell)] == ["b"], "the code names it, but an operator removed it"
+        shell.say("pools", "add", "executors", "a")
+        assert [*members(shell)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("verb", ["remove", "drain", "ready"])
+def test_members_nobody_knows_are_named_with_those_there_are(known: Shell, verb: str) -> None:
+    before = members(known)
+    told = refused(known, 1, "pools", verb, "executors", "a", "x", "y")
+    assert told == "pool executors has no member x, y; it has a, b"
+    assert members(known) == before, "nothing is done by halves"
+    told = refused(known, 1, "pools", verb, "nothing", "a")
+    assert "no pool 'nothing' is known; there is empty, executors" in told
+    assert "it has none" in refused(known, 1, "pools", verb, "empty", "a")
+    assert refused(known, 2, "pools", verb, "executors")
+
+
+def test_a_member_that_cannot_be_is_not_added(known: Shell) -> None:
+    assert "no pool 'nothing'" in refused(known, 1, "pools", "add", "nothing", "x")
+    assert "no pool 'nothing'" in refused(known, 1, "pools", "list", "nothing")
+    for data in ("[1]", "x", "", '{"a": "\\u0000"}', '{"a":' * 5000):
+        assert "--data: give a JSON object" in refused(
+            known, 2, "pools", "add", "executors", "x", "--data", data
+        )
+    assert "members: ''" in refused(known, 2, "pools", "add", "executors", "")
+    assert "listed twice" in refused(known, 2, "pools", "add", "executors", "x", "x")
+    assert [*members(known)] == ["a", "b"]
+
+
+# --- pausing a gate --------------------------------------------------------------------------
+
+
+def test_a_paused_gate_stops_its_token_alone(known: Shell) -> None:
+    gate = "limit:tasks.mail/tenant#acme"
+    told = known.ask("pause", "--gate", gate, "--reason", "too much")
+    assert (told["scope"], told["name"], told["state"]) == ("gate", gate, "paused")
+    acme, globex = known.say("send", "mail", "acme"), known.say("send", "mail", "globex")
+    wait_until(lambda: known.ask("jobs", "show", globex)["state"] == "running")
+    assert known.ask("jobs", "show", acme)["state"] == "waiting"
+    assert limits(known)[gate]["paused"] is True
+    assert known.say("limits", "list", "mail").count("paused") == 1
+    assert known.ask("pause", "report")["also_paused"] == [{"scope": "gate", "name": gate}]
+    assert f"still paused: gate {gate}" in known.say("resume", "report")
+    assert known.say("resume", gate).startswith(f"gate {gate} resumed")
+    wait_until(lambda: known.ask("jobs", "show", acme)["state"] == "running")
+
+
+def test_a_gate_is_shown_as_paused_while_nobody_is_there(known: Shell) -> None:
+    gate = "limit:tasks.mail/tenant#acme"
+    known.say("pause", "--gate", gate)
+    assert limits(known)[gate]["paused"] is True
+    known.say("pause", "--gate", "pool:executors")
+    assert known.ask("pools", "list", "executors")[0]["paused"] is True
+    assert "ready, paused" in known.say("pools")
+    known.say("resume", "--gate", "pool:executors")
+    known.say("resume", "--gate", gate)
+    assert gate not in limits(known)
+
+
+def test_a_gate_that_cannot_be_is_not_paused(known: Shell) -> None:
+    for gate, says in (
+        ("limit:tasks.mial", "did you mean limit:tasks.mail"),
+        ("", "no worker has told of it"),
+        ("acme", "no worker has told of it"),
+        ("limit:tasks.mail/tenant", "Say which, limit:tasks.mail/tenant#TOKEN"),
+        ("limit:tasks.report#x", "say --gate limit:tasks.report"),
+        ("pool:executors#a", "say --gate pool:executors"),
+    ):
+        assert says in refused(known, 2, "pause", "--gate", gate)
+    assert "say --gate limit:tasks.report" in refused(known, 2, "pause", "limit:tasks.report")
+    assert "give one of" in refused(known, 2, "pause", "mail", "--gate", "limit:tasks.mail")
+    assert known.ask("resume")["also_paused"] == []
+
+
+def test_the_new_commands_are_completed(shell: Shell) -> None:
+    for typed, wanted in (("umbel li", "limits"), ("umbel pools dr", "drain")):
+        words = typed.split()
+        done = shell.run(
+            app=None,
+            _UMBEL_COMPLETE="bash_complete",
+            COMP_WORDS=typed,
+            COMP_CWORD=str(len(words) - 1),
+        )
+        assert wanted in done.stdout

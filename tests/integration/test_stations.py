@@ -1,0 +1,559 @@
+"""Processes of ours that talk without a broker: stations, actors, TLS, and peers that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
+import trustme
+
+from integration.conftest import Place
+from integration.running import Proxy
+from umbel import Retry, Umbel, step
+from umbel.app.stations import Station
+from umbel.drivers.amqp import Home, Post, connect, decode, encode
+from umbel.errors import (
+    ConfigurationError,
+    DuplicateJob,
+    MessageTooLarge,
+    NotAllowed,
+    PublishTimeout,
+    Unavailable,
+    UnknownJob,
+)
+from umbel.messages import fresh_id
+from umbel.messages.wire import MEDIA_TYPE
+from umbel.telemetry import events
+
+HERE = "umbel+tcp://127.0.0.1:0"
+
+
+def with_tasks(app: Umbel) -> Umbel:
+    @app.task(name="add")
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @app.task(name="echo")
+    async def echo(text: str) -> str:
+        return text
+
+    @app.task(name="fail", retry=0)
+    def fail() -> None:
+        raise ValueError("no luck")
+
+    return app
+
+
+def the(app: Umbel, name: str) -> Any:
+    """The task of that name."""
+    found = app.registry.get(name)
+    assert found is not None
+    return found
+
+
+class Served:
+    """A station in a thread of its own, as in a process of its own."""
+
+    def __init__(self, app: Umbel, listen: str = HERE, *, kind: str = "router", **how: Any) -> None:
+        self.app = app
+        self._make = lambda: getattr(app, kind)(listen, **how)
+        self._loop = asyncio.new_event_loop()
+        self._station: Station | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self.address = ""
+        self.heard: list[events.Event] = []
+        app.telemetry.subscribe(self.heard.append)
+        self._thread.start()
+        assert self._started.wait(30)
+
+    def url(self, scheme: str = "umbel+tcp", query: str = "") -> str:
+        where = f"/{self.address}" if scheme == "umbel+unix" else self.address
+        return f"{scheme}://{where}{query}"
+
+    def client(self, **settings: Any) -> Umbel:
+        return with_tasks(Umbel(self.url(), deadline=15.0, backlog="none", **settings))
+
+    def stop(self) -> None:
+        if self._station is not None:
+            self._loop.call_soon_threadsafe(self._station.stop)
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        async def main() -> None:
+            self._station = self._make()
+            running = asyncio.create_task(self._station.run())
+            self.address = await self._station.address
+            self._started.set()
+            await running
+
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(main())
+
+
+@pytest.fixture
+def served(sqlite: Place) -> Iterator[Served]:
+    served = Served(sqlite.app())
+    yield served
+    served.stop()
+
+
+@asynccontextmanager
+async def working(app: Umbel) -> AsyncIterator[None]:
+    worker = app.worker()
+    running = asyncio.create_task(worker.run())
+    started = asyncio.create_task(worker.started.wait())
+    await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        started.cancel()
+        running.result()
+    try:
+        yield
+    finally:
+        worker.stop()
+        await running
+
+
+# --- what a router serves ------------------------------------------------------------------
+
+
+def test_a_worker_and_a_publisher_without_credentials_work_through_a_router(
+    served: Served,
+) -> None:
+    app = served.client()
+
+    async def main() -> list[int]:
+        async with working(app):
+            handles = await app.apublish_many([the(app, "add").s(i, i) for i in range(50)])
+            return [await handle for handle in handles]
+
+    assert asyncio.run(main()) == [2 * i for i in range(50)]
+    app.close()
+
+
+def test_steps_are_kept_over_a_link_and_held_calls_published(served: Served, sqlite: Place) -> None:
+    app, calls = served.client(), []
+
+    def fetch(n: int) -> int:
+        calls.append(n)
+        return n
+
+    @app.task(name="stepwise", retry=Retry(2, first=0.01), interruptible=True, publishing="held")
+    def stepwise() -> list[Any]:
+        found: list[Any] = [step(fetch, 1), step(fetch, 2), the(app, "echo").delay("later").id]
+        if len(calls) < 3:
+            calls.append(0)
+            raise ValueError
+        return found
+
+    async def main() -> list[Any]:
+        async with working(app):
+            *found, later = await (await stepwise.adelay())
+            return [*found, await app.handle(later)]
+
+    assert asyncio.run(main()) == [1, 2, "later"]
+    assert calls == [1, 2, 0]
+    [job] = [one for one in sqlite.jobs() if one.task == "stepwise"]
+    assert len(sqlite.ask(lambda operations: operations.steps(job.id))) == 2
+    app.close()
+
+
+def test_a_transaction_of_a_step_needs_the_databases_own_url(served: Served) -> None:
+    app = served.client()
+
+    @app.task(name="transactional", retry=0)
+    def transactional(own: bool) -> None:
+        if own:
+            step.using("a connection").transaction(str)
+        step.transaction(str)
+
+    async def main(own: bool) -> None:
+        async with working(app):
+            await (await transactional.adelay(own))
+
+    for own in (False, True):
+        with pytest.raises(ConfigurationError, match=r"over a link .* database's own URL.*step\("):
+            asyncio.run(main(own))
+    app.close()
+
+
+def test_errors_of_the_other_side_arrive_as_what_they_are(served: Served) -> None:
+    from umbel import Unique
+
+    with closing(served.client()) as app:
+        add = the(app, "add")
+        first = add.options(unique="one").delay(1, 2)
+        with pytest.raises(DuplicateJob) as caught:
+            add.options(unique="one").delay(1, 2)
+        assert (caught.value.key, caught.value.existing) == ("one", first.id)
+        again = add.options(unique=Unique("one", on_conflict="return")).delay(1, 2)
+        assert again.id == first.id
+        with pytest.raises(UnknownJob):
+            app.handle(fresh_id()).state  # noqa: B018 - asking is the point
+        assert first.cancel()
+
+
+def test_the_other_sides_limit_holds(sqlite: Place) -> None:
+    served = Served(sqlite.app(max_message=2000))
+    try:
+        with closing(served.client()) as app, pytest.raises(MessageTooLarge, match="2,000"):
+            the(app, "echo").delay("x" * 5000)
+    finally:
+        served.stop()
+
+
+def test_the_namespace_is_the_routers_own(served: Served, sqlite: Place) -> None:
+    with closing(served.client(namespace="somebody-elses")) as app:
+        job = the(app, "add").delay(1, 2)
+    assert [record.id for record in sqlite.jobs()] == [job.id]
+
+
+def test_operators_are_refused_unless_the_router_lets_them(sqlite: Place) -> None:
+    async def depths(app: Umbel) -> Any:
+        operations = app.operations()
+        try:
+            return await operations.queues()
+        finally:
+            await operations.close()
+
+    for operate in (False, True):
+        served = Served(sqlite.app(), operate=operate)
+        try:
+            with closing(served.client()) as app:
+                if operate:
+                    assert asyncio.run(depths(app)) == []
+                else:
+                    with pytest.raises(NotAllowed, match="--operate"):
+                        asyncio.run(depths(app))
+        finally:
+            served.stop()
+
+
+def test_a_publisher_serves_no_workers(sqlite: Place) -> None:
+    served = Served(sqlite.app(), kind="publisher")
+    try:
+        with closing(served.client()) as app:
+            job = the(app, "add").delay(1, 2)
+            assert [record.id for record in sqlite.jobs()] == [job.id]
+
+            async def work() -> None:
+                async with working(app):
+                    pass
+
+            with pytest.raises(Unavailable, match="nobody at this address"):
+                asyncio.run(work())
+    finally:
+        served.stop()
+
+
+def test_a_transaction_of_the_callers_own_is_refused_with_the_remedy(
+    served: Served, sqlite: Place
+) -> None:
+    with (
+        closing(served.client()) as app,
+        closing(sqlite.connect()) as connection,
+        pytest.raises(ConfigurationError, match="database's own URL"),
+    ):
+        the(app, "add").options(connection=connection).delay(1, 2)
+
+
+def test_a_station_that_goes_away_is_an_error_in_time_and_its_return_is_noticed(
+    sqlite: Place, tmp_path: Path
+) -> None:
+    listen = f"umbel+unix://{tmp_path}/s"
+    served = Served(sqlite.app(), listen)
+    app = with_tasks(Umbel(listen, deadline=0.5, backlog="none"))
+    with closing(app):
+        the(app, "add").delay(1, 2)
+        served.stop()
+        with pytest.raises(PublishTimeout, match="cannot be reached"):
+            the(app, "add").delay(3, 4)
+        again = Served(sqlite.app(), listen)
+        try:
+            the(app, "add").delay(5, 6)
+        finally:
+            again.stop()
+    assert len(sqlite.jobs()) == 2
+
+
+def test_a_link_works_in_a_forked_child(served: Served, sqlite: Place) -> None:
+    with closing(served.client()) as app:
+        the(app, "add").delay(1, 2)
+        child = os.fork()
+        if not child:
+            try:
+                the(app, "add").delay(3, 4)
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        the(app, "add").delay(5, 6)
+    assert len(sqlite.jobs()) == 3
+
+
+# --- actors --------------------------------------------------------------------------------
+
+
+def test_a_worker_is_called_directly_as_an_actor_with_no_broker() -> None:
+    async def main() -> tuple[int, str]:
+        actor = with_tasks(Umbel("sqlite:///:memory:"))
+        station = actor.publisher(HERE)
+        serving = asyncio.create_task(station.run())
+        caller = with_tasks(Umbel(f"umbel+tcp://{await station.address}", backlog="none"))
+        async with working(actor):
+            result = await (await the(caller, "add").adelay(20, 22))
+            try:
+                await (await the(caller, "fail").adelay())
+            except ValueError as error:
+                failure = str(error)
+        station.stop()
+        await serving
+        await asyncio.to_thread(caller.close)
+        actor.close()
+        return result, failure
+
+    assert asyncio.run(main()) == (42, "no luck")
+
+
+# --- strangers -----------------------------------------------------------------------------
+
+
+async def ask(url: str, *posts: Post) -> list[str]:
+    """What the node for commands says to these messages."""
+    connection = await connect(Home(url))
+    try:
+        return await connection.deliver(
+            connection.sender("commands"), [encode(post) for post in posts]
+        )
+    finally:
+        await connection.close()
+
+
+def command(task: str = "add", **attributes: str) -> dict[str, str]:
+    return {
+        "specversion": "1.0",
+        "id": fresh_id(),
+        "type": "umbel.command",
+        "source": "/test",
+        "subject": task,
+        **attributes,
+    }
+
+
+def test_a_stranger_publishes_in_binary_and_in_structured_mode(
+    served: Served, sqlite: Place
+) -> None:
+    import msgspec
+
+    binary = Post(body=b'{"args": [1, 2]}', content_type="application/json", attributes=command())
+    event = command() | {"data": {"args": [3, 4]}}
+    structured = Post(body=msgspec.json.encode(event), content_type=MEDIA_TYPE)
+    assert asyncio.run(ask(served.url(), binary, structured)) == ["", ""]
+    assert len(sqlite.jobs()) == 2
+
+
+@pytest.mark.parametrize(
+    ("post", "field"),
+    [
+        (Post(body=b"no JSON"), "body"),
+        (Post(body=b"{}", attributes={"specversion": "1.0"}), "source"),
+        (Post(body=b"{}", attributes=command(id="7")), "id"),
+        (Post(body=b"{}", attributes=command(type="umbel.document")), "type"),
+        (Post(body=b"x" * 2_000_000, attributes=command()), "2,000,000"),
+    ],
+)
+def test_a_message_that_is_no_command_is_rejected_with_the_field(
+    served: Served, sqlite: Place, post: Post, field: str
+) -> None:
+    (why,) = asyncio.run(ask(served.url(), post))
+    assert field in why
+    assert sqlite.jobs() == []
+
+
+def test_a_stranger_who_asks_hears_how_its_job_ended(sqlite: Place) -> None:
+    app = with_tasks(sqlite.app())
+
+    async def main() -> list[Post]:
+        station = app.publisher(HERE)
+        serving = asyncio.create_task(station.run())
+        connection = await connect(Home(f"umbel+tcp://{await station.address}"))
+        heard: asyncio.Queue[Post] = asyncio.Queue()
+
+        def received(link: Any, token: Any, data: bytes) -> None:
+            link.answer(token)
+            heard.put_nowait(decode(data))
+
+        inbox = await connection.inbox(received, 10, 1_000_000)
+        sender = connection.sender("commands")
+        asked = [("add", b'{"args": [20, 22]}'), ("fail", b"{}")]
+        async with working(app):
+            for task, body in asked:
+                post = Post(
+                    body=body, attributes=command(task), reply_to=inbox.address, correlation=task
+                )
+                assert await connection.deliver(sender, [encode(post)]) == [""]
+            found = [await asyncio.wait_for(heard.get(), 30) for _ in asked]
+        await connection.close()
+        station.stop()
+        await serving
+        return sorted(found, key=lambda post: post.correlation)
+
+    succeeded, failed = asyncio.run(main())
+    assert (succeeded.body, succeeded.attributes["state"]) == (b"42", "succeeded")
+    assert succeeded.attributes["type"] == "umbel.document"
+    assert failed.attributes["state"] == "buried"
+    assert b"no luck" in failed.body
+
+
+def test_a_stranger_hears_of_a_job_that_had_to_wait_in_the_backlog(
+    distant: Place, proxy: Proxy, tmp_path: Path
+) -> None:
+    app = with_tasks(distant.app(backlog=f"sqlite:///{tmp_path}/backlog.db", deadline=1.0))
+
+    async def main() -> Post:
+        station = app.publisher(HERE)
+        serving = asyncio.create_task(station.run())
+        connection = await connect(Home(f"umbel+tcp://{await station.address}"))
+        heard: asyncio.Queue[Post] = asyncio.Queue()
+        inbox = await connection.inbox(lambda _, __, data: heard.put_nowait(decode(data)), 10, 9999)
+        await asyncio.to_thread(proxy.cut)
+        asked = Post(body=b'{"args": [20, 22]}', attributes=command(), reply_to=inbox.address)
+        (why,) = await connection.deliver(connection.sender("commands"), [encode(asked)])
+        assert why == "", "it is durable in the backlog"
+        await asyncio.to_thread(proxy.mend)
+        async with working(app):
+            found = await asyncio.wait_for(heard.get(), 30)
+        await connection.close()
+        station.stop()
+        await serving
+        return found
+
+    assert asyncio.run(main()).body == b"42"
+
+
+def test_garbage_on_the_socket_is_refused_told_once_and_disturbs_nobody(
+    served: Served, sqlite: Place
+) -> None:
+    host, port = served.address.split(":")
+    with closing(served.client()) as app:
+        the(app, "add").delay(1, 2)
+        for junk in (
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x00" * 100,
+            b"AMQP\x00\x01\x00\x00" + b"\xff" * 64,
+        ):
+            with closing(socket.create_connection((host, int(port)), 10)) as stranger:
+                stranger.settimeout(10)
+                stranger.sendall(junk)
+                while stranger.recv(4096):
+                    pass
+        the(app, "add").delay(3, 4)
+    assert len(sqlite.jobs()) == 2
+    refused = [event for event in served.heard if isinstance(event, events.PeerRefused)]
+    assert len(refused) == 3
+
+
+def test_an_address_that_is_taken_is_an_error_that_says_so(served: Served, sqlite: Place) -> None:
+    async def main() -> None:
+        await sqlite.app().router(served.url()).run()
+
+    with pytest.raises(Unavailable, match="cannot listen at"):
+        asyncio.run(main())
+
+
+# --- who is there --------------------------------------------------------------------------
+
+
+class Papers:
+    """Certificates of one authority, as files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+        self._authority = trustme.CA()
+        self._authority.cert_pem.write_to_path(folder / "ca.pem")
+        for name in ("router", "worker"):
+            issued = self._authority.issue_cert("127.0.0.1", common_name=name)
+            issued.private_key_pem.write_to_path(folder / f"{name}.key")
+            issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+
+    def query(self, name: str, trusting: Papers | None = None) -> str:
+        authority = (trusting or self)._folder / "ca.pem"
+        own = f"certfile={self._folder}/{name}.pem&keyfile={self._folder}/{name}.key"
+        return f"?cafile={authority}&{own}"
+
+
+def test_with_tls_both_ends_prove_who_they_are(sqlite: Place, tmp_path: Path) -> None:
+    ours, theirs = Papers(tmp_path / "ours"), Papers(tmp_path / "theirs")
+    served = Served(sqlite.app(), f"umbel://127.0.0.1:0{ours.query('router')}")
+    try:
+        good = with_tasks(Umbel(served.url("umbel", ours.query("worker")), backlog="none"))
+        with closing(good):
+            the(good, "add").delay(1, 2)
+        # One that does not trust the router, and one that the router does not trust.
+        for query in (ours.query("worker", theirs), theirs.query("worker", ours)):
+            stranger = with_tasks(Umbel(served.url("umbel", query), deadline=2.0, backlog="none"))
+            with closing(stranger), pytest.raises(PublishTimeout):
+                the(stranger, "add").delay(3, 4)
+        with pytest.raises(PublishTimeout):  # one that speaks no TLS at all
+            the(with_tasks(Umbel(served.url(), deadline=1.0, backlog="none")), "add").delay(1, 2)
+    finally:
+        served.stop()
+    assert len(sqlite.jobs()) == 1
+
+
+def test_a_peer_without_a_certificate_is_refused(sqlite: Place, tmp_path: Path) -> None:
+    ours = Papers(tmp_path / "ours")
+    served = Served(sqlite.app(), f"umbel://127.0.0.1:0{ours.query('router')}")
+    host, port = served.address.split(":")
+    context = ssl.create_default_context(cafile=tmp_path / "ours" / "ca.pem")
+    try:
+        assert _answer(context, host, int(port)) == b"", "it was let in"
+    finally:
+        served.stop()
+
+
+def _answer(context: ssl.SSLContext, host: str, port: int) -> bytes:
+    """What a server says to the first bytes of the protocol; nothing when it hangs up."""
+    with socket.create_connection((host, port), 10) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname=host) as wrapped:
+                wrapped.sendall(b"AMQP\x00\x01\x00\x00")
+                return wrapped.recv(100)
+        except (ssl.SSLError, ConnectionError):
+            return b""
+
+
+@pytest.mark.parametrize(
+    ("url", "names"),
+    [
+        ("umbel+tcp://10.0.0.1:5680", "umbel://"),
+        ("umbel://host:5680", "certfile"),
+        ("umbel+unix://x", "three slashes"),
+        ("umbel+tcp://127.0.0.1:99999", "port"),
+        ("umbel+tcp://127.0.0.1:1?colour=red", "colour"),
+        ("umbel+tcp://127.0.0.1:1?cafile=x", "TLS"),
+    ],
+)
+def test_a_wrong_address_is_an_error_that_names_the_part(url: str, names: str) -> None:
+    with pytest.raises(ConfigurationError, match=names):
+        Umbel(url)
+
+
+def test_who_serves_links_is_not_at_a_link_itself(served: Served) -> None:
+    async def main() -> None:
+        served.client().router(HERE)
+
+    with pytest.raises(ConfigurationError, match="broker's own"):
+        asyncio.run(main())

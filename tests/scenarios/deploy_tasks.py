@@ -1,0 +1,100 @@
+"""Tasks of all kinds that count themselves, for deployments in real worker processes.
+
+Each process has a file of two numbers, mapped into its memory: how many runs of uninterruptible
+tasks have begun and how many have ended. Whoever reads the files knows what runs, and whether
+anything began meanwhile, without asking the store and without a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from umbel import Umbel
+from umbel.testing.history import Tracer
+
+app = Umbel(namespace="scenario")
+traces = Path(os.environ.get("TRACES", "."))
+tracer = Tracer(traces)
+_lock = threading.Lock()
+_counts: mmap.mmap | None = None
+
+
+def _count(place: int) -> None:
+    global _counts
+    with _lock:
+        if _counts is None:
+            with (traces / f"{os.getpid()}.counts").open("w+b") as file:
+                file.write(bytes(16))
+                file.flush()
+                _counts = mmap.mmap(file.fileno(), 16)
+        (many,) = struct.unpack_from("q", _counts, place * 8)
+        struct.pack_into("q", _counts, place * 8, many + 1)
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """Say that something runs which must not be interrupted."""
+    _count(0)
+    try:
+        yield
+    finally:
+        _count(1)
+
+
+def counts(folder: Path) -> tuple[int, int]:
+    """How many runs have begun and ended in all processes."""
+    found = [struct.unpack("qq", file.read_bytes()) for file in folder.glob("*.counts")]
+    return sum(begun for begun, _ in found), sum(ended for _, ended in found)
+
+
+@app.task(name="short")
+async def short() -> None:
+    with counted():
+        await asyncio.sleep(0)
+
+
+@app.task(name="firm")
+def firm(seconds: float) -> None:
+    """Not interruptible, and it takes a while."""
+    with counted():
+        time.sleep(seconds)
+
+
+@app.task(name="gentle", interruptible=True)
+async def gentle(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@app.task(name="traced")
+async def traced(seconds: float) -> None:
+    """Not interruptible; leaves a trace of its beginning and its end."""
+    tracer.leave("start")
+    await asyncio.sleep(seconds)
+    tracer.leave("end")
+
+
+@app.task(name="traced_gentle", interruptible=True)
+def traced_gentle(seconds: float) -> None:
+    """May be stopped anywhere: then there is no end."""
+    tracer.leave("start")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.01)
+    tracer.leave("end")
+
+
+@app.task(name="stubborn", max_deaths=1000)
+def stubborn(mark: str) -> None:
+    """The first run cannot be stopped and takes longer than any grace; who kills it, kills it."""
+    file = traces / f"{mark}.mark"
+    if not file.exists():
+        file.touch()
+        time.sleep(600)

@@ -1,0 +1,78 @@
+"""Jobs published in the caller's own transaction, with RabbitMQ as broker: the books relay them.
+
+Workers relay what was committed. They are killed while they do; what was rolled back never runs,
+what was committed runs and is recorded once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+import tasks_under_test as tasks
+from desk import Desk
+from processes import Workers, until
+from servers import PrivatePostgres
+from test_split import vhost  # noqa: F401 - a fixture
+
+from umbel.testing.history import Tracer, check
+
+ROUNDS = int(os.environ.get("UMBEL_OUTBOX_ROUNDS", "60"))
+AT_ONCE = 25
+
+
+@pytest.fixture
+def url(
+    vhost: str,  # noqa: F811
+    server: PrivatePostgres,
+    monkeypatch: pytest.MonkeyPatch,
+) -> str:
+    monkeypatch.setenv("UMBEL_STORE", server.url)
+    return f"amqp://guest:guest@127.0.0.1:5672/{quote(vhost, safe='')}"
+
+
+@pytest.fixture
+def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
+    workers = Workers(url, tmp_path, "--lease", "2", "--io", "50", "--log-format", "json")
+    yield workers
+    workers.end()
+
+
+@pytest.mark.slow
+def test_what_is_committed_runs_once_and_what_is_rolled_back_never(
+    desk: Desk,
+    workers: Workers,
+    server: PrivatePostgres,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    committed: list[str] = []
+    rolled_back: list[str] = []
+    workers.start(0)
+    kills = 0
+    with psycopg.connect(server.url) as connection:
+        for turn in range(ROUNDS):
+            work = tasks.work.options(connection=connection)
+            calls = [work.s(0.001) for _ in range(AT_ONCE)]
+            ids = [handle.id for handle in desk.app.publish_many(calls)]
+            if turn % 3 == 2:
+                connection.rollback()
+                rolled_back += ids
+            else:
+                connection.commit()
+                committed += ids
+            if turn % 10 == 9:  # with the last batches on their way
+                workers.kill(0)
+                workers.start(0)
+                kills += 1
+    until(lambda: desk.live() == 0, "all jobs to finish", seconds=240, every=0.2)
+
+    history = check(committed, desk.records(), Tracer(workers.traces).read())
+    with capsys.disabled():
+        print(f"\n  {len(rolled_back)} rolled back, relay killed {kills} times: {history}")
+    assert not history.violations, history.violations[:10]
+    assert history.succeeded == len(committed)
+    assert not {record.id for record in desk.records()} & set(rolled_back)

@@ -1,0 +1,164 @@
+"""Who asked is remembered while a job runs, within bounds, and told in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from umbel.brokers import Reply
+from umbel.brokers.answers import Answers
+from umbel.errors import Unavailable, UnknownJob
+from umbel.messages import (
+    JSON,
+    Attempt,
+    Body,
+    Delivery,
+    Envelope,
+    Lease,
+    Record,
+    Settlement,
+    Succeeded,
+    fresh_id,
+)
+from umbel.messages.documents import Asked
+from umbel.testing import FakeClock
+
+MOST = 10_000
+
+
+def delivery(fence: int = 1, job: str = "", **headers: str) -> Delivery:
+    job = job or fresh_id()
+    body = Body(JSON, b"{}")
+    return Delivery(
+        envelope=Envelope(id=job, subject="tests.add", body=body, headers=headers),
+        lease=Lease(job, "me", fence),
+    )
+
+
+def done(found: Delivery) -> Settlement:
+    story = Attempt(1, "me", 0.0, 1.0, "succeeded")
+    return Settlement(lease=found.lease, outcome=Succeeded(Body(JSON, b"42")), attempt=story)
+
+
+class Post:
+    """Keeps what was sent; may be out of reach for a while."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.away = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def send(self, replies: Sequence[Reply]) -> None:
+        await self.gate.wait()
+        if self.away:
+            self.away -= 1
+            raise Unavailable("away")
+        self.sent += [one.asked.address for one in replies]
+
+
+async def nowhere(job: str) -> Record:
+    raise UnknownJob(job)
+
+
+def tell(told: Callable[[Answers, Post], Awaitable[None]]) -> None:
+    async def main() -> None:
+        post = Post()
+        answers = Answers(post.send, nowhere, namespace="umbel", clock=FakeClock())
+        async with asyncio.timeout(30):
+            await told(answers, post)
+
+    asyncio.run(main())
+
+
+def test_while_nobody_asks_nothing_is_started() -> None:
+    async def told(answers: Answers, post: Post) -> None:
+        found = [delivery() for _ in range(10)]
+        answers.remember(found)
+        answers.settled([done(one) for one in found], [])
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        await answers.close()
+
+    tell(told)
+
+
+def test_the_newest_questions_are_remembered() -> None:
+    async def told(answers: Answers, post: Post) -> None:
+        found = [delivery(replyto=f"a{number}") for number in range(MOST + 1)]
+        answers.remember(found)
+        answers.settled([done(found[0]), done(found[1]), done(found[-1])], [])
+        await answers.close()
+        assert post.sent == ["a1", f"a{MOST}"]
+
+    tell(told)
+
+
+def test_what_was_lost_is_forgotten_and_its_next_lease_is_not() -> None:
+    async def told(answers: Answers, post: Post) -> None:
+        job = fresh_id()
+        first = delivery(1, job, replyto="here")
+        second = delivery(2, job, replyto="here")
+        answers.remember([first, second])
+        answers.forget([first.lease])
+        answers.settled([done(first)], [])
+        await answers.close()
+        assert post.sent == []
+        answers.settled([done(second)], [])
+        await answers.close()
+        assert post.sent == ["here"]
+
+    tell(told)
+
+
+def test_an_answer_is_given_once() -> None:
+    async def told(answers: Answers, post: Post) -> None:
+        found = delivery(replyto="here")
+        answers.remember([found])
+        answers.settled([done(found)], [])
+        answers.settled([done(found)], [])
+        await answers.close()
+        assert post.sent == ["here"]
+
+    tell(told)
+
+
+def test_nobody_waits_for_an_answer_and_one_that_fails_stops_no_other() -> None:
+    async def told(answers: Answers, post: Post) -> None:
+        first, second = delivery(replyto="first"), delivery(replyto="second")
+        answers.remember([first, second])
+        post.gate.clear()
+        post.away = 1
+        answers.settled([done(first)], [])
+        await asyncio.sleep(0)  # the first is on its way
+        answers.settled([done(second)], [])
+        answers.asked_again("gone", Asked("nobody", "q"))
+        post.gate.set()
+        await answers.close()
+        assert post.sent == ["second"]
+
+    tell(told)
+
+
+def test_closing_does_not_wait_for_a_server_that_is_silent() -> None:
+    async def told(answers: Answers, post: Post) -> None:
+        found = delivery(replyto="here")
+        answers.remember([found])
+        post.gate.clear()
+        answers.settled([done(found)], [])
+        await answers.close()
+        await answers.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert post.sent == []
+
+    tell(told)
+
+
+def test_an_address_that_is_too_long_is_none() -> None:
+    async def told(answers: Answers, post: Post) -> None:
+        found = [delivery(replyto="x" * 1025), delivery(replyto=""), delivery(replyto="x" * 1024)]
+        answers.remember(found)
+        answers.settled([done(one) for one in found], [])
+        await answers.close()
+        assert post.sent == ["x" * 1024]
+
+    tell(told)
