@@ -16,6 +16,7 @@ from typing import NamedTuple
 from umbel.brokers.rabbitmq.messages import to_attributes
 from umbel.brokers.transport import Arrival, Lane
 from umbel.drivers.rabbitmq import Channel, Delivery
+from umbel.errors import Unavailable
 
 _LINGER = 1.0
 """Seconds that a message may wait here for somebody to ask for it."""
@@ -88,9 +89,17 @@ class Intake:
             self._stop_clock()
         return taken
 
-    async def count(self) -> int:
-        """How many wait on the server, after all that is on its way here has arrived."""
-        return await self._channel.count(self._queue)
+    async def count(self) -> int | None:
+        """How many wait on the server, after all that is on its way here has arrived.
+
+        None if it cannot tell, because it retired or came to its end meanwhile.
+        """
+        try:
+            return None if self._retired else await self._channel.count(self._queue)
+        except Unavailable:
+            if self._retired:
+                return None
+            raise
 
     def accept(self, tags: Iterable[int]) -> None:
         """These are in the books."""

@@ -41,17 +41,18 @@ class Receiver:
         """Up to so many of each lane. Nothing is handed out to somebody who was cancelled."""
         self._nudged = False
         room = {lane: many for lane, many in room.items() if many > 0}
-        until = asyncio.get_running_loop().time() + wait
+        until = asyncio.get_running_loop().time() + (wait if wait > 0 else _LOOK)
         while True:
             self._stirred.clear()
             found = await self._ask_and_take(room)
             if found or self._nudged:
                 return found
-            if wait <= 0:
-                return await self._look(room)
             try:
                 async with asyncio.timeout_at(until):
-                    await self._stirred.wait()
+                    if wait > 0:
+                        await self._stirred.wait()
+                    elif await self._is_empty(room):
+                        return self._take(room)
             except TimeoutError:
                 return self._take(room)
 
@@ -136,20 +137,16 @@ class Receiver:
                 found += self._serving[lane].take(many)
         return found
 
-    async def _look(self, room: Mapping[Lane, int]) -> list[Arrival]:
-        """What was confirmed before this call: it is on its way here, or still on the server."""
+    async def _is_empty(self, room: Mapping[Lane, int]) -> bool:
+        """Whether all that was confirmed before this call is here. If not, look again in a moment:
+        it is on its way, or an intake that could not tell is to be replaced first."""
+        counts = [await self._serving[lane].count() for lane in room]
+        if all(waiting == 0 for waiting in counts):
+            return True
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK):
-                while True:
-                    self._stirred.clear()
-                    waiting = sum([await self._serving[lane].count() for lane in room])
-                    found = self._take(room)
-                    if found or self._nudged or not waiting:
-                        return found
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(_GLANCE):
-                            await self._stirred.wait()
-        return self._take(room)
+            async with asyncio.timeout(_GLANCE):
+                await self._stirred.wait()
+        return False
 
     def _sorted(self, arrivals: Sequence[Arrival]) -> list[tuple[Intake, list[int]]]:
         """What belongs to which intake. What belongs to none any more comes again by itself."""

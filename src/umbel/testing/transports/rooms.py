@@ -78,6 +78,20 @@ class Rooms:
             assert await one.receive({IO: 1}, 0.0) == []
 
     @tale
+    async def test_what_goes_back_disturbs_nobody_who_looks(self, s: Server) -> None:
+        async with s.open() as one:
+            (job,) = await send(one, s, 1)
+            for moment in range(40):
+                held = await receive(one, room=1)
+                assert ids(held) == [job]
+                looking = asyncio.create_task(one.receive({IO: 1, CPU: 1}, 0.0))
+                await asyncio.sleep(moment / 10_000)
+                await one.release(held)
+                await one.release(await looking)
+            await one.accept(await receive(one, room=1))
+            assert await is_empty(one)
+
+    @tale
     async def test_many_messages_go_through_small_rooms(self, s: Server) -> None:
         async with s.open() as one:
             sent = []
