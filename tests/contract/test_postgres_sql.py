@@ -209,6 +209,34 @@ def test_a_publish_does_not_read_the_history(home: Home, query: str) -> None:
     assert looks[0]["Actual Rows"] == 0
 
 
+def test_where_the_history_is_to_end_is_found_without_reading_a_record(home: Home) -> None:
+    fill(home)
+    found = _plan(home, "beyond", keep=15_000)
+    looks = [(n["Node Type"], n["Index Name"]) for n in found if "Relation Name" in n]
+    assert looks == [("Index Only Scan", "record_finished")]
+    assert not [n for n in found if "Sort" in n["Node Type"]]
+
+
+def test_pruning_reads_what_is_to_go_and_nothing_else(home: Home) -> None:
+    fill(home)
+    long_ago = {"before": 0.0, "finished": "2001-01-01", "id": fresh_id(), "limit": 1000}
+    found = _plan(home, "prune", **long_ago)
+    (look,) = [n for n in found if n.get("Index Name") == "record_finished"]
+    assert (look["Actual Rows"], look.get("Rows Removed by Filter", 0)) == (0, 0)
+    assert look["Shared Hit Blocks"] + look["Shared Read Blocks"] < 10
+
+
+def _plan(home: Home, query: str, **values: Any) -> list[dict[str, Any]]:
+    """What the server does."""
+    sql = home.queries("umbel.stores.postgres")[query]
+    with plain() as connection:
+        connection.execute(f"vacuum {home.schema}.record")
+        connection.execute(home.sql["settings"], {"local": False})
+        explain = b"explain (analyze, buffers, timing off, format json) " + sql
+        row = connection.execute(explain, {"namespace": "umbel", **values}).fetchone()
+    return list(nodes(row[0][0]["Plan"]))
+
+
 @pytest.mark.parametrize(("table", "states"), [("job", LIVE), ("record", TERMINAL)])
 def test_the_database_knows_the_states_of_the_state_table(
     home: Home, table: str, states: frozenset[State]

@@ -409,14 +409,12 @@ async def test_it_looks_about_once_a_minute(scene: Scene) -> None:
 
 
 @story
-async def test_a_full_batch_means_there_is_more_and_it_looks_again_at_once(scene: Scene) -> None:
+async def test_all_that_is_to_go_goes_in_one_look_however_much_it_is(scene: Scene) -> None:
     await scene.finish(2_500)
     scene.clock.advance(101)
-    pruner = scene.pruner(age=100)
-    for _ in range(3):
-        await pruner.look()
+    await scene.pruner(age=100).look()
     assert await scene.known() == set()
-    assert [told.records for told in scene.heard(events.RecordsPruned)] == [1000, 1000, 500]
+    assert [told.records for told in scene.heard(events.RecordsPruned)] == [2500]
 
 
 @pytest.mark.parametrize("years", [-1, -50])

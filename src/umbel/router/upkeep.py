@@ -14,7 +14,10 @@ from umbel.telemetry import Telemetry, events
 
 _SWEEP_EVERY = 3
 _PRUNE_EVERY = 60.0
-_PRUNE_BATCH = 1_000
+_PRUNE_REST = 100.0
+"""How much longer than a look the rest after it is: to find where a long history is to end takes
+time, and every worker does that."""
+_ALL = 2**31 - 1
 
 
 class Lifeline:
@@ -109,14 +112,14 @@ class Pruner:
         self._next = clock.monotonic()
 
     async def look(self) -> None:
-        """One round, when it is time. A full batch means there is more: soon again."""
-        now = self._clock.monotonic()
-        if now < self._next:
+        """Forget all that is to be forgotten, when it is time."""
+        began = self._clock.monotonic()
+        if began < self._next:
             return
-        pruned = await self._records.prune(
-            before=self._clock.now() - self._age, keep=self._keep, limit=_PRUNE_BATCH
-        )
-        self._next = now + (0 if pruned >= _PRUNE_BATCH else _PRUNE_EVERY)
+        before = self._clock.now() - self._age
+        pruned = await self._records.prune(before=before, keep=self._keep, limit=_ALL)
+        took = self._clock.monotonic() - began
+        self._next = began + max(_PRUNE_EVERY, _PRUNE_REST * took)
         if pruned:
             self._telemetry.emit(events.RecordsPruned(records=pruned))
 

@@ -90,13 +90,20 @@ async def keep_running(service: Service, telemetry: Telemetry, longest: float = 
 async def look_after(
     duties: Sequence[Callable[[], Awaitable[object]]], every: float, telemetry: Telemetry
 ) -> None:
-    """Do these duties again and again, whatever becomes of them."""
-    while True:
+    """Do these duties again and again, whatever becomes of them. None waits for another."""
+    async with anyio.create_task_group() as all_of_them:
         for duty in duties:
-            try:
-                await duty()
-            except Unavailable:
-                pass  # somebody else tells of it; here the next round simply tries again
-            except Exception as error:  # noqa: BLE001 - outermost loop of the upkeep
-                telemetry.emit(events.ServiceFailed(service="upkeep", error=repr(error), delay=0))
+            all_of_them.start_soon(_do_again_and_again, duty, every, telemetry)
+
+
+async def _do_again_and_again(
+    duty: Callable[[], Awaitable[object]], every: float, telemetry: Telemetry
+) -> None:
+    while True:
+        try:
+            await duty()
+        except Unavailable:
+            pass  # somebody else tells of it; here the next round simply tries again
+        except Exception as error:  # noqa: BLE001 - outermost loop of the upkeep
+            telemetry.emit(events.ServiceFailed(service="upkeep", error=repr(error), delay=0))
         await anyio.sleep(every)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from umbel.messages import Body, Record, State
@@ -12,6 +12,8 @@ from umbel.stores.records import Changes
 SENT = "sent"
 """A queued job whose message another broker carries. Outside the tables it is a queued one."""
 
+PORTION = 1000
+"""Records that are forgotten in one go: nobody else waits for more."""
 GATE_PORTION = 1000
 LONGEST = 31 * 86_400.0
 """Seconds that a rate which the code no longer has may have spanned."""
@@ -21,6 +23,18 @@ def stored_states(wanted: Iterable[State]) -> list[str]:
     """States as the tables say them."""
     states = sorted(state.value for state in wanted)
     return [*states, SENT] if State.QUEUED in states else states
+
+
+async def in_portions(forget: Callable[[int], Awaitable[int]], limit: int) -> int:
+    """Forget so many, a portion at a time, for as long as there are any. Gives how many."""
+    forgotten = 0
+    while forgotten < limit:
+        portion = min(PORTION, limit - forgotten)
+        some = await forget(portion)
+        forgotten += some
+        if some < portion:
+            break
+    return forgotten
 
 
 def looked_on(last: str | None, many: int, gone: int) -> tuple[str, bool]:

@@ -112,27 +112,22 @@ select id::text, (select times from told) from back
 delete from $schema.record where namespace = %(namespace)s and id = any(%(id)s::uuid[])
 returning 1
 
--- name: prune_old
--- Forgets finished jobs from before a moment; buried ones stay.
-with gone as (
-  delete from $schema.record where id in (
-    select id from $schema.record
-    where namespace = %(namespace)s and finished < to_timestamp(%(before)s) and state <> 'buried'
-    order by finished limit %(limit)s for update skip locked)
-  returning 1
-)
-select count(*) from gone
+-- name: beyond
+-- The newest of the finished jobs beyond a count, which buried ones do not belong to.
+select finished::text, id::text from $schema.record r
+where namespace = %(namespace)s and state <> 'buried'
+order by r.finished desc, r.id desc offset %(keep)s limit 1
 
--- name: prune_beyond
--- Forgets the oldest finished jobs beyond a count; buried ones stay.
+-- name: prune
+-- Forgets finished jobs from before a moment, and one of them and whatever is older; buried ones stay.
 with gone as (
   delete from $schema.record where id in (
     select id from $schema.record
     where namespace = %(namespace)s and state <> 'buried'
-      and (finished, id) <= (select finished, id from $schema.record
-                             where namespace = %(namespace)s
-                             order by finished desc, id desc offset %(keep)s limit 1)
-    order by finished limit %(limit)s for update skip locked)
+      and finished <= greatest(to_timestamp(%(before)s), %(finished)s::timestamptz)
+      and (finished < to_timestamp(%(before)s)
+           or (finished, id) <= (%(finished)s::timestamptz, %(id)s::uuid))
+    order by finished, id limit %(limit)s for update skip locked)
   returning 1
 )
 select count(*) from gone

@@ -13,7 +13,15 @@ from umbel.resilience import Backoff
 from umbel.resilience.pace import CREDIT
 from umbel.stores.postgres.ids import by_canonical, canonical, unknown
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
-from umbel.stores.rows import GATE_PORTION, LONGEST, change_row, looked_on, record, stored_states
+from umbel.stores.rows import (
+    GATE_PORTION,
+    LONGEST,
+    change_row,
+    in_portions,
+    looked_on,
+    record,
+    stored_states,
+)
 
 _LOOKS = Backoff(first=0.05, factor=1.5, cap=0.25, jitter=0.0)
 """Waits between looks when nobody tells us of a job's end."""
@@ -87,11 +95,14 @@ class PostgresRecords:
         return [name for key, name in names.items() if key in queued]
 
     async def prune(self, *, before: float, keep: int, limit: int) -> int:
-        rows = await self._rows("prune_old", before=float(before), limit=limit)
-        pruned: int = rows[0][0]
-        if pruned < limit:
-            rows = await self._rows("prune_beyond", keep=keep, limit=limit - pruned)
-            pruned += rows[0][0]
+        beyond = await self._rows("beyond", keep=keep)
+        finished, job = beyond[0] if beyond else (None, None)
+
+        async def forget(many: int) -> int:
+            oldest = {"before": float(before), "finished": finished, "id": job, "limit": many}
+            return int((await self._rows("prune", **oldest))[0][0])
+
+        pruned = await in_portions(forget, limit)
         more = True
         while more:
             row = {"portion": GATE_PORTION, "credit": CREDIT, "longest": LONGEST}

@@ -11,7 +11,7 @@ from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import LIVE, TERMINAL, Record, State
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
 from umbel.stores.redis.rows import FIELDS, change_fields, is_final, read_record
-from umbel.stores.rows import stored_states
+from umbel.stores.rows import in_portions, stored_states
 
 LUA = scripts("umbel.stores.redis", "records.lua", "standing.lua")
 
@@ -96,8 +96,10 @@ class RedisRecords:
         return [text(job) for job in replayed]
 
     async def prune(self, *, before: float, keep: int, limit: int) -> int:
-        pruned: int = await self._run("prune", pack(float(before), keep, limit))
-        return pruned
+        async def forget(many: int) -> int:
+            return int(await self._run("prune", pack(float(before), keep, many)))
+
+        return await in_portions(forget, limit)
 
     async def remove(self, jobs: Sequence[str]) -> int:
         removed: int = await self._run("remove", pack(*jobs))

@@ -80,20 +80,19 @@ delete from step where job = :id
 -- Forgets one finished job.
 delete from record where namespace = :namespace and id = :id
 
--- name: prune_old
--- Forgets finished jobs from before a moment; buried ones stay.
-delete from record where id in (
-  select id from record
-  where namespace = :namespace and finished < :before and state <> 'buried'
-  order by finished limit :limit)
+-- name: beyond
+-- The newest of the finished jobs beyond a count, which buried ones do not belong to.
+select finished, state, rowid from record
+where namespace = :namespace and state <> 'buried'
+order by finished desc, state desc, rowid desc limit 1 offset :keep
 
--- name: prune_beyond
--- Forgets the oldest finished jobs beyond a count; buried ones stay and do not count.
-delete from record where id in (
-  select id from (select id, finished from record
-                  where namespace = :namespace and state <> 'buried'
-                  order by finished desc, id desc limit -1 offset :keep)
-  order by finished, id limit :limit)
+-- name: prune
+-- Forgets finished jobs from before a moment, and one of them and whatever is older; buried ones stay.
+delete from record where rowid in (
+  select rowid from record
+  where namespace = :namespace and finished <= max(:before, :finished) and state <> 'buried'
+    and (finished < :before or (finished, state, rowid) <= (:finished, :state, :row))
+  order by finished, state, rowid limit :limit)
 
 -- name: some_gates
 -- The last of a portion of the gates, by name, and how many they are.

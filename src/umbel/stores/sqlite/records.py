@@ -16,7 +16,15 @@ from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import LIVE, TERMINAL, Record
 from umbel.resilience.pace import CREDIT
 from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote
-from umbel.stores.rows import GATE_PORTION, LONGEST, change_row, looked_on, record, stored_states
+from umbel.stores.rows import (
+    GATE_PORTION,
+    LONGEST,
+    change_row,
+    in_portions,
+    looked_on,
+    record,
+    stored_states,
+)
 
 SQL = load("umbel.stores.sqlite", "queries.sql")
 
@@ -73,14 +81,17 @@ class SqliteRecords:
         return await self._database.run(write)
 
     async def prune(self, *, before: float, keep: int, limit: int) -> int:
-        def write(connection: sqlite3.Connection) -> int:
-            row = {"namespace": self._namespace, "before": before, "keep": keep, "limit": limit}
-            with writing(connection) as cursor:
-                old = cursor.execute(SQL["prune_old"], row).rowcount
-                row["limit"] = limit - old
-                return old + cursor.execute(SQL["prune_beyond"], row).rowcount
+        finished, state, row = await self._database.run(partial(self._beyond, keep=keep))
+        oldest = {"before": before, "finished": finished, "state": state, "row": row}
 
-        pruned = await self._database.run(write)
+        def write(connection: sqlite3.Connection, many: int) -> int:
+            values = {"namespace": self._namespace, "limit": many, **oldest}
+            with writing(connection) as cursor:
+                return cursor.execute(SQL["prune"], values).rowcount
+
+        pruned = await in_portions(
+            lambda many: self._database.run(partial(write, many=many)), limit
+        )
         while await self._database.run(self._forget_gates):
             pass
         return pruned
@@ -117,6 +128,10 @@ class SqliteRecords:
                 gone = cursor.execute(SQL["forget_gates"], row).rowcount
         self._looked, more = looked_on(last, many, gone)
         return more
+
+    def _beyond(self, connection: sqlite3.Connection, keep: int) -> tuple[float, str, int]:
+        row = {"namespace": self._namespace, "keep": keep}
+        return connection.execute(SQL["beyond"], row).fetchone() or (-1.0, "", 0)
 
     def _is_finished(self, connection: sqlite3.Connection, job: str) -> bool:
         row = connection.execute(SQL["is_finished"], self._key(job)).fetchone()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from umbel.brokers import Demand
 from umbel.errors import UnknownJob
-from umbel.messages import Cancelled, Delivery, Failed, Rule, State, Succeeded
+from umbel.messages import Cancelled, Delivery, Failed, Outcome, Rule, State, Succeeded
 from umbel.stores import JobFilter
 from umbel.testing.acts import (
     FAILURE,
@@ -76,6 +77,28 @@ class Pruning:
         await finished(b, Cancelled("no"))
         assert await b.records.prune(before=b.clock.now() + FAR, keep=0, limit=ALL) == 1
         assert await _known(b) == {buried}
+
+    @story("records")
+    async def test_buried_jobs_do_not_count(self, b: Backend) -> None:
+        outcomes: list[Outcome] = [
+            Succeeded(),
+            Failed(FAILURE),
+            Succeeded(),
+            Succeeded(),
+            Failed(FAILURE),
+        ]
+        jobs = [await finished(b, outcome) for outcome in outcomes]
+        assert await b.records.prune(before=0, keep=2, limit=ALL) == 1
+        assert await _known(b) == {*jobs[1:]}
+
+    @story("records")
+    async def test_many_are_forgotten_in_one_call(self, b: Backend) -> None:
+        await publish_many(b, 2_300)
+        owner = await enlist(b)
+        while held := await take(b, owner, Demand(500, 0)):
+            await b.broker.settle([settlement(one, Succeeded()) for one in held])
+        assert await b.records.prune(before=0, keep=100, limit=ALL) == 2_200
+        assert len(await _known(b)) == 100
 
     @story("records")
     async def test_live_jobs_are_never_pruned(self, b: Backend) -> None:

@@ -83,7 +83,8 @@ create table record (
   reason text not null default ''
 ) strict;
 
-create index record_finished on record (namespace, finished);
+-- It has all that tells where the history is to end: the records themselves are not read for that.
+create index record_finished on record (namespace, finished, state);
 create index record_buried on record (namespace, finished) where state = 'buried';
 
 -- Living workers. Removing a row is what ends every lease its incarnation holds.
