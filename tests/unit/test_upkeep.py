@@ -30,7 +30,7 @@ from umbel.messages import (
     fresh_id,
 )
 from umbel.router import Backend, Lifeline, Pruner
-from umbel.stores import JobFilter, Registry, WorkerEntry
+from umbel.stores import JobFilter, Records, Registry, WorkerEntry
 from umbel.telemetry import Telemetry, events
 from umbel.testing.clock import FakeClock
 
@@ -83,10 +83,9 @@ class Scene:
         yield
         self.registry.absent = False
 
-    def pruner(self, *, age: float = 100.0, keep: int = 1_000_000) -> Pruner:
-        return Pruner(
-            self.backend.records, age=age, keep=keep, clock=self.clock, telemetry=self.telemetry
-        )
+    def pruner(self, *, age: float = 100.0, keep: int = 1_000_000, crowd: int = 1) -> Pruner:
+        how: Any = {"clock": self.clock, "telemetry": self.telemetry}
+        return Pruner(self.backend.records, age=age, keep=keep, crowd=lambda: crowd, **how)
 
     async def enlist(self, name: str = "worker", lease: float = LEASE) -> str:
         entry = WorkerEntry(
@@ -406,6 +405,24 @@ async def test_it_looks_about_once_a_minute(scene: Scene) -> None:
     scene.clock.advance(2)
     await pruner.look()
     assert await scene.known() == set()
+
+
+@story
+async def test_a_crowd_looks_little_more_often_than_one(scene: Scene) -> None:
+    looks: list[None] = []
+
+    class Counting:
+        async def prune(self, **_: Any) -> int:
+            looks.append(None)
+            return 0
+
+    how: Any = {"clock": scene.clock, "telemetry": scene.telemetry, "crowd": lambda: 200}
+    crowd = [Pruner(cast(Records, Counting()), age=1, keep=1, **how) for _ in range(200)]
+    for _ in range(600):
+        scene.clock.advance(60)
+        for pruner in crowd:
+            await pruner.look()
+    assert 600 <= len(looks) <= 6_000
 
 
 @story

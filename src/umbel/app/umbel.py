@@ -365,14 +365,15 @@ class Umbel:
         backend = self.site.open()
         common: dict[str, Any] = {"clock": self.clock, "telemetry": self.telemetry}
         age, keep = self.settings.keep_days * 86_400, self.settings.keep_count
+        lifeline = Lifeline(
+            backend.registry,
+            backend.broker,
+            backend.routes,
+            **common,
+            idle=self.settings.route_idle or None,
+        )
         return [
-            Lifeline(
-                backend.registry,
-                backend.broker,
-                backend.routes,
-                **common,
-                idle=self.settings.route_idle or None,
-            ).look,
-            Pruner(backend.records, age=age, keep=keep, **common).look,
+            lifeline.look,
+            Pruner(backend.records, age=age, keep=keep, crowd=lifeline.living, **common).look,
             Forsaken(backend.deployments, telemetry=self.telemetry).look,
         ]

@@ -4,19 +4,17 @@ prune records, lift the pauses of a deployment that nobody looks after any more.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from umbel.brokers import Broker
 from umbel.clock import Clock
 from umbel.errors import Unavailable
+from umbel.messages import random_hex
 from umbel.stores import Deployments, Member, Records, Registry, Routes
 from umbel.telemetry import Telemetry, events
 
 _SWEEP_EVERY = 3
 _PRUNE_EVERY = 60.0
-_PRUNE_REST = 100.0
-"""How much longer than a look the rest after it is: to find where a long history is to end takes
-time, and every worker does that."""
 _ALL = 2**31 - 1
 
 
@@ -93,33 +91,50 @@ class Lifeline:
             self._shared.add(name)
             self._telemetry.emit(events.NameShared(worker=name))
 
+    def living(self) -> int:
+        """How many workers there were at the last look."""
+        return len(self._seen)
+
     async def _end(self, incarnation: str, beat: int, name: str) -> None:
         if await self._registry.remove(incarnation, beat):
             self._telemetry.emit(events.WorkerLost(worker=name, incarnation=incarnation))
 
 
 class Pruner:
-    """Keeps the history within its age and count."""
+    """Keeps the history within its age and count.
+
+    To find where a long history is to end is work, and it is enough if one of all who are there
+    does it in a minute. So the more there are, the more seldom each looks; some more than others.
+    """
 
     def __init__(
-        self, records: Records, *, age: float, keep: int, clock: Clock, telemetry: Telemetry
+        self,
+        records: Records,
+        *,
+        age: float,
+        keep: int,
+        clock: Clock,
+        telemetry: Telemetry,
+        crowd: Callable[[], int] = lambda: 1,
     ) -> None:
         self._records = records
         self._age = age
         self._keep = keep
         self._clock = clock
         self._telemetry = telemetry
-        self._next = clock.monotonic()
+        self._crowd = crowd
+        self._leisure = int(random_hex(2), 16) / 2**16
+        self._looked = clock.monotonic() - _PRUNE_EVERY
 
     async def look(self) -> None:
         """Forget all that is to be forgotten, when it is time."""
-        began = self._clock.monotonic()
-        if began < self._next:
+        now = self._clock.monotonic()
+        others = max(self._crowd() - 1, 0)
+        if now - self._looked < _PRUNE_EVERY * (1 + 2 * others * self._leisure):
             return
         before = self._clock.now() - self._age
         pruned = await self._records.prune(before=before, keep=self._keep, limit=_ALL)
-        took = self._clock.monotonic() - began
-        self._next = began + max(_PRUNE_EVERY, _PRUNE_REST * took)
+        self._looked = now
         if pruned:
             self._telemetry.emit(events.RecordsPruned(records=pruned))
 

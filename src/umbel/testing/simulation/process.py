@@ -156,10 +156,10 @@ class Process:
 
         def open_upkeep() -> list[Callable[[], Awaitable[object]]]:
             backend = self._open("upkeep")
-            return [
-                Lifeline(backend.registry, backend.broker, backend.routes, **common).look,
-                Pruner(backend.records, age=_YEAR, keep=1_000, **common).look,
-            ]
+            lifeline = Lifeline(backend.registry, backend.broker, backend.routes, **common)
+            crowd = lifeline.living
+            pruner = Pruner(backend.records, age=_YEAR, keep=1_000, crowd=crowd, **common)
+            return [lifeline.look, pruner.look]
 
         worker = SimulatedWorker(
             open_intake,
