@@ -483,6 +483,45 @@ select (select array_agg(place) from sent where id not in (select id from gone))
                     from gone where awaited) w
               group by namespace, chunk) d)
 
+-- name: finish_alike
+-- The same for jobs of one owner that end alike and without a failure: an eighth cheaper, and most do.
+with sent as (
+  select * from rows from (
+    unnest(%(id)s::uuid[], %(fence)s::bigint[], %(result)s::bytea[]),
+    jsonb_array_elements(%(story)s::jsonb)
+  ) with ordinality as s (id, fence, result, story, place)
+),
+gone as (
+  delete from $schema.job j using sent s
+  where j.id = s.id and j.owner = %(owner)s and j.fence = s.fence
+  returning j.awaited, j.id, j.namespace, j.queue, j.kind, j.task, j.type, j.priority,
+            j.content_type, j.body, j.created, j.not_before, j.expires, j.attempt, j.deaths,
+            j.max_deaths, j.unique_key, j.traceparent, j.headers, j.worker, j.fence, j.claimed,
+            j.attempts, j.progress_done, j.progress_of, j.slots, s.result, s.story
+),
+kept as (
+  insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
+                              body, created, not_before, expires, attempt, deaths, max_deaths,
+                              unique_key, traceparent, headers, worker, fence, claimed, attempts,
+                              progress_done, progress_of, finished, result_type, result, reason)
+  select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, %(state)s,
+         priority, content_type, body, created, not_before, expires, attempt, deaths, max_deaths,
+         unique_key, traceparent, headers, worker, fence, claimed,
+         (case when jsonb_typeof(attempts) <> 'array' then '[]'
+               when jsonb_array_length(attempts) < 100 then attempts
+               else attempts - 0 end) || story,
+         progress_done, progress_of, statement_timestamp(), %(result_type)s, result, %(reason)s
+  from gone where %(keep)s
+  on conflict (id) do nothing
+)
+select case when (select count(*) from gone) < cardinality(%(id)s::uuid[])
+            then (select array_agg(place) from sent where id not in (select id from gone)) end,
+       (select count(pg_notify('$channel', 'd:' || namespace || ':' || ids))
+        from (select namespace, string_agg(id::text, ',') as ids
+              from (select namespace, id, row_number() over () / 200 as chunk
+                    from gone where awaited) w
+              group by namespace, chunk) d)
+
 -- name: again
 -- Jobs under these very leases go back to their queues, at once or later, and to the line of their
 -- first gate if they have any. Those that are given gates have not been started: their story does

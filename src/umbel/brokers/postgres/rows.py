@@ -104,6 +104,34 @@ def finish_arrays(ends: Sequence[tuple[Settlement, Finish]]) -> dict[str, Any]:
     }
 
 
+def end_alike(ends: Sequence[tuple[Settlement, Finish]]) -> bool:
+    """Whether ``finish_alike`` can settle them."""
+    first = _end(*ends[0])
+    return ends[0][1].failure is None and all(_end(s, f) == first for s, f in ends)
+
+
+def alike_ends(ends: Sequence[tuple[Settlement, Finish]]) -> dict[str, Any]:
+    """The same for ``finish_alike``: what they share once."""
+    owner, keep, state, result_type, reason, _ = _end(*ends[0])
+    return {
+        "id": texts([s.lease.job for s, _ in ends]),
+        "fence": numbers([s.lease.fence for s, _ in ends]),
+        "story": document([s.attempt for s, _ in ends]),
+        "result": blobs([f.result.data if f.result else None for _, f in ends]),
+        "owner": owner,
+        "keep": keep or state is not State.SUCCEEDED,
+        "state": state.value,
+        "result_type": result_type,
+        "reason": storable(reason),
+    }
+
+
+def _end(settlement: Settlement, finish: Finish) -> tuple[Any, ...]:
+    result_type = finish.result.content_type if finish.result else None
+    how = finish.state, result_type, finish.reason, finish.failure
+    return settlement.lease.owner, settlement.keep, *how
+
+
 def again_arrays(ends: Sequence[tuple[Settlement, Again]]) -> dict[str, Any]:
     """The parameters of ``again``."""
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from umbel.brokers.postgres.publishing import Queries, inserting, resolving
-from umbel.brokers.postgres.rows import again_arrays, finish_arrays
+from umbel.brokers.postgres.rows import again_arrays, alike_ends, end_alike, finish_arrays
 from umbel.drivers.postgres import Steps
 from umbel.messages import Again, Finish, Lease, Settlement, disposition
 
@@ -42,7 +42,10 @@ def settling(sql: Queries, batch: Batch) -> Steps[list[Lease]]:
     """Settle; gives the leases that were refused."""
     refused: list[Settlement] = []
     if batch.finish:
-        rows = yield sql["finish"], finish_arrays(batch.finish)
+        if end_alike(batch.finish):
+            rows = yield sql["finish_alike"], alike_ends(batch.finish)
+        else:
+            rows = yield sql["finish"], finish_arrays(batch.finish)
         refused += [batch.finish[place - 1][0] for place in rows[0][0] or ()]
     if batch.again:
         rows = yield sql["again"], again_arrays(batch.again)
