@@ -243,9 +243,8 @@ def test_the_database_knows_the_states_of_the_state_table(
 ) -> None:
     with plain() as connection:
         row = connection.execute(
-            "select pg_get_constraintdef(oid) from pg_constraint where conname = %s"
-            " and conrelid = %s::regclass",
-            (f"{table}_state", f"{home.schema}.{table}"),
+            "select pg_get_constraintdef(oid) from pg_constraint where contypid = %s::regtype",
+            (f"{home.schema}.{table}_state",),
         ).fetchone()
     assert set(re.findall(r"'(\w+)'", row[0])) == {*stored_states(states)}
 

@@ -33,7 +33,8 @@ def inserting(
     state = {"idle": idle}
     if len(envelopes) == 1:
         rows = yield sql["insert_job"], job_row(envelopes[0]) | state
-    elif alone and are_alike(envelopes):
+        return [] if rows else [0]
+    if alone and are_alike(envelopes):
         rows = yield from _insert_alike(sql, envelopes, state)
     else:
         rows = yield sql["insert_jobs"], job_arrays(envelopes) | state

@@ -41,30 +41,25 @@ select (select count(*) from added),
               from added where state <> 'sent') h)
 
 -- name: insert_job
--- The same for a lone job: half the work.
-with added as (
-  insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
-                           body, created, not_before, expires, attempt, max_deaths, unique_key,
-                           traceparent, headers, gates, line)
-  select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
-         case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
-              when %(gates)s::jsonb is not null then 'waiting' else %(idle)s end,
-         %(priority)s::smallint, %(content_type)s, %(body)s,
-         coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
-         to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
-         %(attempt)s::integer, %(max_deaths)s::integer, %(unique_key)s::text,
-         %(traceparent)s::text, %(headers)s::jsonb, %(gates)s::jsonb,
-         case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then null
-              else %(gates)s::jsonb ->> 0 end
-  where not exists (select 1 from $schema.record where id = %(id)s::uuid)
-  on conflict do nothing
-  returning state
-)
-select count(*), case when count(*) = 0 then array[1] end,
-       count(pg_notify('$channel', case state when 'scheduled' then 's:' || %(namespace)s
-                                   else 'r:' || %(namespace)s || ':' || %(queue)s end))
-         filter (where state <> 'sent')
-from added
+-- The same for a lone job: half the work. One row when it was added.
+insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
+                         body, created, not_before, expires, attempt, max_deaths, unique_key,
+                         traceparent, headers, gates, line)
+select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
+       case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
+            when %(gates)s::jsonb is not null then 'waiting' else %(idle)s end,
+       %(priority)s::smallint, %(content_type)s, %(body)s,
+       coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
+       to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
+       %(attempt)s::integer, %(max_deaths)s::integer, %(unique_key)s::text,
+       %(traceparent)s::text, %(headers)s::jsonb, %(gates)s::jsonb,
+       case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then null
+            else %(gates)s::jsonb ->> 0 end
+where not exists (select 1 from $schema.record where id = %(id)s::uuid)
+on conflict do nothing
+returning case when state <> 'sent' then pg_notify('$channel',
+            case state when 'scheduled' then 's:' || %(namespace)s
+                       else 'r:' || %(namespace)s || ':' || %(queue)s end) end
 
 -- name: insert_alike
 -- The same for jobs that differ in id, body, time and trace alone and have no unique key: a third
