@@ -181,17 +181,18 @@ def test_the_driver_reads_a_frequent_query_once() -> None:
     assert long <= rare
 
 
-@pytest.mark.parametrize("query", ["insert_jobs", "insert_alike", "insert_job"])
+@pytest.mark.parametrize("query", ["insert_jobs", "insert_alike", "insert_job", "insert_plain"])
 def test_a_publish_does_not_read_the_history(home: Home, query: str) -> None:
     async def scenario() -> dict[str, Any]:
         async with broker_at(home) as broker:
             connection = await home.connect()
-            from umbel.brokers.postgres.rows import alike_arrays, job_arrays, job_row
+            from umbel.brokers.postgres.rows import alike_arrays, job_arrays, job_row, plain_row
 
             made = {
                 "insert_jobs": lambda: job_arrays([envelope()]),
                 "insert_alike": lambda: alike_arrays([envelope()]),
                 "insert_job": lambda: job_row(envelope()),
+                "insert_plain": lambda: plain_row(envelope()),
             }
             values = made[query]() | {"idle": "queued"}
             sql = broker._sql[query]
@@ -247,6 +248,23 @@ def test_the_database_knows_the_states_of_the_state_table(
             (f"{home.schema}.{table}_state",),
         ).fetchone()
     assert set(re.findall(r"'(\w+)'", row[0])) == {*stored_states(states)}
+
+
+def test_the_table_says_of_a_job_what_its_envelope_says_by_default(home: Home) -> None:
+    """``insert_plain`` relies on it."""
+
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            then = {"created": 1_700_000_000.0}
+            await broker.publish([envelope(**then)])
+            await broker.publish([envelope(**then, headers={"tenant": "acme"})])
+            with plain() as connection:
+                connection.execute(f"update {home.schema}.job set headers = '{{}}'")
+                columns = "to_jsonb(j) - 'id' - 'seq'"
+                rows = connection.execute(f"select {columns} from {home.schema}.job j").fetchall()
+            assert rows[0] == rows[1]
+
+    asyncio.run(scenario())
 
 
 def test_publishing_from_psql_wakes_a_waiting_fetch(home: Home) -> None:

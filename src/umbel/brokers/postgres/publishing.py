@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from umbel.brokers.port import Published
-from umbel.brokers.postgres.rows import alike_arrays, are_alike, job_arrays, job_row
+from umbel.brokers.postgres.rows import (
+    alike_arrays,
+    are_alike,
+    is_plain,
+    job_arrays,
+    job_row,
+    plain_row,
+)
 from umbel.drivers.postgres import KeyTaken, Row, Steps, texts
 from umbel.errors import DuplicateJob, Unavailable
 from umbel.messages import Envelope, State
@@ -32,7 +39,7 @@ def inserting(
     """
     state = {"idle": idle}
     if len(envelopes) == 1:
-        rows = yield sql["insert_job"], job_row(envelopes[0]) | state
+        rows = yield from _insert_one(sql, envelopes[0], state)
         return [] if rows else [0]
     if alone and are_alike(envelopes):
         rows = yield from _insert_alike(sql, envelopes, state)
@@ -45,6 +52,12 @@ def inserting(
     if added + len(left) < len(envelopes):
         left += _repeated(envelopes, set(left))
     return left
+
+
+def _insert_one(sql: Queries, envelope: Envelope, state: dict[str, str]) -> Steps[list[Row]]:
+    if is_plain(envelope):
+        return (yield sql["insert_plain"], plain_row(envelope) | state)
+    return (yield sql["insert_job"], job_row(envelope) | state)
 
 
 def _insert_alike(

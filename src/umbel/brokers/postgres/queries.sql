@@ -61,6 +61,17 @@ returning case when state <> 'sent' then pg_notify('$channel',
             case state when 'scheduled' then 's:' || %(namespace)s
                        else 'r:' || %(namespace)s || ':' || %(queue)s end) end
 
+-- name: insert_plain
+-- The same for a job that nothing special was said of: each parameter is paid for on both sides.
+insert into $schema.job (id, namespace, queue, kind, task, state, body, created, traceparent)
+select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(idle)s, %(body)s,
+       coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
+       %(traceparent)s::text
+where not exists (select 1 from $schema.record where id = %(id)s::uuid)
+on conflict do nothing
+returning case when %(idle)s <> 'sent'
+               then pg_notify('$channel', 'r:' || %(namespace)s || ':' || %(queue)s) end
+
 -- name: insert_alike
 -- The same for jobs that differ in id, body, time and trace alone and have no unique key: a third
 -- cheaper. An id that lives already fails it, and then nothing was added.

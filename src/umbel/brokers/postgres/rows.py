@@ -8,6 +8,7 @@ from typing import Any
 
 from umbel.drivers.postgres import Row, blobs, document, numbers, storable, texts
 from umbel.messages import (
+    JSON,
     Again,
     Body,
     Delivery,
@@ -21,6 +22,12 @@ from umbel.messages import (
 from umbel.messages.columns import read_gates, read_headers, read_sections, read_slots
 
 _TYPES = {kind.value: kind for kind in MessageType}
+_special = attrgetter(
+    *("type", "priority", "body.content_type", "not_before", "expires", "attempt", "max_deaths"),
+    *("unique", "headers", "gates"),
+)
+_NOTHING = _special(Envelope(id="", subject="", body=Body(JSON, b"")))
+"""What the table says by default."""
 _common = attrgetter(
     *("namespace", "queue", "kind", "subject", "type", "priority", "body.content_type"),
     *("not_before", "expires", "attempt", "max_deaths", "unique", "headers", "gates"),
@@ -72,6 +79,25 @@ def job_row(envelope: Envelope) -> dict[str, Any]:
         "traceparent": storable(envelope.traceparent),
         "gates": _gates(envelope.gates),
         "headers": document(envelope.headers),
+    }
+
+
+def is_plain(envelope: Envelope) -> bool:
+    """Whether ``insert_plain`` can add it: most jobs have nothing special."""
+    return _special(envelope) == _NOTHING
+
+
+def plain_row(envelope: Envelope) -> dict[str, Any]:
+    """The same for ``insert_plain``."""
+    return {
+        "id": envelope.id,
+        "namespace": storable(envelope.namespace),
+        "queue": storable(envelope.queue),
+        "kind": envelope.kind,
+        "task": storable(envelope.subject),
+        "body": envelope.body.data,
+        "created": float(envelope.created),
+        "traceparent": storable(envelope.traceparent),
     }
 
 
