@@ -250,6 +250,19 @@ def test_the_database_knows_the_states_of_the_state_table(
     assert set(re.findall(r"'(\w+)'", row[0])) == {*stored_states(states)}
 
 
+def test_bodies_of_all_sizes_keep_apart_in_a_batch(home: Home) -> None:
+    bodies = [b"", b"\x00\xff\\'\"", b"", *(bytes([n % 256]) * (n * n) for n in range(60)), b""]
+
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            sent = [envelope(body=Body("application/octet-stream", body)) for body in bodies]
+            await broker.publish(sent)
+            held = await broker.fetch(["q"], Demand(100, 100), OWNER, 0)
+            assert [one.envelope.body.data for one in held] == bodies
+
+    asyncio.run(scenario())
+
+
 def test_the_table_says_of_a_job_what_its_envelope_says_by_default(home: Home) -> None:
     """``insert_plain`` relies on it."""
 

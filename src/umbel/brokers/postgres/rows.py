@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any
 
@@ -109,9 +110,13 @@ def are_alike(envelopes: Sequence[Envelope]) -> bool:
 
 def alike_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
     """The same for ``insert_alike``: what they share once, and an array for what not."""
+    bodies = [e.body.data for e in envelopes]
+    sizes = [len(body) for body in bodies]
     return job_row(envelopes[0]) | {
         "id": texts([e.id for e in envelopes]),
-        "body": blobs([e.body.data for e in envelopes]),
+        "body": b"".join(bodies),
+        "start": numbers([*accumulate(sizes[:-1], initial=1)]),
+        "size": numbers(sizes),
         "created": numbers([e.created for e in envelopes]),
         "traceparent": texts([e.traceparent for e in envelopes]),
     }
