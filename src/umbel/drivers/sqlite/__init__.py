@@ -5,7 +5,7 @@ from umbel.drivers.sqlite.faults import explaining
 from umbel.drivers.sqlite.lending import Lent, begin, lent_out
 from umbel.drivers.sqlite.schema import migrations, version, version_of
 from umbel.drivers.sqlite.tables import cancel_idle
-from umbel.drivers.sqlite.transactions import all_or_nothing, writing
+from umbel.drivers.sqlite.transactions import all_or_nothing, write_ahead, writing
 
 __all__ = [
     "Database",
@@ -20,5 +20,6 @@ __all__ = [
     "parts_at_fork",
     "version",
     "version_of",
+    "write_ahead",
     "writing",
 ]

@@ -20,6 +20,7 @@ from umbel.drivers.sqlite.errands import Errand, tell, together
 from umbel.drivers.sqlite.faults import explain, explaining
 from umbel.drivers.sqlite.lending import Lent
 from umbel.drivers.sqlite.schema import migrate
+from umbel.drivers.sqlite.transactions import write_ahead
 from umbel.drivers.sqlite.watch import LogWatch, touch
 from umbel.errors import ConfigurationError, Unavailable
 
@@ -294,7 +295,7 @@ def _open(path: str, synchronous: str, busy: float) -> Lent:
     connection = sqlite3.connect(
         path, timeout=busy, isolation_level=None, check_same_thread=False, factory=Lent
     )
-    connection.execute("pragma journal_mode = wal")
+    write_ahead(connection, busy)
     connection.execute(f"pragma synchronous = {synchronous}")
     connection.execute("pragma foreign_keys = on")
     connection.execute("pragma temp_store = memory")

@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_MOMENT = 0.005
+
+
+def write_ahead(connection: sqlite3.Connection, busy: float) -> None:
+    """Keep a write-ahead log. Somebody else who does something to the file is waited for.
+
+    SQLite itself does not wait: of two that open a new file in the same moment, one is refused.
+    """
+    until = time.monotonic() + busy
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= until:
+                raise
+            time.sleep(_MOMENT)
 
 
 @contextmanager

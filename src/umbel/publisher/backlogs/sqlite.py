@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from umbel.clock import Clock
+from umbel.drivers.sqlite import write_ahead
 from umbel.errors import BacklogFull, ConfigurationError, Unavailable
 from umbel.messages import Envelope
 from umbel.messages.wire import read, write
@@ -141,7 +142,7 @@ class SqliteBacklog:
             connection = sqlite3.connect(
                 self._path, timeout=self._busy, isolation_level=None, check_same_thread=False
             )
-            connection.execute("pragma journal_mode = wal")
+            write_ahead(connection, self._busy)
             connection.execute("pragma synchronous = full")
             connection.execute(_TABLE)
             self._opened = (os.getpid(), connection)
