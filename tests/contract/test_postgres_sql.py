@@ -19,7 +19,7 @@ psycopg = pytest.importorskip("psycopg")
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH  # noqa: E402
 
 from umbel.brokers.port import Demand  # noqa: E402
-from umbel.brokers.postgres import PostgresBroker, outlook  # noqa: E402
+from umbel.brokers.postgres import PostgresBroker, PostgresLedger, outlook  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
 from umbel.drivers.postgres import Database, Home, migrate  # noqa: E402
 from umbel.errors import DuplicateJob, Unavailable  # noqa: E402
@@ -503,6 +503,40 @@ def test_jobs_that_change_while_a_look_waits_for_their_locks_are_claimed(home: H
                 await until(lambda: blocked(home))
                 connection.commit()
             assert len(await quickly(fetch)) == 6
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("many", [1, 2])
+def test_a_note_that_waits_until_its_job_has_ended_leaves_nothing(home: Home, many: int) -> None:
+    columns = (
+        "id, namespace, queue, kind, task, type, priority, content_type, body, created, attempt,"
+        " deaths, max_deaths, headers, fence, attempts"
+    )
+
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            books = PostgresLedger(
+                broker._database, namespace="umbel", clock=SystemClock(), safety_poll=NEVER
+            )
+            jobs = [envelope() for _ in range(many)]
+            with psycopg.connect(SERVER) as worker:
+                worker.execute(
+                    f"insert into {home.schema}.job (id, namespace, queue, kind, task, state, body)"
+                    " values (%s, 'umbel', 'q', '', 't', 'sent', '')",
+                    [jobs[0].id],
+                )
+                noting = asyncio.create_task(books.note(jobs))
+                await until(lambda: blocked(home))
+                worker.execute(
+                    f"with gone as (delete from {home.schema}.job where id = %s returning *)"
+                    f" insert into {home.schema}.record ({columns}, state, finished)"
+                    f" select {columns}, 'succeeded', now() from gone",
+                    [jobs[0].id],
+                )
+            await noting
+            found = plain().execute(f"select id::text from {home.schema}.job").fetchall()
+            assert [row[0] for row in found] == [job.id for job in jobs[1:]]
 
     asyncio.run(scenario())
 

@@ -11,8 +11,8 @@ from umbel.brokers.port import Published, Taken
 from umbel.brokers.postgres.broker import PostgresBroker
 from umbel.brokers.postgres.outlook import SOON, Outlook
 from umbel.brokers.postgres.publishing import inserting
-from umbel.brokers.postgres.rows import delivery, envelope
-from umbel.drivers.postgres import Row, Steps, after, atomically, numbers, one, texts
+from umbel.brokers.postgres.rows import delivery, envelope, is_plain, plain_row
+from umbel.drivers.postgres import Row, Steps, atomically, numbers, one, texts
 from umbel.errors import LeaseLost
 from umbel.messages import Envelope
 
@@ -29,12 +29,11 @@ class PostgresLedger(PostgresBroker):
         return Offers()
 
     async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        left = await self._database.perform(lambda: atomically(self._noting_soon(envelopes)))
+        left = await self._database.perform(lambda: self._noting(envelopes))
         return [Published(envelope.id, place in left) for place, envelope in enumerate(envelopes)]
 
     def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        steps = partial(self._noting_soon, envelopes)
-        left = self._database.direct.perform(lambda: atomically(steps()), timeout)
+        left = self._database.direct.perform(partial(self._noting, envelopes), timeout)
         return [Published(envelope.id, place in left) for place, envelope in enumerate(envelopes)]
 
     async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
@@ -89,9 +88,7 @@ class PostgresLedger(PostgresBroker):
     ) -> Taken:
         values = {"id": texts([*jobs]), "queue": texts([*jobs.values()]), "owner": owner}
         if unnoted:
-            rows = await self._database.perform(
-                lambda: atomically(self._taking_new(unnoted, values))
-            )
+            rows = await self._database.perform(lambda: self._taking_new(unnoted, values))
         else:
             rows = await self._rows("take", **values)
         if not rows:
@@ -102,11 +99,15 @@ class PostgresLedger(PostgresBroker):
             rows[0][-1] or [],
         )
 
-    def _noting_soon(self, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
-        return after(_SOON, {}, self._noting(envelopes))
-
     def _noting(self, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
-        """Adds what is new. Gives the places of what was known."""
+        """Adds what is new, in a transaction. Gives the places of what was known."""
+        if len(envelopes) == 1 and is_plain(envelopes[0]):
+            ((added,),) = yield self._sql["note_job"], plain_row(envelopes[0])
+            return [] if added else [0]
+        return (yield from atomically(self._noting_several(envelopes)))
+
+    def _noting_several(self, envelopes: Sequence[Envelope]) -> Steps[list[int]]:
+        yield _SOON, None
         left = yield from inserting(self._sql, envelopes, idle="sent")
         # A worker may have noted, run and settled one since that statement began: it has found
         # neither the job nor the record then. The next one sees the record.
@@ -116,6 +117,7 @@ class PostgresLedger(PostgresBroker):
     def _taking_new(
         self, envelopes: Sequence[Envelope], values: dict[str, Any]
     ) -> Steps[list[Row]]:
+        # Two transactions: the second one makes both durable, and the first may stand alone.
         yield from self._noting(envelopes)
         return (yield self._sql["take"], {"namespace": self._namespace, **values})
 

@@ -821,6 +821,12 @@ select claimed.*,
           and not exists (select 1 from $schema.record r where r.id = w.id))
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
+-- name: note_job
+select $schema.note_job(
+  %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(body)s,
+  coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
+  %(traceparent)s::text)
+
 -- name: drop_ended
 -- Jobs that are in the history already are no jobs.
 delete from $schema.job j

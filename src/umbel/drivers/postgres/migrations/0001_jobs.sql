@@ -224,6 +224,28 @@ create table $schema.knock (
   autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
+-- Into the books goes a job that another broker carries; whether it was new. It is durable there: a
+-- server that crashes just now may forget the note, and whoever receives the message makes up for it.
+create function $schema.note_job(
+  its_id uuid, space text, to_queue text, of_kind text, of_task text, arguments bytea,
+  made timestamptz, trace text
+) returns boolean language plpgsql as $$
+begin
+  perform set_config('synchronous_commit', 'off', true);
+  insert into $schema.job (id, namespace, queue, kind, task, state, body, created, traceparent)
+  select its_id, space, to_queue, of_kind, of_task, 'sent', arguments, made, trace
+  where not exists (select 1 from $schema.record where id = its_id)
+  on conflict do nothing;
+  if not found then
+    return false;
+  end if;
+  -- A worker may have noted, run and settled it since that statement began: it has found neither the
+  -- job nor the record then. This one sees the record.
+  delete from $schema.job
+  where id = its_id and state = 'sent' and exists (select 1 from $schema.record where id = its_id);
+  return true;
+end $$;
+
 -- A job comes to a lane. Of a batch for one lane, one knock is enough: the others become visible
 -- with it. The setting lasts as long as the transaction, and goes back with it to a savepoint.
 create function $schema.job_waits() returns trigger language plpgsql as $$
