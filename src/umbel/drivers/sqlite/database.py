@@ -217,9 +217,10 @@ class Database:
             self._watch = None
 
     def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None and not self.home.in_memory:
-            connection.close()
+        with self._using:  # a caller's thread may be at work
+            connection, self._connection = self._connection, None
+            if connection is not None and not self.home.in_memory:
+                connection.close()
 
     def explaining(self) -> AbstractContextManager[None]:
         """SQLite's errors come out as ours: for work on a connection of the caller's."""
