@@ -20,6 +20,7 @@ from test_split import vhost as vhost
 
 from umbel.brokers import Demand, DirectBroker, Published, SplitBroker
 from umbel.messages import JSON, Body, Envelope, fresh_id
+from umbel.stores import JobFilter
 from umbel.testing import Backend, Backends
 from umbel.testing.acts import enlist, envelope
 from umbel.testing.brokers import BrokerSuite
@@ -167,6 +168,41 @@ def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("books", ["sqlite", "postgres", "redis_books"])
+def test_what_was_noted_and_is_not_confirmed_is_sent_by_somebody_else(
+    books: str, machine: Machine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umbel.brokers.nats import NatsTransport
+    from umbel.drivers.nats import Home
+
+    async def scenario() -> None:
+        await asyncio.to_thread(machine.start)
+        home = Home(f"nats://{machine.place}")
+
+        def carry(namespace: str) -> Any:
+            return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
+
+        async with split(request.getfixturevalue(books)(), carry) as b:
+            ledger = cast(SplitBroker, b.broker)._ledger
+            first, second = envelope(b), envelope(b)
+            await publish_now(b, first)
+            machine.freeze()
+            publishing = asyncio.create_task(publish_now(b, second))
+            async with asyncio.timeout(30):
+                while second.id not in {one.id for one in await b.records.search(JobFilter())}:
+                    await asyncio.sleep(0.01)
+            assert not publishing.done()
+            assert [found.id for found in await publishing] == [second.id]
+            assert [one.id for one in await ledger.unsent(["default"], 10, 0.0)] == [second.id]
+            machine.thaw()
+            owner = await enlist(b)
+            assert await fetched(b, owner, 2) == {first.id, second.id}
+            assert await b.broker.fetch(["default"], Demand(50, 50), owner, 0.5) == []
+
+    monkeypatch.setattr("umbel.brokers.nats.direct.CONFIRMED", 2.0)
+    asyncio.run(scenario())
+
+
 def test_the_servers_own_limit_is_learned_without_a_loop(machine: Machine) -> None:
     from umbel.brokers.nats import NatsTransport
     from umbel.drivers.nats import Home
@@ -175,6 +211,6 @@ def test_the_servers_own_limit_is_learned_without_a_loop(machine: Machine) -> No
     one = NatsTransport(Home(f"nats://{machine.place}"), namespace="tests", lost=lambda _: None)
     assert one.limit == 1_000_000
     sent = Envelope(id=fresh_id(), subject="t", body=Body(JSON, b"{}"), kind="io")
-    one.send_now([sent], 10.0, lambda lane, left: None)
+    one.send_now([sent], 10.0, lambda lane, left: None, lambda: None)
     assert 100_000 <= one.limit < 200_000
     asyncio.run(one.close())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -68,6 +69,16 @@ class Machine:
             self._process.kill()
             self._process.wait(10)
             self._process = None
+
+    def freeze(self) -> None:
+        """From now on it answers nobody, and its connections stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on as if nothing had happened."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def written(self, name: str, text: str) -> str:
         """A file of this text, by its path."""

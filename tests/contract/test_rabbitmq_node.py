@@ -317,7 +317,7 @@ def test_tls_carries_messages_to_a_server_that_is_trusted(node: Node, runner: st
 
 def test_callers_threads_hear_of_an_alarm_and_send_over_tls(node: Node) -> None:
     def send(transport: RabbitTransport) -> None:
-        transport.send_now([envelope()], 10.0, lambda lane, left: None)
+        transport.send_now([envelope()], 10.0, lambda lane, left: None, lambda: None)
 
     secure = transport_at(
         Home(f"amqps://guest:guest@127.0.0.1:{node.tls_port}/?cafile={node.certificate}")

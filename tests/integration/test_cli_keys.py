@@ -134,6 +134,51 @@ def test_who_is_told_to_stop_while_it_reloads_stops_and_finishes_what_runs(
         assert (found["state"], found["attempt"]) == ("succeeded", 1)
 
 
+LATE = """
+
+def said(number):
+    os.kill(os.getpid(), number)
+
+
+if os.environ.pop("SAY_IT_ONCE_MORE", ""):
+    said(signal.SIGHUP)  # while it starts
+
+
+async def last_words():
+    try:
+        yield
+    finally:  # when the loop is closed
+        if os.environ["LAST_WORD"] == "stop":
+            said(signal.SIGTERM)
+        else:
+            os.environ["LAST_WORD"] = "stop"
+            os.environ["SAY_IT_ONCE_MORE"] = "yes"
+
+
+@app.service
+async def speaker():
+    global words
+    words = last_words()
+    await anext(words)
+    await asyncio.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--no-uvloop",)])
+@pytest.mark.parametrize(("word", "lives"), [("stop", 1), ("again", 2)])
+def test_what_is_said_in_the_last_moment_before_it_begins_again_is_heard(
+    shell: Shell, word: str, lives: int, options: tuple[str, ...]
+) -> None:
+    shell.env.pop("UMBEL_KEYS")
+    shell.env["LAST_WORD"] = word
+    imports = "import asyncio, os, signal\n"
+    (shell.folder / "tasks.py").write_text(imports + TASKS + LATE)
+    with shell.worker(*options) as worker:
+        worker.process.send_signal(signal.SIGHUP)
+        assert worker.end() == 0
+        assert sum("worker started" in line for line in worker.lines) == lives, worker.lines
+
+
 def test_a_fleets_children_are_told_everything_that_the_parent_was() -> None:
     chosen: dict[str, Any] = {
         "order": "weighted",

@@ -18,7 +18,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from umbel.brokers.answers import Answers, Find
-from umbel.brokers.direct import DirectLedger, DirectTransport
+from umbel.brokers.direct import DirectPair
 from umbel.brokers.mapped import MappedTransport
 from umbel.brokers.port import Capabilities, Demand, Depth, Ledger, Published
 from umbel.brokers.strangers import TAKEN, burial, id_of, read, stand_in
@@ -53,7 +53,8 @@ class SplitBroker:
         self, carry: Carry, ledger: Ledger, *, namespace: str, clock: Clock, find: Find
     ) -> None:
         self._transport = carry(self._lost_lane)
-        direct = isinstance(self._transport, DirectTransport) and isinstance(ledger, DirectLedger)
+        self._direct = DirectPair.of(self._transport, ledger, clock)
+        direct = self._direct is not None
         self.capabilities = replace(carried(ledger.capabilities), direct=direct)
         self._ledger = ledger
         self._namespace = namespace
@@ -92,20 +93,11 @@ class SplitBroker:
 
     def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
         """``publish`` in the caller's own thread, where both can do that: see ``capabilities``."""
-        transport, ledger = cast(DirectTransport, self._transport), cast(DirectLedger, self._ledger)
-        until = self._clock.monotonic() + timeout
         self._measure(envelopes)
+        pair = cast(DirectPair, self._direct)
         if not all(map(self._can_go_at_once, envelopes)):
-            return ledger.publish_now(envelopes, timeout)
-        try:
-            transport.send_now(
-                envelopes, timeout, lambda lane, left: ledger.recall_now([lane], left)
-            )
-        except Unavailable:
-            return ledger.publish_now(envelopes, until - self._clock.monotonic())
-        with suppress(Unavailable):
-            return ledger.note_now(envelopes, until - self._clock.monotonic())
-        return [Published(envelope.id) for envelope in envelopes]
+            return pair.ledger.publish_now(envelopes, timeout)
+        return pair.publish(envelopes, timeout)
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
         """Into the books, as part of the caller's transaction; the relay sends it afterwards."""

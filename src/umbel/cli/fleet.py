@@ -22,7 +22,7 @@ from umbel.resilience import Backoff
 _WAITS = Backoff(first=0.1, factor=2, cap=15)
 _SETTLED = 5.0
 """Seconds of life after which a death counts as the first again."""
-_STOPPED = (0, -signal.SIGTERM, -signal.SIGINT, 130)
+_STOPPED = (0, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP, 130)
 """How a child ends that was told to stop; the signal itself ends one that was still starting."""
 _PR_SET_PDEATHSIG = 1
 

@@ -25,6 +25,7 @@ from umbel.worker import Worker, WorkerOptions
 from umbel.worker.options import default_name, ordinal_of
 
 _PYTHONS_OWN = (700, 10, 10)
+_MOMENT = 0.01
 _LINGER = 5.0
 """Seconds that threads left behind by tasks may keep a stopped process from ending."""
 
@@ -51,12 +52,13 @@ def work(frame: Frame, style: str, level: str, chosen: dict[str, Any], *, fleet:
         options = _options(app, chosen)
         _spare_the_collector()
         with asyncio.Runner(loop_factory=loop_factory(options.uvloop)) as runner:
-            again = runner.run(_serve(app, options, logs, chosen, in_fleet=bool(fleet)))
-            if not again:
+            worker = runner.run(_serve(app, options, logs, chosen, in_fleet=bool(fleet)))
+            told = _hear_to_the_end(runner)
+            if not worker.reloading:
                 _end_soon(logs)
     finally:
         logs.close()
-    if again:
+    if worker.reloading and not told:
         if fleet:
             os.environ["UMBEL_FLEET"] = fleet
         start_over()
@@ -137,8 +139,8 @@ async def _serve(
     chosen: dict[str, Any],
     *,
     in_fleet: bool,
-) -> bool:
-    """Whether it is to begin again."""
+) -> Worker:
+    """The worker, when it has run."""
     worker = app.worker(options)
     stop_on_signals(worker, in_fleet=in_fleet)
     async with AsyncExitStack() as stack:
@@ -149,7 +151,7 @@ async def _serve(
 
             await stack.enter_async_context(beside(app.publisher(chosen["listen"])))
         await worker.run()
-    return worker.reloading
+    return worker
 
 
 @asynccontextmanager
@@ -195,6 +197,22 @@ def stop_on_signals(worker: Worker, *, in_fleet: bool = False) -> None:
     loop.add_signal_handler(signal.SIGHUP, on_term if has_terminal() else worker.reload)
     loop.add_signal_handler(signal.SIGTERM, on_term)
     loop.add_signal_handler(signal.SIGINT, on_int)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
+def _hear_to_the_end(runner: asyncio.Runner) -> list[int]:
+    """Signals to stop that come from now on until the loop is closed; the list goes on growing.
+
+    Whoever begins again must not miss one: nobody would say it twice. What came before, the loop
+    hears now; what comes after ends the process, as it does while a worker starts. One more SIGHUP
+    waits until that has happened.
+    """
+    told: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda heard, _: told.append(heard))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+    runner.run(asyncio.sleep(_MOMENT))
+    return told
 
 
 def has_terminal() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from umbel.brokers.direct import LostNow
+from umbel.brokers.direct import LostNow, Meanwhile
 from umbel.brokers.nats.lanes import Lanes
 from umbel.brokers.nats.sending import CONFIRMED, TRIES, Parcel, packed, unconfirmed, windows
 from umbel.brokers.transport import Lane
@@ -21,7 +21,9 @@ class DirectSender:
         self._lanes = lanes
         self._direct = Direct(home)
 
-    def send(self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow) -> int:
+    def send(
+        self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow, meanwhile: Meanwhile
+    ) -> int:
         """All are durable when it returns. Where there is no stream, one is made.
 
         Gives how many bytes the server takes, with the headers.
@@ -30,20 +32,30 @@ class DirectSender:
         sending = random_hex(8)
         with self._direct.using(until) as line:
             for window in windows(packed(envelopes, self._lanes, sending, line.max_payload)):
-                self._deliver(line, window, until, lost)
+                self._deliver(line, window, until, lost, meanwhile)
             return line.max_payload
 
     def close(self) -> None:
         """Free the connection. Twice is fine."""
         self._direct.close()
 
-    def _deliver(self, line: Line, parcels: list[Parcel], until: float, lost: LostNow) -> None:
+    def _deliver(
+        self,
+        line: Line,
+        parcels: list[Parcel],
+        until: float,
+        lost: LostNow,
+        meanwhile: Meanwhile,
+    ) -> None:
         def tell(lane: Lane) -> None:
             lost(lane, until - time.monotonic())
 
         for _ in range(TRIES):
             line.until = min(until, time.monotonic() + CONFIRMED)
-            answers = line.publish([parcel.post for parcel in parcels])
+            line.post([parcel.post for parcel in parcels])
+            meanwhile()
+            line.until = min(until, time.monotonic() + CONFIRMED)
+            answers = line.answers()
             if None in answers:
                 raise unconfirmed(self._home.address, answers.count(None))
             absent: list[Parcel] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from umbel.brokers.direct import LostNow
+from umbel.brokers.direct import LostNow, Meanwhile
 from umbel.brokers.nats.answering import Answerer
 from umbel.brokers.nats.direct import DirectSender
 from umbel.brokers.nats.lanes import Lanes
@@ -46,8 +46,10 @@ class NatsTransport:
         if envelopes:
             await self._sender.send(envelopes)
 
-    def send_now(self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow) -> None:
-        self.limit = limit_of(self._direct.send(envelopes, timeout, lost))
+    def send_now(
+        self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow, meanwhile: Meanwhile
+    ) -> None:
+        self.limit = limit_of(self._direct.send(envelopes, timeout, lost, meanwhile))
 
     async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
         arrivals = await self._receiver.receive(room, wait)

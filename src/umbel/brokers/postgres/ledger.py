@@ -125,6 +125,10 @@ class PostgresLedger(PostgresBroker):
         queues, kinds = texts([queue for queue, _ in lanes]), texts([kind for _, kind in lanes])
         return int((await self._rows("recall", queue=queues, kind=kinds))[0][0])
 
+    def unsend_now(self, jobs: Sequence[str], timeout: float) -> None:
+        values = {"namespace": self._namespace, "id": texts([*jobs])}
+        self._database.direct.perform(lambda: one(self._sql["unsend"], values), timeout)
+
     def recall_now(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
         queues, kinds = texts([queue for queue, _ in lanes]), texts([kind for _, kind in lanes])
         values = {"namespace": self._namespace, "queue": queues, "kind": kinds}

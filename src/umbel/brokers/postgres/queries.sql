@@ -834,6 +834,16 @@ where j.id = any(%(id)s::uuid[]) and j.state = 'sent'
   and exists (select 1 from $schema.record r where r.id = j.id offset 0)
 returning j.id
 
+-- name: unsend
+-- These were noted as sent and may not have been.
+with back as (
+  update $schema.job j set state = 'queued', fence = least(fence, 9223372036854775806) + 1
+  where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s and j.state = 'sent'
+  returning j.queue
+)
+select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
+from (select distinct queue from back) b
+
 -- name: recall
 -- What was sent to these lanes is to be sent again.
 with back as (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from umbel.brokers.direct import LostNow
+from umbel.brokers.direct import LostNow, Meanwhile
 from umbel.brokers.rabbitmq.messages import to_message
 from umbel.brokers.rabbitmq.queues import MOURNING, Queues
 from umbel.brokers.rabbitmq.sender import PAUSE, TRIES, untaken
@@ -30,7 +30,9 @@ class DirectSender:
         """Why the server takes no messages at the moment, as far as it has said so."""
         return self._direct.blocked
 
-    def send(self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow) -> None:
+    def send(
+        self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow, meanwhile: Meanwhile
+    ) -> None:
         """All are durable when it returns. What is not taken is sent again to a queue that is."""
         until = time.monotonic() + timeout
         lanes: dict[str, Lane] = {}
@@ -41,7 +43,7 @@ class DirectSender:
             lanes[name] = lane
             messages.append(to_message(envelope, name))
         for at in range(0, len(messages), _MOST):
-            self._send(messages[at : at + _MOST], lanes, until, lost)
+            self._send(messages[at : at + _MOST], lanes, until, lost, meanwhile)
         self._queues.saw(lanes.values())
 
     def close(self) -> None:
@@ -49,10 +51,15 @@ class DirectSender:
         self._direct.close()
 
     def _send(
-        self, left: list[Message], lanes: dict[str, Lane], until: float, lost: LostNow
+        self,
+        left: list[Message],
+        lanes: dict[str, Lane],
+        until: float,
+        lost: LostNow,
+        meanwhile: Meanwhile,
     ) -> None:
         for number in range(TRIES):
-            left = self._direct.publish(left, until)
+            left = self._direct.publish(left, until, meanwhile)
             if not left:
                 return
             for name in dict.fromkeys(one.queue for one in left):

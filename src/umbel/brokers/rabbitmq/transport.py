@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from umbel.brokers.direct import LostNow
+from umbel.brokers.direct import LostNow, Meanwhile
 from umbel.brokers.rabbitmq.direct import DirectSender
 from umbel.brokers.rabbitmq.messages import LIMIT
 from umbel.brokers.rabbitmq.queues import Queues
@@ -33,8 +33,10 @@ class RabbitTransport:
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         await self._sender.send(envelopes)
 
-    def send_now(self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow) -> None:
-        self._direct.send(envelopes, timeout, lost)
+    def send_now(
+        self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow, meanwhile: Meanwhile
+    ) -> None:
+        self._direct.send(envelopes, timeout, lost, meanwhile)
 
     async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
         return await self._receiver.receive(room, wait)

@@ -93,6 +93,20 @@ write_all()
 write_leases(owner)
 return {1, rows, unknown}
 
+-- name: unsend
+-- {id, id ...}: these were noted as sent and may not have been.
+even_if_full()
+for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
+  local job = read(id, 'queue', 'kind', 'priority', 'place', 'fence')
+  if job and job[1] == 'sent' then
+    leave(id, 'sent', job[2] or '', job[3], job[5])
+    redis.call('HSET', root .. ':job:' .. id, 'state', 'queued', 'fence', raised(job[6]))
+    enter(id, job[2] or '', job[3], job[4], job[5])
+  end
+end
+write_all()
+return 0
+
 -- name: recall
 -- {queue, kind}: a portion of what was sent there is to be sent again. Gives how many, and how many were looked at.
 local queue, kind = unpack(cmsgpack.unpack(ARGV[1]))

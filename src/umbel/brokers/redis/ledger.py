@@ -79,6 +79,9 @@ class RedisLedger(RedisBroker):
                 recalled += found
         return recalled
 
+    def unsend_now(self, jobs: Sequence[str], timeout: float) -> None:
+        self._database.direct.run(LUA["unsend"], self._root, [pack(*jobs)], timeout)
+
     def recall_now(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
         recalled, until = 0, self._clock.monotonic() + timeout
         for lane in lanes:

@@ -79,6 +79,14 @@ class SqliteLedger(SqliteBroker):
     async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
         return await self._database.run(partial(self._recall, lanes))
 
+    def unsend_now(self, jobs: Sequence[str], timeout: float) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            with writing(connection) as cursor:
+                here = {"namespace": self._namespace}
+                cursor.executemany(SQL["unsend"], [{**here, "id": job} for job in jobs])
+
+        self._database.run_here(write, timeout)
+
     def recall_now(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
         return self._database.run_here(partial(self._recall, lanes), timeout)
 

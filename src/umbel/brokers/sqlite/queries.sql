@@ -271,6 +271,11 @@ returning seq, id, queue, kind, task, priority, content_type, body, created, not
 select 1 from job
 where namespace = :namespace and queue = :queue and kind = :kind and state = 'sent' limit 1
 
+-- name: unsend
+-- It was noted as sent and may not have been.
+update job set state = 'queued', fence = min(fence, 9223372036854775806) + 1
+where id = :id and namespace = :namespace and state = 'sent'
+
 -- name: recall
 -- What was sent to a lane is to be sent again.
 update job set state = 'queued', fence = min(fence, 9223372036854775806) + 1

@@ -50,12 +50,15 @@ class Line:
             self.drop()
             raise
 
-    def publish(self, posts: Sequence[Post]) -> list[Answer | None]:
-        """Publish all at once. The answer to each; None where none came in time."""
+    def post(self, posts: Sequence[Post]) -> None:
+        """Publish all at once."""
         call = next(self._numbers)
         self._call, self._left = b"%d" % call, len(posts)
         self._found = [None] * len(posts)
         self._write(lines(posts, f"{self._inbox}.{call}"))
+
+    def answers(self) -> list[Answer | None]:
+        """The answer to each of the last posts; None where none came in time."""
         with suppress(TimeoutError):
             while self._left:
                 self._hear()
@@ -63,7 +66,8 @@ class Line:
 
     async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
         """What a service answers. It never suspends: see ``Connection.request``."""
-        (answer,) = self.publish([Post(subject, b"", data)])
+        self.post([Post(subject, b"", data)])
+        (answer,) = self.answers()
         if answer is None:
             raise TimeoutError(f"no answer on {subject}")
         if is_missing(answer):

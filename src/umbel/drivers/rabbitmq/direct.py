@@ -41,8 +41,13 @@ class Direct:
         line = self._line
         return line.blocked if line is not None and line.loss is None else ""
 
-    def publish(self, messages: Sequence[Message], until: float) -> list[Message]:
-        """Send them; those that the server did not take. See ``Publishing.publish``."""
+    def publish(
+        self, messages: Sequence[Message], until: float, meanwhile: Callable[[], object]
+    ) -> list[Message]:
+        """Send them; those that the server did not take. See ``Publishing.publish``.
+
+        ``meanwhile`` is called when all are written and before any confirm is waited for.
+        """
         with self._using(until) as line:
             if line.blocked:
                 raise self._is_blocked(line)
@@ -55,6 +60,8 @@ class Direct:
                 line.publishing.basic_publish(
                     "", one.queue, one.body, properties(one), mandatory=True
                 )
+            line.flush()
+            meanwhile()
             while left := len(self._awaited):
                 line.until = min(until, time.monotonic() + self._patience)
                 line.wait(lambda: len(self._awaited) < left or line.blocked or line.closed)

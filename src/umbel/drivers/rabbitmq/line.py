@@ -46,12 +46,19 @@ class Line(connection.Connection):  # type: ignore[misc]
 
     def wait(self, done: Callable[[], object]) -> None:
         """Write what is piled up, and read until it is done. Raises pika's errors, and OSError."""
-        self._flush()
+        self.flush()
         while not done():
             if self.loss is not None:
                 raise self.loss
             self._socket.settimeout(max(self.until - time.monotonic(), 0.001))
             self._read()
+
+    def flush(self) -> None:
+        """Write what is piled up."""
+        if self._pile and self.loss is None:
+            pile, self._pile, self._piled = b"".join(self._pile), [], 0
+            self._socket.settimeout(max(self.until - time.monotonic(), 0.001))
+            self._socket.sendall(pile)
 
     def catch_up(self) -> None:
         """Read what the server has said unasked. After a loss, see ``loss``."""
@@ -78,17 +85,11 @@ class Line(connection.Connection):  # type: ignore[misc]
         pending = getattr(self._socket, "pending", None)
         return pending is not None and pending() > 0
 
-    def _flush(self) -> None:
-        if self._pile and self.loss is None:
-            pile, self._pile, self._piled = b"".join(self._pile), [], 0
-            self._socket.settimeout(max(self.until - time.monotonic(), 0.001))
-            self._socket.sendall(pile)
-
     def _read(self) -> None:
         data = self._socket.recv(_READ)
         if data:
             self._on_data_available(data)
-            self._flush()
+            self.flush()
         else:
             self._terminate_stream(exceptions.StreamLostError("the server has closed it"))
 
@@ -125,7 +126,7 @@ class Line(connection.Connection):  # type: ignore[misc]
         self._pile.append(data)
         self._piled += len(data)
         if self._piled >= _PILE:
-            self._flush()
+            self.flush()
 
     def _adapter_call_later(self, delay: float, callback: Callable[[], None]) -> object:
         return None
