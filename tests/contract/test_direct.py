@@ -182,7 +182,7 @@ def test_what_was_noted_and_is_not_confirmed_is_sent_by_somebody_else(
         def carry(namespace: str) -> Any:
             return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
 
-        async with split(request.getfixturevalue(books)(), carry) as b:
+        async with split(store(), carry) as b:
             ledger = cast(SplitBroker, b.broker)._ledger
             first, second = envelope(b), envelope(b)
             await publish_now(b, first)
@@ -199,6 +199,7 @@ def test_what_was_noted_and_is_not_confirmed_is_sent_by_somebody_else(
             assert await fetched(b, owner, 2) == {first.id, second.id}
             assert await b.broker.fetch(["default"], Demand(50, 50), owner, 0.5) == []
 
+    store = request.getfixturevalue(books)
     monkeypatch.setattr("umbel.brokers.nats.direct.CONFIRMED", 2.0)
     asyncio.run(scenario())
 

@@ -227,9 +227,11 @@ def test_pruning_reads_what_is_to_go_and_nothing_else(home: Home) -> None:
     assert look["Shared Hit Blocks"] + look["Shared Read Blocks"] < 10
 
 
-def _plan(home: Home, query: str, **values: Any) -> list[dict[str, Any]]:
+def _plan(
+    home: Home, query: str, room: str = "umbel.stores.postgres", **values: Any
+) -> list[dict[str, Any]]:
     """What the server does."""
-    sql = home.queries("umbel.stores.postgres")[query]
+    sql = home.queries(room)[query]
     with plain() as connection:
         connection.execute(f"vacuum {home.schema}.record")
         connection.execute(home.sql["settings"], {"local": False})
@@ -505,6 +507,35 @@ def test_jobs_that_change_while_a_look_waits_for_their_locks_are_claimed(home: H
             assert len(await quickly(fetch)) == 6
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("before", "after"), [("sent", "queued"), ("queued", "sent")])
+def test_what_is_sent_or_taken_back_just_now_is_sorted_all_the_same(
+    home: Home, before: str, after: str
+) -> None:
+    async def scenario() -> None:
+        async with broker_at(home) as broker:
+            await broker.publish([envelope(kind="")])
+            change = f"update {home.schema}.job set state = %s"
+            plain().execute(change, [before])
+            with psycopg.connect(SERVER) as other:
+                other.execute(change, [after])
+                sorting = asyncio.create_task(broker.sort(["q"], {"t": "io"}))
+                await until(lambda: blocked(home))
+            assert await sorting == 1
+            row = plain().execute(f"select kind, state from {home.schema}.job").fetchone()
+            assert row == ("io", "queued")
+
+    asyncio.run(scenario())
+
+
+def test_sorting_reads_none_of_the_sorted(home: Home) -> None:
+    fill(home)
+    values = {"queue": ["q"], "task": ["t"], "kind": ["cpu"]}
+    found = _plan(home, "sort", "umbel.brokers.postgres", **values)
+    looks = [n for n in found if n.get("Relation Name") == "job" and "Scan" in n["Node Type"]]
+    assert {n["Node Type"] for n in looks} <= {"Index Scan", "Index Only Scan"}
+    assert sum(n["Actual Rows"] + n.get("Rows Removed by Filter", 0) for n in looks) == 0
 
 
 @pytest.mark.parametrize("many", [1, 2])

@@ -395,28 +395,29 @@ from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: sort
 -- Queued jobs whose sender did not know the task's kind get it from somebody who does. Those that
--- were sent are to be sent again, to where that kind is waited for.
+-- were sent are to be sent again, to where that kind is waited for. One that is being sent, or taken
+-- back, in this very moment is still one of them.
 with known as (select * from unnest(%(task)s::text[], %(kind)s::text[]) as k (task, kind)),
-waits as (
-  update $schema.job j set kind = k.kind from known k
+unsorted as materialized (
+  select id from $schema.job j
   where j.namespace = %(namespace)s and j.queue = any(%(queue)s::text[]) and j.kind = ''
-    and j.state = 'queued' and j.task = k.task
-  returning j.queue
-),
-went as (
-  update $schema.job j set kind = k.kind, state = 'queued' from known k
+    and j.state = 'queued' and j.task in (select task from known)
+  union all
+  select id from $schema.job j
   where j.namespace = %(namespace)s and j.queue = any(%(queue)s::text[]) and j.kind = ''
-    and j.state = 'sent' and j.task = k.task
-  returning j.queue
-),
-stands as (
-  update $schema.job j set kind = k.kind from known k
+    and j.state = 'sent' and j.task in (select task from known)
+  union all
+  select id from $schema.job j
   where j.namespace = %(namespace)s and j.queue = any(%(queue)s::text[]) and j.kind = ''
-    and j.state = 'waiting' and j.task = k.task
-  returning j.queue
+    and j.state = 'waiting' and j.task in (select task from known)
 ),
 sorted as (
-  select queue from waits union all select queue from went union all select queue from stands
+  update $schema.job j
+  set kind = k.kind, state = case j.state when 'sent' then 'queued' else j.state end
+  from known k
+  where j.id in (select id from unsorted) and j.task = k.task and j.kind = ''
+    and j.state in ('queued', 'sent', 'waiting')
+  returning j.queue
 )
 select (select count(*) from sorted),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
