@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import pickle
 from contextlib import suppress
 from pathlib import PurePath
 from types import UnionType
@@ -161,6 +160,8 @@ class BodyCodec:
             return _encode_json(value)
         if self.content_type == MESSAGEPACK:
             return _encode_msgpack(value)
+        import pickle
+
         data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
         return self._sign(data) + data
 
@@ -174,4 +175,6 @@ class BodyCodec:
         signature, data = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._sign(data)):
             raise BadMessage("data", "the pickle's signature does not verify with this pickle_key")
+        import pickle
+
         return pickle.loads(data)

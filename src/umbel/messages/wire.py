@@ -10,7 +10,7 @@ import base64
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,7 +40,7 @@ _ASKING = {REPLY_TO: ADDRESS_LIMIT, CORRELATION: CORRELATION_LIMIT}
 def schema() -> dict[str, Any]:
     """The JSON Schema of the wire form."""
     found: dict[str, Any] = msgspec.json.decode(
-        files("umbel.messages").joinpath("schema.json").read_bytes()
+        Path(__file__).with_name("schema.json").read_bytes()
     )
     return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,6 +39,8 @@ class Registry:
         try:
             return self._tasks[name]
         except KeyError:
+            import difflib
+
             near = difflib.get_close_matches(name, self._tasks, n=3)
             hint = f"did you mean {', '.join(near)}?" if near else "import the module declaring it"
             raise UnknownTask(f"no task {name!r} is registered here; {hint}") from None

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from pathlib import Path
 
 from umbel.drivers.postgres.connections import Connection
 from umbel.drivers.postgres.faults import explaining
 from umbel.drivers.postgres.home import Home
+from umbel.drivers.queries import numbered
 from umbel.errors import SchemaError
 
 
 def migrations() -> list[tuple[int, str]]:
     """Every migration's number and SQL, in order."""
-    found = files("umbel.drivers.postgres").joinpath("migrations").iterdir()
-    numbered = [
-        (int(f.name[:4]), f.read_text(encoding="utf-8")) for f in found if f.name[:4].isdigit()
-    ]
-    return sorted(numbered)
+    return numbered(Path(__file__).parent / "migrations")
 
 
 def newest() -> int:

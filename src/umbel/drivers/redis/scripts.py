@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
 import msgspec
 
-from umbel.drivers.queries import load
+from umbel.drivers.queries import load, read_text
 from umbel.errors import BadMessage
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -33,8 +32,8 @@ def scripts(package: str, filename: str, *shared: str, routing: bool = False) ->
     that are ``shared``.
     """
     common = ("jobs.lua", "routing.lua") if routing else ("jobs.lua",)
-    parts = [_text("umbel.drivers.redis", name) for name in common]
-    return _begun(package, filename, *parts, *(_text(package, name) for name in shared))
+    parts = [read_text("umbel.drivers.redis", name) for name in common]
+    return _begun(package, filename, *parts, *(read_text(package, name) for name in shared))
 
 
 def lean_scripts(package: str, filename: str) -> dict[str, Script]:
@@ -70,14 +69,10 @@ def octets(data: bytes) -> msgspec.Raw:
 
 
 def _begun(package: str, filename: str, *parts: str) -> dict[str, Script]:
-    begin = "\n".join([_text("umbel.drivers.redis", "keys.lua"), *parts])
+    begin = "\n".join([read_text("umbel.drivers.redis", "keys.lua"), *parts])
     return {name: _script(f"{begin}\n{text}\n") for name, text in load(package, filename).items()}
 
 
 def _script(text: str) -> Script:
     whole = text.encode()
     return Script(whole, hashlib.sha1(whole, usedforsecurity=False).hexdigest())
-
-
-def _text(package: str, filename: str) -> str:
-    return files(package).joinpath(filename).read_text(encoding="utf-8")

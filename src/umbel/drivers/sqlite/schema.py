@@ -5,9 +5,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.resources import files
 from pathlib import Path
 
+from umbel.drivers.queries import numbered
 from umbel.drivers.sqlite.faults import explain
 from umbel.drivers.sqlite.transactions import writing
 from umbel.errors import SchemaError
@@ -15,11 +15,7 @@ from umbel.errors import SchemaError
 
 def migrations() -> list[tuple[int, str]]:
     """Every migration's number and SQL, in order. They are never edited once released."""
-    found = files("umbel.drivers.sqlite").joinpath("migrations").iterdir()
-    numbered = [
-        (int(f.name[:4]), f.read_text(encoding="utf-8")) for f in found if f.name[:4].isdigit()
-    ]
-    return sorted(numbered)
+    return numbered(Path(__file__).parent / "migrations")
 
 
 def version(connection: sqlite3.Connection) -> int:
