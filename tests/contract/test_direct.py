@@ -19,6 +19,7 @@ from test_split import sqlite as sqlite
 from test_split import vhost as vhost
 
 from umbel.brokers import Demand, DirectBroker, Published, SplitBroker
+from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.stores import JobFilter
 from umbel.testing import Backend, Backends
@@ -165,6 +166,37 @@ def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it
             await publish_now(b, jobs[2])
             assert await fetched(b, await enlist(b), 3) == {one.id for one in jobs}
 
+    asyncio.run(scenario())
+
+
+def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
+    machine: Machine, sqlite: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umbel.brokers.nats import NatsTransport
+    from umbel.brokers.sqlite import SqliteLedger
+    from umbel.drivers.nats import Home
+
+    def away(*_: Any) -> Any:
+        raise Unavailable("the books do not answer")
+
+    async def scenario() -> None:
+        await asyncio.to_thread(machine.start)
+        home = Home(f"nats://{machine.place}")
+
+        def carry(namespace: str) -> Any:
+            return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
+
+        async with split(sqlite(), carry) as b:
+            first, second = envelope(b), envelope(b)
+            await publish_now(b, first)
+            machine.freeze()
+            monkeypatch.setattr(SqliteLedger, "note_now", away)
+            await publish_now(b, second)
+            machine.kill()
+            ledger = cast(SplitBroker, b.broker)._ledger
+            assert [one.id for one in await ledger.unsent(["default"], 10, 0.0)] == [second.id]
+
+    monkeypatch.setattr("umbel.brokers.nats.direct.CONFIRMED", 0.5)
     asyncio.run(scenario())
 
 

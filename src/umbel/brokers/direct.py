@@ -79,16 +79,15 @@ class DirectPair:
         """See ``DirectBroker.publish_now``. The books alone have what cannot be sent."""
         until = self._clock.monotonic() + timeout
         lanes = {Lane(envelope.queue, envelope.kind) for envelope in envelopes}
-        noted: list[Published] | None = None
+        tried, noted = False, list[Published]()
 
         def left() -> float:
             return until - self._clock.monotonic()
 
         def note() -> None:
-            nonlocal noted
-            if noted is None:
-                # Durable all the same: whoever receives the messages will note them.
-                noted = [Published(envelope.id) for envelope in envelopes]
+            nonlocal tried, noted
+            if not tried:
+                tried = True
                 with suppress(Unavailable):
                     noted = self.ledger.note_now(envelopes, left())
 
@@ -99,14 +98,13 @@ class DirectPair:
         try:
             self._transport.send_now(envelopes, timeout, recall, meanwhile)
         except Unavailable:
-            if noted is None:
-                return self.ledger.publish_now(envelopes, left())
-            self.ledger.unsend_now([envelope.id for envelope in envelopes], left())
-            return noted
+            if tried:  # then they may be in the books as sent, even if those did not answer
+                self.ledger.unsend_now([envelope.id for envelope in envelopes], left())
+            return noted or self.ledger.publish_now(envelopes, left())
         self._used |= lanes
         note()
-        assert noted is not None
-        return noted
+        # Durable also if they are not noted: whoever receives the messages will do it.
+        return noted or [Published(envelope.id) for envelope in envelopes]
 
 
 def _nothing() -> None:
