@@ -36,19 +36,25 @@ def many_calls(longest: float = 0.1) -> list[Signature[None]]:
 
 
 def work_off(desk: Desk, workers: Workers, disturb: Callable[[int], None]) -> int:
-    """Run the crew, disturbing it about once a second, until nothing lives. Returns how often."""
+    """Run the crew, disturbing it about once a second, until nothing lives. Returns how often.
+
+    Not before it has finished something since the last time: on a slow machine nobody would ever
+    get as far as that.
+    """
     for index in range(CREW):
         workers.start(index)
     until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
-    disturbed = 0
+    disturbed, left = 0, JOBS + 1
 
     def done_or_disturb() -> bool:
-        nonlocal disturbed
+        nonlocal disturbed, left
+        before = left
         try:
-            if desk.live() == 0:
-                return True
-        except Unavailable:
-            pass  # the server is being restarted at this moment
+            left = min(desk.live(), before)
+        except Unavailable:  # the server was restarted just now
+            return False
+        if left == 0 or left == before:
+            return left == 0
         disturb(disturbed)
         disturbed += 1
         return False

@@ -82,8 +82,13 @@ def router(url: str, tmp_path: Path) -> Iterator[RouterProcess]:
 
 
 @pytest.fixture
-def workers(router: RouterProcess, tmp_path: Path) -> Iterator[Workers]:
-    options = ("--lease", str(LEASE), "--io", "50", "--log-format", "json")
+def lease() -> float:
+    return LEASE
+
+
+@pytest.fixture
+def workers(router: RouterProcess, tmp_path: Path, lease: float) -> Iterator[Workers]:
+    options = ("--lease", str(lease), "--io", "50", "--log-format", "json")
     workers = Workers(router.address, tmp_path, *options)
     yield workers
     workers.end()
@@ -146,6 +151,7 @@ def test_a_router_and_workers_that_are_killed_lose_nothing(
     assert "Traceback" not in router.said() + workers.said()
 
 
+@pytest.mark.parametrize("lease", [10 * LEASE])  # longer than any machine takes to start a router
 def test_a_router_that_is_away_for_less_than_a_lease_costs_no_attempt(
     desk: Desk, workers: Workers, router: RouterProcess
 ) -> None:
