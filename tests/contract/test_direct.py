@@ -142,20 +142,21 @@ async def delete_lanes(carrier: str, b: Backend, request: pytest.FixtureRequest)
             connection.channel().queue_delete(queue_name(b.namespace, Lane("default", kind)))
 
 
-def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it(
-    machine: Machine, sqlite: Any
-) -> None:
+def carried_by(machine: Machine) -> Any:
+    """What ``split`` asks for, with a server of the test's own."""
     from umbel.brokers.nats import NatsTransport
     from umbel.drivers.nats import Home
 
+    home = Home(f"nats://{machine.place}")
+    return lambda namespace: lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
+
+
+def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it(
+    machine: Machine, sqlite: Any
+) -> None:
     async def scenario() -> None:
         await asyncio.to_thread(machine.start)
-        home = Home(f"nats://{machine.place}")
-
-        def carry(namespace: str) -> Any:
-            return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
-
-        async with split(sqlite(), carry) as b:
+        async with split(sqlite(), carried_by(machine)) as b:
             jobs = [envelope(b) for _ in range(3)]
             await publish_now(b, jobs[0])
             await asyncio.to_thread(machine.kill)
@@ -172,21 +173,14 @@ def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it
 def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
     machine: Machine, sqlite: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umbel.brokers.nats import NatsTransport
     from umbel.brokers.sqlite import SqliteLedger
-    from umbel.drivers.nats import Home
 
     def away(*_: Any) -> Any:
         raise Unavailable("the books do not answer")
 
     async def scenario() -> None:
         await asyncio.to_thread(machine.start)
-        home = Home(f"nats://{machine.place}")
-
-        def carry(namespace: str) -> Any:
-            return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
-
-        async with split(sqlite(), carry) as b:
+        async with split(sqlite(), carried_by(machine)) as b:
             first, second = envelope(b), envelope(b)
             await publish_now(b, first)
             machine.freeze()
@@ -204,17 +198,9 @@ def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
 def test_what_was_noted_and_is_not_confirmed_is_sent_by_somebody_else(
     books: str, machine: Machine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umbel.brokers.nats import NatsTransport
-    from umbel.drivers.nats import Home
-
     async def scenario() -> None:
         await asyncio.to_thread(machine.start)
-        home = Home(f"nats://{machine.place}")
-
-        def carry(namespace: str) -> Any:
-            return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
-
-        async with split(store(), carry) as b:
+        async with split(store(), carried_by(machine)) as b:
             ledger = cast(SplitBroker, b.broker)._ledger
             first, second = envelope(b), envelope(b)
             await publish_now(b, first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
@@ -74,6 +75,7 @@ class Machine:
         """From now on it answers nobody, and its connections stay open."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # all its threads are
 
     def thaw(self) -> None:
         """It goes on as if nothing had happened."""
