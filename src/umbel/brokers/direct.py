@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Protocol, runtime_checkable
 
 from umbel.brokers.port import Published
@@ -52,6 +52,21 @@ class DirectLedger(Protocol):
         """``Ledger.recall``; blocks, but not for much longer than ``timeout``."""
 
 
+Noted = Callable[[], list[Published]]
+
+
+@runtime_checkable
+class PromptLedger(DirectLedger, Protocol):
+    """One that can be told of messages without being waited for."""
+
+    def noting(
+        self, envelopes: Sequence[Envelope], timeout: float
+    ) -> AbstractContextManager[Noted]:
+        """``note_now`` in two parts: it is asked when the block begins, and answers, once, when
+        that is called. Both raise Unavailable; if the answer is not taken, nobody knows.
+        """
+
+
 class DirectPair:
     """A transport and its ledger. Safe from any thread.
 
@@ -79,32 +94,69 @@ class DirectPair:
         """See ``DirectBroker.publish_now``. The books alone have what cannot be sent."""
         until = self._clock.monotonic() + timeout
         lanes = {Lane(envelope.queue, envelope.kind) for envelope in envelopes}
-        tried, noted = False, list[Published]()
 
         def left() -> float:
             return until - self._clock.monotonic()
 
-        def note() -> None:
-            nonlocal tried, noted
-            if not tried:
-                tried = True
-                with suppress(Unavailable):
-                    noted = self.ledger.note_now(envelopes, left())
-
         def recall(lane: Lane, seconds: float) -> None:
             self.ledger.recall_now([lane], seconds)
 
-        meanwhile = note if lanes <= self._used else _nothing
-        try:
-            self._transport.send_now(envelopes, timeout, recall, meanwhile)
-        except Unavailable:
-            if tried:  # then they may be in the books as sent, even if those did not answer
-                self.ledger.unsend_now([envelope.id for envelope in envelopes], left())
-            return noted or self.ledger.publish_now(envelopes, left())
-        self._used |= lanes
-        note()
+        with _Note(self.ledger, envelopes, left) as note:
+            known = lanes <= self._used
+            if known:
+                note.begin()
+            try:
+                meanwhile = note.make if known else _nothing
+                self._transport.send_now(envelopes, timeout, recall, meanwhile)
+            except Unavailable:
+                if note.begun:  # then they may be in the books as sent, even without an answer
+                    note.make()
+                    self.ledger.unsend_now([envelope.id for envelope in envelopes], left())
+                return note.made or self.ledger.publish_now(envelopes, left())
+            self._used |= lanes
+            note.make()
         # Durable also if they are not noted: whoever receives the messages will do it.
-        return noted or [Published(envelope.id) for envelope in envelopes]
+        return note.made or [Published(envelope.id) for envelope in envelopes]
+
+
+class _Note:
+    """Of some envelopes in the books: begun, and made, at most once each."""
+
+    def __init__(
+        self, ledger: DirectLedger, envelopes: Sequence[Envelope], left: Callable[[], float]
+    ) -> None:
+        self._ledger = ledger
+        self._envelopes = envelopes
+        self._left = left
+        self._asked = ExitStack()
+        self._answer: Noted | None = None
+        self.begun = False
+        self.made: list[Published] = []
+        """What the books have answered; nothing if they have not."""
+
+    def __enter__(self) -> _Note:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._asked.close()
+
+    def begin(self) -> None:
+        """Have the books begin, if they need not be waited for."""
+        if isinstance(self._ledger, PromptLedger):
+            self.begun = True
+            with suppress(Unavailable):
+                asking = self._ledger.noting(self._envelopes, self._left())
+                self._answer = self._asked.enter_context(asking)
+
+    def make(self) -> None:
+        """Have it in the books, or go without that."""
+        answer, self._answer = self._answer, None
+        with suppress(Unavailable), self._asked:
+            if answer is not None:
+                self.made = answer()
+            elif not self.begun:
+                self.begun = True
+                self.made = self._ledger.note_now(self._envelopes, self._left())
 
 
 def _nothing() -> None:

@@ -6,8 +6,9 @@ raises ``Unavailable`` may or may not have happened; each says why repeating it 
 
 from __future__ import annotations
 
+from asyncio import Future
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -43,6 +44,11 @@ class Demand(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return self.io > 0 or self.cpu > 0
+
+    @property
+    def fits_any(self) -> bool:
+        """Whether there is room for a job, whatever its kind and task."""
+        return self.io > 0 and self.cpu > 0 and not self.without
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -217,3 +223,21 @@ class Ledger(Broker, Protocol):
 
     async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
         """The transport has lost what was sent there, to a queue for a kind: send it again."""
+
+
+@runtime_checkable
+class StandbyLedger(Protocol):
+    """A ledger that gives a job to somebody who waits while it is noted."""
+
+    async def stand_by(
+        self, queues: Sequence[str], owner: str, wait: float, other: Future[Any]
+    ) -> list[Delivery]:
+        """Be given the first job that is noted in one of these queues from now on, of any kind.
+
+        It is held as if it had been fetched. Others may be given it instead, and nothing is given
+        like that while something comes before it or is paused. Its message comes, too, and is a
+        repetition then. Waits up to ``wait`` seconds, and no longer than for ``other``.
+
+        Raises:
+            LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
+        """

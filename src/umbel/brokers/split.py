@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from umbel.brokers.answers import Answers, Find
 from umbel.brokers.direct import DirectPair
 from umbel.brokers.mapped import MappedTransport
-from umbel.brokers.port import Capabilities, Demand, Depth, Ledger, Published
+from umbel.brokers.port import Capabilities, Demand, Depth, Ledger, Published, StandbyLedger
 from umbel.brokers.strangers import TAKEN, burial, id_of, read, stand_in
 from umbel.brokers.transport import Arrival, Carry, Lane
 from umbel.clock import Clock
@@ -35,6 +35,8 @@ _FEW = 4
 _PATIENCE = 5.0
 _MOMENT = 1.0
 """Seconds that a message may be held that could not start yet."""
+_STEPS = 3
+"""Rounds of the event loop in which what is here already is received."""
 _AGAIN = Backoff(first=0.2, factor=2.0, cap=5.0)
 
 
@@ -74,6 +76,7 @@ class SplitBroker:
         self._inboxes: dict[str, bool] = {}
         """Workers' own queues, and whether anything was ever sent there: few are used, and a queue
         elsewhere costs its server something."""
+        self._winding_up: asyncio.Task[None] | None = None
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if not envelopes:
@@ -112,6 +115,8 @@ class SplitBroker:
         until = self._clock.monotonic() + wait
         # One at a time: a transport counts what one receiver has room for.
         async with self._turn:
+            if self._winding_up is not None:
+                await self._winding_up
             if wait <= 0:
                 return await self._fetch_all(queues, demand, owner)
             return await self._fetch_until(queues, demand, owner, until)
@@ -121,18 +126,59 @@ class SplitBroker:
     ) -> list[Delivery]:
         came = False
         while (left := until - self._clock.monotonic()) > 0:
-            arrivals = await self._receive(queues, demand, left)
-            came = came or bool(arrivals)
-            deliveries = await self._take(arrivals, owner) if arrivals else []
+            deliveries, arrived = await self._fetch_next(queues, demand, owner, left)
+            came = came or arrived
             if deliveries:
                 return deliveries
-            if not arrivals:  # nudged, or the time is over
+            if not arrived:  # nudged, or the time is over
                 break
         if not came and demand.io and demand.cpu and self._clock.monotonic() >= until:
             # With room for everything we have heard nothing for the whole time. If the books say
             # that something was sent, the server has lost it: somebody purged a queue there.
             await self._ledger.recall([Lane(queue, kind) for queue in queues for kind in KINDS])
         return []
+
+    async def _fetch_next(
+        self, queues: Sequence[str], demand: Demand, owner: str, wait: float
+    ) -> tuple[list[Delivery], bool]:
+        """What comes next, and whether there was a message. Who waits stands by at the books."""
+        there = asyncio.create_task(self._receive(queues, demand, wait))
+        try:
+            handed = await self._stand_by(there, queues, demand, owner, wait)
+            if handed:
+                self._answers.remember(handed)
+                self._winding_up = asyncio.create_task(self._wind_up(there))
+                return handed, False
+            arrivals = await there
+        except BaseException:
+            there.cancel()
+            await self._wind_up(there)
+            raise
+        return await self._take(arrivals, owner) if arrivals else [], bool(arrivals)
+
+    async def _stand_by(
+        self,
+        there: asyncio.Task[list[Arrival]],
+        queues: Sequence[str],
+        demand: Demand,
+        owner: str,
+        wait: float,
+    ) -> list[Delivery]:
+        """Be given a job by the books, until a message comes."""
+        if not (isinstance(self._ledger, StandbyLedger) and demand.fits_any):
+            return []
+        for _ in range(_STEPS):
+            await asyncio.sleep(0)
+            if there.done():
+                return []
+        return await self._ledger.stand_by(queues, owner, wait, there)
+
+    async def _wind_up(self, there: asyncio.Task[list[Arrival]]) -> None:
+        """Receive no more. What has come all the same waits for the next fetch, for a moment."""
+        self._transport.nudge()
+        await asyncio.wait([there])
+        if not there.cancelled() and there.exception() is None:
+            self._set_aside(self._aside + there.result())
 
     async def _fetch_all(self, queues: Sequence[str], demand: Demand, owner: str) -> list[Delivery]:
         """Everything that is there, unsent or on its way: nobody will come back for it soon."""
@@ -184,7 +230,10 @@ class SplitBroker:
     async def close(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
-        several = (self._relay, self._giving_back, *self._ended, *self._recalling)
+        several = (
+            *(self._relay, self._giving_back, self._winding_up),
+            *(*self._ended, *self._recalling),
+        )
         tasks = [task for task in several if task]
         self._relay = self._giving_back = None
         self._ended.clear()

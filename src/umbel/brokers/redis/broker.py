@@ -13,11 +13,11 @@ from umbel.brokers.port import Capabilities, Demand, Depth, Published
 from umbel.brokers.redis.inbox import Inbox
 from umbel.brokers.redis.publishing import PUBLISHING, publish_step, published
 from umbel.brokers.redis.replies import hand_out
-from umbel.brokers.redis.rows import Row, delivery
+from umbel.brokers.redis.rows import Row, delivery, handed_row
 from umbel.brokers.redis.settling import recover_arguments, settle_arguments
 from umbel.clock import Clock
 from umbel.drivers.bell import Ear
-from umbel.drivers.redis import Database, Doorbell, moment, pack, root_of, scripts, text
+from umbel.drivers.redis import Database, Doorbell, Listener, moment, pack, root_of, scripts, text
 from umbel.errors import ConfigurationError, LeaseLost, Unavailable, UnknownJob
 from umbel.messages import Delivery, Envelope, Lease, Record, Settlement, State
 
@@ -26,9 +26,9 @@ _COURTESY = 0.001
 _SHARED = {
     "settling": (),
     "inbox": (),
-    "claiming": ("lanes.lua", "sending.lua", "granting.lua"),
+    "claiming": ("lanes.lua", "standby.lua", "sending.lua", "granting.lua"),
     "queues": ("lanes.lua",),
-    "ledger": ("lanes.lua", "sending.lua", "granting.lua"),
+    "ledger": ("lanes.lua", "standby.lua", "sending.lua", "granting.lua"),
 }
 _ROUTING = {"claiming", "ledger"}
 LUA = PUBLISHING | {
@@ -113,10 +113,13 @@ class RedisBroker:
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
         nudges, called = self._nudges, False
-        with self._listening(queues) as ear:
+        with self._standing_by(queues) as (ear, ticket):
+            by = None if wait <= 0 else ""
             while nudges == self._nudges:
                 ear.clear()
-                deliveries, more, due, inbox = await self._claim(queues, demand, owner)
+                if wait > 0 and demand.fits_any:
+                    by = ticket if self._hears() else ""
+                deliveries, more, due, inbox = await self._claim(queues, demand, owner, by)
                 if called or deliveries:
                     self._late = not deliveries
                 if inbox:
@@ -128,13 +131,18 @@ class RedisBroker:
                     continue
                 left = until - self._clock.monotonic()
                 if left <= 0:
-                    return []
+                    break
                 if not inbox:  # else they could not be adopted: look later, not at once
                     self._doorbell.listen()
                 called = await self._sleep(ear, left, due)
+                if handed := self._handed(ticket, owner):
+                    self._answers.remember(handed)
+                    return handed
                 if called and self._late and nudges == self._nudges:
                     await asyncio.sleep(_COURTESY)
-        return []
+            left_over = await self._stand_down(owner, by) if by else []
+            self._answers.remember(left_over)
+            return left_over
 
     def nudge(self) -> None:
         self._nudges += 1
@@ -213,14 +221,20 @@ class RedisBroker:
         await self._database.close()
 
     async def _claim(
-        self, queues: Sequence[str], demand: Demand, owner: str
+        self, queues: Sequence[str], demand: Demand, owner: str, ticket: str | None
     ) -> tuple[list[Delivery], bool, float | None, int]:
-        """Deliveries, whether to look again at once, when something falls due, events to adopt."""
-        now = self._clock.now()
-        arguments = pack(now, owner, demand.io, demand.cpu, [*queues], [*demand.without])
-        answer = await self._run("claim", arguments)
+        """Deliveries, whether to look again at once, when something falls due, events to adopt.
+
+        Who finds nothing stands by, unless it does not wait: with a ticket it can be handed a job.
+        """
+        now, hands = self._clock.now(), self._listener.hands
+        heard = hands.heard(owner)
+        asked = (demand.io, demand.cpu, [*queues], [*demand.without])
+        standing = (hands.token, heard, ticket is not None, ticket or "")
+        answer = await self._run("claim", pack(now, owner, *asked, *standing))
         if not answer[0]:
             raise LeaseLost(f"incarnation {owner} is not enlisted")
+        hands.forget(owner, heard)
         _, more, due, rows, inbox = answer
         found = [delivery(row, self._namespace, owner, now) for row in rows]
         return found, bool(more), moment(due), inbox
@@ -231,13 +245,39 @@ class RedisBroker:
             return await self._inbox.adopt()
         return False
 
+    def _handed(self, ticket: str, owner: str) -> list[Delivery]:
+        """What somebody has handed to this incarnation since it stands by; nothing, or one."""
+        job = self._listener.hands.take(ticket, owner)
+        if not job:
+            return []
+        return [delivery(handed_row(job), self._namespace, owner, self._clock.now())]
+
+    async def _stand_down(self, owner: str, ticket: str) -> list[Delivery]:
+        """Stand by no more. Gives what was handed over in the last moment."""
+        now, hands = self._clock.now(), self._listener.hands
+        rows = await self._run("stand_down", pack(owner, hands.token, hands.heard(owner), ticket))
+        return [delivery(row, self._namespace, owner, now) for row in rows]
+
+    @property
+    def _listener(self) -> Listener:
+        return self._database.listener(self._root)
+
+    def _hears(self) -> bool:
+        """Whether silence means that nothing happened."""
+        return self._listener.hears(self._root)
+
     @contextmanager
-    def _listening(self, queues: Sequence[str]) -> Iterator[Ear]:
-        """An ear for everything that may bring work to these queues."""
+    def _standing_by(self, queues: Sequence[str]) -> Iterator[tuple[Ear, str]]:
+        """An ear, and a ticket for which it rings, too."""
+        with self._listener.hands.ticket() as ticket, self._listening(queues, ticket) as ear:
+            yield ear, ticket
+
+    @contextmanager
+    def _listening(self, queues: Sequence[str], *topics: str) -> Iterator[Ear]:
+        """An ear for everything that may bring work to these queues, and for further topics."""
         root = self._root
-        topics = [f"{kind}:{root}:{queue}" for queue in queues for kind in "rs"]
-        listener = self._database.listener(root)
-        with listener.bell.listen([*topics, f"c:{root}"]) as ear:
+        calls = [f"{kind}:{root}:{queue}" for queue in queues for kind in "rs"]
+        with self._listener.bell.listen([*calls, f"c:{root}", *topics]) as ear:
             self._ears.add(ear)
             try:
                 yield ear
@@ -249,8 +289,7 @@ class RedisBroker:
 
         Whether it was a hint.
         """
-        hears = self._database.listener(self._root).hears(self._root)
-        poll = self._safety_poll if hears else self._database.home.poll
+        poll = self._safety_poll if self._hears() else self._database.home.poll
         until_due = left if due is None else max(due - self._clock.now(), 0.001)
         return await ear.wait(min(left, until_due, poll))
 

@@ -1,14 +1,15 @@
 -- Taking jobs under lease, and keeping track of what is held. Keys: see keys.lua; touches job, lane,
--- aside, asides, due, held, owners; at gates all that granting.lua does; reads worker, pauses, inbox.
+-- aside, asides, due, held, owners, standby; at gates all that granting.lua does; reads worker, pauses, inbox.
 -- Guarantees: a job is in one lane or in one owner's hands; each claim raises its fence; what is paused
 -- when the script runs is not claimed; only an owner that is enlisted is given anything.
 
 -- name: claim
--- {now, owner, io, cpu, queues, without}: takes the first jobs of each lane, as far as there is room, but
--- none of the tasks to do without; who has to pass gates for that passes them. Gives {0} when the owner is
--- not enlisted, else {1, more, due, rows, inbox}: whether to look again at once, when something falls due,
--- and how many events nobody has adopted. Before, what is due or resumed goes to its lane, a portion a call.
-local now, owner, io, cpu, queues, without = unpack(cmsgpack.unpack(ARGV[1]))
+-- {now, owner, io, cpu, queues, without, listener, heard, waits, ticket}: takes the first jobs of each lane, as far
+-- as there is room, but none of the tasks to do without; who has to pass gates for that passes them. Gives {0}
+-- when the owner is not enlisted, else {1, more, due, rows, inbox}: whether to look again at once, when
+-- something falls due, and how many events nobody has adopted. Before, what is due or resumed goes to its
+-- lane, a portion a call. Where there is nothing, who waits stands by, with a ticket or without.
+local now, owner, io, cpu, queues, without, listener, heard, waits, ticket = unpack(cmsgpack.unpack(ARGV[1]))
 local worker = redis.call('HGET', root .. ':worker:' .. owner, 'name')
 if not worker then return {0} end
 local paused = read_pauses()
@@ -19,6 +20,13 @@ local gates, waking = see_to_gates()
 more = more or waking
 do_without(without)
 local rows = {}
+local handed = stand_down(owner, listener, heard)
+if handed then
+  local kind = known_kind(handed[KIND])
+  rows[1] = handed
+  if kind ~= 'cpu' then io = io - 1 end
+  if kind ~= 'io' then cpu = cpu - 1 end
+end
 
 local function take(queue, kind, place)
   local id = id_of(place)
@@ -93,14 +101,25 @@ for round = 1, gates and 2 or 1 do
 end
 write_all()
 write_leases(owner)
+if #rows == 0 and not more and waits then stand_by(owner, open, now, ticket ~= '' and ticket, worker) end
 local inbox = redis.pcall('LLEN', root .. ':inbox')  -- no list: somebody's mistake, and nobody's events
 return {1, more and 1 or 0, due and string.format('%.17g', due), rows, tonumber(inbox) or 0}
 
+-- name: stand_down
+-- {owner, listener, heard, ticket}: who stood by with this ticket does so no more. Gives {the row} of what it
+-- was handed meanwhile and has not heard of, else {}.
+local owner, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[1]))
+if standby_of(owner) ~= ticket then return {} end
+even_if_full()
+return {stand_down(owner, listener, heard)}
+
 -- name: extend
 -- {owner, before, held}: says which places of held, {id, fence, id, fence ...}, are lost; what was
--- claimed before a moment and is not held goes back to its queue, no attempt and no death counted.
+-- claimed before a moment and is not held goes back to its queue, no attempt and no death counted. Who was
+-- handed a job claimed it, by its own clock, when it began to stand by.
 local owner, before, held = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':held:' .. owner
+local _, since, _, handed = standby_of(owner)
 local all = redis.call('HGETALL', key)
 local fences = {}
 for at = 1, #all, 2 do fences[all[at]] = number(all[at + 1], -1) end
@@ -118,7 +137,7 @@ for id in pairs(fences) do
     local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots', 'claimed')
     if not job or job[1] ~= 'running' then
       redis.call('HDEL', key, id)
-    elseif number(job[8], 0) < before then
+    elseif number(id == handed and since or job[8], 0) < before then
       redis.call('HDEL', key, id)
       put_back(id, {unpack(job, 2, 7)}, 0, 0, {})
     end

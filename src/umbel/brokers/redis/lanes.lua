@@ -136,7 +136,7 @@ local function front(queue, kind, limit, paused)
 end
 
 -- A job as a worker gets it: state, fence, message, gates, slots.
-local TASK, HEADERS, GATES, SLOTS = 3, 17, 20, 21
+local TASK, KIND, HEADERS, GATES, SLOTS = 3, 5, 17, 20, 21
 local function message(id)
   return read(id, 'fence', 'task', 'queue', 'kind', 'priority', 'type', 'content_type', 'body',
               'created', 'not_before', 'expires', 'attempt', 'max_deaths', 'unique', 'traceparent',

@@ -1,12 +1,13 @@
 -- The books of jobs whose messages another broker carries. Keys: see keys.lua; touches job, lane, sent,
--- aside, due, held, owners; at gates all that granting.lua does; reads worker, pauses.
+-- aside, due, held, owners, standby; at gates all that granting.lua does; reads worker, pauses.
 -- Guarantees: a job that is sent is queued for everybody but in no lane; a message gives its job to the
 -- first who comes with it; whatever puts a job back into its queue makes it one to be sent again.
 
 -- name: unsent
--- {now, limit, queues}: the first queued jobs of each lane. Gives {more, due, rows}; takes nothing. What
--- is due or resumed goes to its lane before, and so does who can pass the gates.
-local now, limit, queues = unpack(cmsgpack.unpack(ARGV[1]))
+-- {now, limit, queues, waiter}: the first queued jobs of each lane. Gives {more, due, rows}; takes nothing.
+-- What is due or resumed goes to its lane before, and so does who can pass the gates. Where there is nothing,
+-- who waits, and has a name for that, stands by.
+local now, limit, queues, waiter = unpack(cmsgpack.unpack(ARGV[1]))
 local paused = read_pauses()
 local open = open_queues(queues, paused)
 even_if_full()
@@ -37,6 +38,7 @@ for _, queue in ipairs(open) do
 end
 for queue in pairs(gates and gates.sent_to or {}) do more = more or open[queue] end
 write_all()
+if #rows == 0 and not more and waiter ~= '' then stand_by(waiter, open, now) end
 return {more and 1 or 0, due and string.format('%.17g', due), rows}
 
 -- name: sent
@@ -92,6 +94,18 @@ end
 write_all()
 write_leases(owner)
 return {1, rows, unknown}
+
+-- name: stand_by
+-- {now, owner, queues, listener, heard, ticket}: the owner may be handed what is noted in one of these queues
+-- from now on. Gives {0} when the owner is not enlisted; {1}; or {1, the row} of what it was handed before and
+-- has not heard of: then it does not stand by.
+local now, owner, queues, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[1]))
+local worker = redis.call('HGET', root .. ':worker:' .. owner, 'name')
+if not worker then return {0} end
+even_if_full()
+local row = stand_down(owner, listener, heard)
+if not row then stand_by(owner, open_queues(queues, read_pauses()), now, ticket, worker) end
+return {1, row}
 
 -- name: unsend
 -- {id, id ...}: these were noted as sent and may not have been.

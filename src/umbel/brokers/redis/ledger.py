@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from asyncio import Future
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+from umbel.brokers.direct import Noted
 from umbel.brokers.offers import Offers
 from umbel.brokers.port import Published, Taken
 from umbel.brokers.redis.broker import LUA, RedisBroker
-from umbel.brokers.redis.publishing import publish_arguments, published
+from umbel.brokers.redis.publishing import publish_step, published
 from umbel.brokers.redis.rows import delivery, envelope
 from umbel.drivers.redis import moment, pack, text
 from umbel.errors import LeaseLost
-from umbel.messages import Envelope
+from umbel.messages import Delivery, Envelope
 
 
 class RedisLedger(RedisBroker):
@@ -30,20 +33,26 @@ class RedisLedger(RedisBroker):
     async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
         if not envelopes:
             return []
-        arguments = publish_arguments(envelopes, self._clock.now(), "sent")
-        return _noted(envelopes, await self._run("publish", arguments))
+        script, arguments = publish_step(envelopes, self._clock.now(), "sent")
+        return _noted(envelopes, await self._database.run(script, self._root, *arguments))
 
     def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        arguments = publish_arguments(envelopes, self._clock.now(), "sent")
-        run = self._database.direct.run
-        return _noted(envelopes, run(LUA["publish"], self._root, [arguments], timeout))
+        with self.noting(envelopes, timeout) as noted:
+            return noted()
+
+    @contextmanager
+    def noting(self, envelopes: Sequence[Envelope], timeout: float) -> Iterator[Noted]:
+        script, arguments = publish_step(envelopes, self._clock.now(), "sent")
+        with self._database.direct.asking(script, self._root, arguments, timeout) as answer:
+            yield lambda: _noted(envelopes, answer())
 
     async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         until = self._clock.monotonic() + wait
+        waiter = f"relay:{self._listener.hands.token}" if wait > 0 else ""
         with self._listening(queues) as ear:
             while True:
                 ear.clear()
-                arguments = pack(self._clock.now(), limit, [*queues])
+                arguments = pack(self._clock.now(), limit, [*queues], waiter)
                 more, due, rows = await self._run("unsent", arguments)
                 if rows:
                     return [self._offered(envelope(row, self._namespace), row[1]) for row in rows]
@@ -69,6 +78,35 @@ class RedisLedger(RedisBroker):
         _, rows, unknown = answer
         found = [delivery(row, self._namespace, owner, now) for row in rows]
         return Taken(found, [text(job) for job in unknown])
+
+    async def stand_by(
+        self, queues: Sequence[str], owner: str, wait: float, other: Future[Any]
+    ) -> list[Delivery]:
+        until = self._clock.monotonic() + wait
+        with self._standing_by(()) as (ear, ticket):
+            other.add_done_callback(lambda _: ear.ring(""))
+            while not other.done() and (left := until - self._clock.monotonic()) > 0:
+                ear.clear()
+                if self._hears() and (found := await self._begin_standing(queues, owner, ticket)):
+                    return found
+                if not other.done():
+                    await self._sleep(ear, left, None)
+                if handed := self._handed(ticket, owner):
+                    return handed
+            return await self._stand_down(owner, ticket)
+
+    async def _begin_standing(
+        self, queues: Sequence[str], owner: str, ticket: str
+    ) -> list[Delivery]:
+        """Stand by with a ticket; what was handed over before, and not heard of, is given first."""
+        now, hands = self._clock.now(), self._listener.hands
+        heard = hands.heard(owner)
+        asked = pack(now, owner, [*queues], hands.token, heard, ticket)
+        enlisted, *rows = await self._run("stand_by", asked)
+        if not enlisted:
+            raise LeaseLost(f"incarnation {owner} is not enlisted")
+        hands.forget(owner, heard)
+        return [delivery(row, self._namespace, owner, now) for row in rows]
 
     async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
         recalled = 0

@@ -16,17 +16,22 @@ PUBLISHING = scripts("umbel.brokers.redis", "publishing.lua") | lean_scripts(
 )
 
 
-def publish_step(envelopes: Sequence[Envelope], now: float) -> tuple[Script, Arguments]:
-    """The script that publishes these, and its arguments."""
+def publish_step(
+    envelopes: Sequence[Envelope], now: float, idle: str = "queued"
+) -> tuple[Script, Arguments]:
+    """The script that publishes these, and its arguments.
+
+    ``idle`` is the state of what is not scheduled: queued, or sent.
+    """
     if len(envelopes) == 1:
-        plain = plain_row(envelopes[0], now)
+        plain = plain_row(envelopes[0], now, idle)
         if plain is not None:
             return PUBLISHING["publish_plain"], plain
-    return PUBLISHING["publish"], [publish_arguments(envelopes, now)]
+    return PUBLISHING["publish"], [_arguments(envelopes, now, idle)]
 
 
-def publish_arguments(envelopes: Sequence[Envelope], now: float, idle: str = "queued") -> bytes:
-    """The arguments of ``publish``. ``idle`` is the state of what is not scheduled.
+def _arguments(envelopes: Sequence[Envelope], now: float, idle: str) -> bytes:
+    """The arguments of ``publish``.
 
     What was sent already cannot be refused; and when no key can be, nobody has to look ahead.
     """

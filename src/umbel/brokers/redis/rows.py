@@ -27,6 +27,17 @@ _TYPES = {kind.value.encode(): kind for kind in MessageType}
 _LONGEST = 255
 _FEW = 2**31
 """Numbers below this are the same in every language."""
+_COLUMNS = [
+    name.encode()
+    for name in (
+        *("task", "queue", "kind", "priority", "type", "content_type", "body", "created"),
+        *("not_before", "expires", "attempt", "max_deaths", "unique", "traceparent", "headers"),
+        *("deaths", "sections", "gates", "slots"),
+    )
+]
+"""The fields of a row after id and fence, as ``message`` in lanes.lua gives them."""
+_FIRST = 1
+"""The fence of a job that nobody has held before."""
 _SLOT = 5
 """Parts of a slot, see jobs.lua."""
 
@@ -53,7 +64,7 @@ def job_row(envelope: Envelope, now: float) -> Row:
     ]
 
 
-def plain_row(envelope: Envelope, now: float) -> list[Any] | None:
+def plain_row(envelope: Envelope, now: float, idle: str) -> list[Any] | None:
     """The arguments of ``publish_plain``; None for what is not plain.
 
     Raises:
@@ -62,27 +73,38 @@ def plain_row(envelope: Envelope, now: float) -> list[Any] | None:
     one = envelope
     if one.unique is not None or one.not_before is not None or one.attempt != 1 or one.gates:
         return None
+    if one.traceparent is None:
+        return None
     if not -_FEW < one.priority < _FEW or not -_FEW < one.max_deaths < _FEW:
         return None
     _check(one)
-    return [one.id, one.queue, one.kind, -one.priority, *_fields(one, now)]
+    where = (one.id, one.queue, one.kind, -one.priority, now, idle)
+    what = (one.subject, one.body.data, float(one.created or now), one.traceparent)
+    return [*where, *what, *_unusual(one)]
 
 
 def _fields(envelope: Envelope, now: float) -> list[Any]:
-    """Names and values of what a job keeps of its message. What is usual is left out."""
-    body = envelope.body
+    """Names and values of what a job keeps of its message."""
     fields: list[Any] = [
         "task",
         envelope.subject,
         "queue",
         envelope.queue,
         "body",
-        body.data,
+        envelope.body.data,
         "created",
         float(envelope.created or now),
     ]
     if envelope.kind:
         fields += ("kind", envelope.kind)
+    if envelope.traceparent is not None:
+        fields += ("traceparent", envelope.traceparent)
+    return fields + _unusual(envelope)
+
+
+def _unusual(envelope: Envelope) -> list[Any]:
+    """The same of what most messages do not say."""
+    body, fields = envelope.body, list[Any]()
     if envelope.priority:
         fields += ("priority", envelope.priority)
     if envelope.type is not MessageType.COMMAND:
@@ -99,8 +121,6 @@ def _fields(envelope: Envelope, now: float) -> list[Any]:
         fields += ("max_deaths", envelope.max_deaths)
     if envelope.unique is not None:
         fields += ("unique", envelope.unique)
-    if envelope.traceparent is not None:
-        fields += ("traceparent", envelope.traceparent)
     if envelope.headers:
         fields += ("headers", _json(envelope.headers))
     return fields
@@ -130,6 +150,12 @@ def delivery(row: Row, namespace: str, owner: str, now: float) -> Delivery:
         claimed=now,
         slots=_slots(row[20]) if row[20] else (),
     )
+
+
+def handed_row(job: Sequence[bytes]) -> Row:
+    """The row of a job that was handed over: its id, field, value, field, value, …"""
+    fields = dict(zip(job[1::2], job[2::2], strict=True))
+    return [job[0], _FIRST, *map(fields.get, _COLUMNS)]
 
 
 def _slots(packed: bytes) -> tuple[Slot, ...]:

@@ -6,17 +6,17 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from umbel.drivers.connecting import connected_by
 from umbel.drivers.redis.connections import Blocking
-from umbel.drivers.redis.faults import FAULTS, explained
-from umbel.drivers.redis.line import Line
+from umbel.drivers.redis.faults import explained, explaining
+from umbel.drivers.redis.line import Answer, Line
 from umbel.drivers.redis.scripts import Arguments, Script
-from umbel.errors import UmbelError
 
 _all: weakref.WeakSet[Direct] = weakref.WeakSet()
 _inherited: list[Line | None] = []
@@ -50,19 +50,55 @@ class Direct:
 
     def run(self, script: Script, root: str, arguments: Arguments, timeout: float) -> Any:
         """What a script answers. Errors are those of ``Database.run``."""
-        now = time.monotonic()
-        try:
-            lock = self._lock
-            if not lock.acquire(timeout=max(timeout, 0.0)):
-                raise TimeoutError
+        with self.asking(script, root, arguments, timeout) as answer:
+            return answer()
+
+    @contextmanager
+    def asking(
+        self, script: Script, root: str, arguments: Arguments, timeout: float
+    ) -> Iterator[Answer]:
+        """``run`` in two parts: the server is asked at once, the answer waited for when called.
+
+        Until the block ends, the connection is nobody else's.
+        """
+        until = time.monotonic() + timeout
+        with self._turn(timeout):
+            with explaining(self._address):
+                line = self._take() or self._connected(until)
+            fine = False
+
+            def answer() -> Any:
+                nonlocal fine
+                with explaining(self._address):
+                    try:
+                        found = waiting()
+                    except ReadOnlyError:  # no primary any more: another connection may find that
+                        raise
+                    except ResponseError:  # an answer like any other
+                        fine = True
+                        raise
+                fine = True
+                return found
+
             try:
-                return self._run(script, root, arguments, now + timeout)
+                with explaining(self._address):
+                    waiting = line.ask(script, root, arguments, until)
+                yield answer
             finally:
-                lock.release()
-        except UmbelError:
-            raise
-        except FAULTS as error:
-            raise explained(error, self._address) from error
+                if fine:
+                    self._line = line
+                else:
+                    line.close()
+
+    @contextmanager
+    def _turn(self, timeout: float) -> Iterator[None]:
+        lock = self._lock
+        if not lock.acquire(timeout=max(timeout, 0.0)):
+            raise explained(TimeoutError(), self._address)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def close(self) -> None:
         """Close the connection. Twice is fine, and using it again opens another."""
@@ -70,22 +106,6 @@ class Direct:
             line, self._line = self._line, None
         if line is not None:
             line.close()
-
-    def _run(self, script: Script, root: str, arguments: Arguments, until: float) -> Any:
-        line = self._take() or self._connected(until)
-        try:
-            answer = line.run(script, root, arguments, until)
-        except ReadOnlyError:  # no primary any more: another connection may find that
-            line.close()
-            raise
-        except ResponseError:  # an answer like any other
-            self._line = line
-            raise
-        except BaseException:
-            line.close()
-            raise
-        self._line = line
-        return answer
 
     def _take(self) -> Line | None:
         line, self._line = self._line, None

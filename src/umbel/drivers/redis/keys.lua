@@ -17,6 +17,9 @@
 --   <root>:unique               hash    from a unique key to the id of the live job that holds it
 --   <root>:held:<owner>         hash    from the id of a running job to its fence: the leases
 --   <root>:owners               set     incarnations that hold something, or did a while ago
+--   <root>:standby              hash    from an incarnation that waits for work to its ticket, since when, and the
+--                                       job that it was handed since, if any: see standby.lua
+--   <root>:standby:<queue>      zset    incarnations that may wait there, by since when
 --   <root>:done, :buried        zset    ids of finished jobs, by when they ended
 --   <root>:inbox                list    events that other programs pushed, not looked at yet
 --   <root>:worker:<owner>       hash    a living worker; <root>:workers is the set of them
@@ -24,6 +27,7 @@
 --   <root>:holds                hash    the same for what a deployment paused
 --   <root>:deployment           hash    the one under way, or the last there was
 --   <root>:hints                channel where "look now" is said, see listener.py
+--   <root>:hands:<listener>     channel where one process is handed jobs that it holds already
 --   <root>:waiting:<kind>:<queue>  zset  places of jobs that stand in a line, like a lane
 --   <root>:line:<bytes of the gate>:<gate>:<kind>:<queue>  zset  the same for those at one gate
 --   <root>:lines:<gate>         hash    from <kind>:<queue> of each line there to its turn: who was

@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
@@ -24,6 +25,9 @@ _LATELY = 0.0002
 """Seconds for which a connection that has just answered is taken for one that still does."""
 _ROUGHLY = 0.9
 """Of the time that is left, so much is as good as all: setting it anew is a system call."""
+
+
+Answer = Callable[[], Any]
 
 
 class Line:
@@ -44,21 +48,28 @@ class Line:
         """Whether the server has left it alone. A server that goes away closes it, unasked."""
         return now - self._answered < _LATELY or not self._poll.poll(0)
 
-    def run(self, script: Script, root: str, arguments: Arguments, until: float) -> Any:
-        """What a script answers, by a moment. A server that has not seen it gets the text.
+    def ask(self, script: Script, root: str, arguments: Arguments, until: float) -> Answer:
+        """Have a script run, by a moment; what it gives waits for the answer, and is called once.
 
-        Raises redis-py's errors, and OSError. After any but an answer it is unusable.
+        Both raise redis-py's errors, and OSError. After any but an answer, or unless the answer
+        is taken, the line is unusable. A server that has not seen the script gets the text.
         """
-        try:
-            return self._ask(("EVALSHA", script.digest, 1, root, *arguments), until)
-        except NoScriptError:
-            return self._ask(("EVAL", script.text, 1, root, *arguments), until)
+        self._say(("EVALSHA", script.digest, 1, root, *arguments), until)
+
+        def answer() -> Any:
+            try:
+                return self._hear()
+            except NoScriptError:
+                self._say(("EVAL", script.text, 1, root, *arguments), until)
+                return self._hear()
+
+        return answer
 
     def close(self) -> None:
         """Hang up."""
         self._connection.disconnect()
 
-    def _ask(self, command: tuple[Any, ...], until: float) -> Any:
+    def _say(self, command: tuple[Any, ...], until: float) -> None:
         packed = hiredis.pack_command(command)
         left = until - time.monotonic()
         large = len(packed) > _LARGE
@@ -66,6 +77,11 @@ class Line:
             self._allow(left, large=large)
         try:
             self._socket.sendall(packed)
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def _hear(self) -> Any:
+        try:
             answer = self._reader.gets()
             while answer is False:  # not all of it is here; no script answers with that
                 heard = self._socket.recv(_AT_ONCE)

@@ -8,6 +8,8 @@ with:
 ``d:<root>:<id>``      a job that somebody waits for is final
 ``c:<root>``           a pause or a cancellation
 ``m:<root>:<lane>``    a message came to a lane of the transport
+
+On a channel of its own it is handed jobs, see hands.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from collections.abc import Awaitable, Callable
 from redis.exceptions import RedisError
 
 from umbel.drivers.bell import Bell
-from umbel.drivers.redis.connections import Connection, drop, say
+from umbel.drivers.redis.attention import Attention
+from umbel.drivers.redis.connections import Connection, drop
+from umbel.drivers.redis.hands import Hands
 from umbel.drivers.redis.values import text
 from umbel.resilience import Backoff
 
@@ -44,6 +48,8 @@ class Listener:
         probe_answer: float = PROBE_ANSWER,
     ) -> None:
         self.bell = Bell()
+        self.hands = Hands()
+        """Tickets to stand by with: the bell rings for them."""
         self._connect = connect
         self._on_stop = on_stop
         self._probe_every = probe_every
@@ -84,10 +90,10 @@ class Listener:
         while True:
             roots = sorted(self._roots)
             try:
-                self._connection = await self._open(roots)
+                attention = await self._open(roots)
                 tries = 0
-                while roots == sorted(self._roots):
-                    await self._attend(self._connection)
+                if roots == sorted(self._roots):  # else somebody has joined meanwhile
+                    await attention.keep(self._probe_every, self._probe_answer)
             except (RedisError, OSError):  # asyncio's TimeoutError is one too
                 tries += 1
             finally:
@@ -98,26 +104,16 @@ class Listener:
             if roots == sorted(self._roots):
                 await asyncio.sleep(RECONNECT.delay(tries, self._token))
 
-    async def _open(self, roots: list[str]) -> Connection:
+    async def _open(self, roots: list[str]) -> Attention:
         async with asyncio.timeout(self._probe_answer):
-            connection = await self._connect()
-            try:
-                await say(connection, "SUBSCRIBE", *(f"{root}:hints" for root in roots))
-                for _ in roots:
-                    await connection.read_response()
-            except BaseException:
-                drop(connection)
-                raise
+            self._connection = await self._connect()
+            attention = Attention(self._connection, self._hear)
+            names = ("hints", f"hands:{self.hands.token}")
+            await attention.subscribe([f"{root}:{name}" for root in roots for name in names])
         self._heard.update(roots)
         self.bell.ring_all()  # nobody knows what was said during the gap
-        return connection
+        return attention
 
-    async def _attend(self, connection: Connection) -> None:
-        """Pass on the next hint; after a long silence see to it that the server is there."""
-        said = await connection.read_response(timeout=self._probe_every)
-        if said is None:
-            await say(connection, "PING")
-            async with asyncio.timeout(self._probe_answer):
-                said = await connection.read_response()
-        if said[0] == b"message":
-            self.bell.ring(text(said[2]))
+    def _hear(self, channel: bytes, message: bytes) -> None:
+        is_hint = channel.endswith(b":hints")
+        self.bell.ring(text(message) if is_hint else self.hands.put(message))

@@ -1,5 +1,5 @@
--- The worker registry. Keys: see keys.lua; touches worker, workers, owners, seats, seat, sitting, heard; for who
--- waits for a worker awake, looks, waking; reads held.
+-- The worker registry. Keys: see keys.lua; touches worker, workers, owners, standby, seats, seat, sitting, heard;
+-- for who waits for a worker awake, looks, waking; reads held.
 -- Guarantees: removing a worker's hash is what ends every lease of its incarnation; no script writes into
 -- a hash that is gone, so a life never begins twice; no two living workers of different names share a seat. A
 -- full server goes on hearing hearts.
@@ -91,6 +91,7 @@ if redis.call('EXISTS', key) == 0 then return 0 end
 local found = redis.call('HMGET', key, 'beat', 'index')
 if number(found[1], 0) ~= beat then return 0 end
 redis.call('DEL', key)
+redis.call('HDEL', root .. ':standby', incarnation)
 redis.call('SREM', root .. ':workers', incarnation)
 if found[2] then redis.call('SREM', root .. ':sitting:' .. found[2], incarnation) end
 return 1
@@ -102,6 +103,7 @@ local incarnation, now = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':worker:' .. incarnation
 local found = redis.call('HMGET', key, 'index', 'lease')
 redis.call('DEL', key)
+redis.call('HDEL', root .. ':standby', incarnation)
 redis.call('SREM', root .. ':workers', incarnation)
 if found[1] then
   redis.call('SREM', root .. ':sitting:' .. found[1], incarnation)

@@ -1,0 +1,41 @@
+-- Who waits for work stands by, and is handed what others publish: see plain.lua. It stands after lanes.lua;
+-- touches standby, owners; reads job, held, worker.
+-- Guarantees: a job that was handed over is held like any other; who stands by no more is given what it was
+-- handed and has not heard of, if it is the same process that asks.
+
+-- An incarnation's ticket, since when it stands by, its worker's name, and the job that it was handed, if any;
+-- nothing: it does not.
+local function standby_of(owner)
+  local entry = redis.call('HGET', root .. ':standby', owner)
+  if not entry then return nil end
+  return string.match(entry, '^([^\n]*)\n([^\n]*)\n(.*)\n([^\n]*)$')
+end
+
+-- An incarnation stands by no more. Gives the row of what it was handed, unless it has heard of that ticket
+-- or another process was told.
+local function stand_down(owner, listener, heard)
+  local ticket, _, _, id = standby_of(owner)
+  if not ticket then return nil end
+  redis.call('HDEL', root .. ':standby', owner)
+  if id == '' or ticket == heard or string.match(ticket, '^[^.]*') ~= listener then return nil end
+  local job, fence = message(id), redis.call('HGET', root .. ':held:' .. owner, id)
+  if not job or job[1] ~= 'running' or number(job[2], -1) ~= number(fence, -2) then return nil end
+  job[1], job[2] = id, number(fence, 0)
+  return job
+end
+
+-- Somebody waits for what is published to these queues: who publishes gives a hint; or hands it over, if it
+-- is an incarnation that has a ticket. That is as if it held something: whoever hands over need not say so.
+local function stand_by(owner, queues, now, ticket, worker)
+  local time = redis.call('TIME')
+  local here, long_ago = time[1] + time[2] / 1e6, time[1] - 600  -- who lives has come again since
+  if ticket then
+    local entry = table.concat({ticket, string.format('%.17g', now), worker, ''}, '\n')
+    redis.call('HSET', root .. ':standby', owner, entry)
+    redis.call('SADD', root .. ':owners', owner)
+  end
+  for _, queue in ipairs(queues) do
+    redis.call('ZREMRANGEBYSCORE', root .. ':standby:' .. queue, '-inf', long_ago)
+    redis.call('ZADD', root .. ':standby:' .. queue, here, owner)
+  end
+end
