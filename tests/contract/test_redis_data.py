@@ -81,12 +81,12 @@ def namespace(client: Any) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def opened(namespace: str) -> AsyncIterator[Backend]:
+async def opened(namespace: str, safety_poll: float = 5.0) -> AsyncIterator[Backend]:
     database, clock = Database(Home(URL)), FakeClock()
     how = {"namespace": namespace, "clock": clock}
     try:
         yield Backend(
-            broker=RedisLedger(database, **how),
+            broker=RedisLedger(database, **how, safety_poll=safety_poll),
             records=RedisRecords(database, **how),
             registry=RedisRegistry(database, **how),
             control=RedisControl(database, **how),
@@ -96,15 +96,15 @@ async def opened(namespace: str) -> AsyncIterator[Backend]:
             routes=RedisRoutes(database, **how),
             clock=clock,
             namespace=namespace,
-            another=lambda other=None: opened(other or namespace),
+            another=lambda other=None: opened(other or namespace, safety_poll),
         )
     finally:
         await database.close()
 
 
-def tell(namespace: str, scenario: Scenario) -> None:
+def tell(namespace: str, scenario: Scenario, safety_poll: float = 5.0) -> None:
     async def told() -> None:
-        async with asyncio.timeout(30), opened(namespace) as backend:
+        async with asyncio.timeout(30), opened(namespace, safety_poll) as backend:
             await scenario(backend)
 
     asyncio.run(told())

@@ -43,6 +43,7 @@ class Parcel:
         "envelopes",
         "leads",
         "tell",
+        "travels_alone",
         "until",
     )
 
@@ -59,11 +60,10 @@ class Parcel:
         self._error: BaseException | None = None
         self._woken = threading.Lock()
         self._woken.acquire()
-
-    @property
-    def travels_alone(self) -> bool:
+        self.travels_alone = any(
+            one.unique is not None and one.on_conflict != "return" for one in envelopes
+        )
         """A conflict rolls its batch back, and nobody else's messages with it."""
-        return any(e.unique is not None and e.on_conflict != "return" for e in self.envelopes)
 
     def answer(self, published: list[Published]) -> None:
         """They are durable."""
@@ -254,9 +254,9 @@ class Publisher:
         """Try until it works or every caller's deadline has passed."""
         why: Exception | None = None
         while parcels := self._in_time(parcels, why):
-            left = max(parcel.until for parcel in parcels) - self._clock.monotonic()
+            left = parcels[-1].until - self._clock.monotonic()  # who came last has most time
             try:
-                envelopes = [envelope for parcel in parcels for envelope in parcel.envelopes]
+                envelopes = parcels[0].envelopes if len(parcels) == 1 else _all_of(parcels)
                 published = self._send_now(envelopes, max(left, 0.001))
             except BacklogFull:
                 raise
@@ -265,7 +265,7 @@ class Publisher:
             else:
                 _answer(parcels, published)
                 return
-            left = max(parcel.until for parcel in parcels) - self._clock.monotonic()
+            left = parcels[-1].until - self._clock.monotonic()
             time.sleep(min(_PAUSE, max(left, 0.0)))
 
     def _in_time(self, parcels: list[Parcel], why: Exception | None) -> list[Parcel]:
@@ -277,6 +277,10 @@ class Publisher:
 
     def _late(self, why: object) -> PublishTimeout:
         return PublishTimeout(f"not published within {self._deadline:g} s: {why}")
+
+
+def _all_of(parcels: Sequence[Parcel]) -> list[Envelope]:
+    return [envelope for parcel in parcels for envelope in parcel.envelopes]
 
 
 def _answer(parcels: list[Parcel], published: list[Published]) -> None:

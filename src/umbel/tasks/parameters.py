@@ -33,7 +33,11 @@ class Parameters:
         parameters = list(self.signature.parameters.values())
         self._positional = [p for p in parameters if p.kind in _POSITIONAL]
         self._fields = [(p.name, hints.get(p.name, Any)) for p in self._positional]
-        self._plain = [(i, *field) for i, field in enumerate(self._fields) if _is_plain(field[1])]
+        self._plain = [
+            (place, name, hint, _PLAIN[hint])
+            for place, (name, hint) in enumerate(self._fields)
+            if _is_plain(hint)
+        ]
         self._required = sum(p.default is p.empty for p in self._positional)
         self._hints = {p.name: hints.get(p.name, Any) for p in parameters}
         rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
@@ -50,9 +54,9 @@ class Parameters:
             BadArguments: too many, too few, unknown, or plainly of the wrong type.
         """
         if self._fits(args, kwargs):
-            for place, name, hint in self._plain:
-                if place < len(args):
-                    self._check_plainly(name, hint, args[place])
+            for place, name, hint, types in self._plain:
+                if place < len(args) and not isinstance(args[place], types):
+                    raise self._misfit(name, hint, args[place])
             return
         try:
             self.signature.bind(*args, **kwargs)
@@ -75,10 +79,13 @@ class Parameters:
     def _check_plainly(self, name: str, hint: Any, value: Any) -> None:
         """Refuse a value that is plainly of another type. Others are found out when they run."""
         if _is_plain(hint) and not isinstance(value, _PLAIN[hint]):
-            raise BadArguments(
-                f"{self.task}{self.signature}: {name} must be {hint.__name__},"
-                f" not {type(value).__name__} ({value!r:.80})"
-            )
+            raise self._misfit(name, hint, value)
+
+    def _misfit(self, name: str, hint: Any, value: Any) -> BadArguments:
+        return BadArguments(
+            f"{self.task}{self.signature}: {name} must be {hint.__name__},"
+            f" not {type(value).__name__} ({value!r:.80})"
+        )
 
     def decode(self, data: Any) -> tuple[list[Any], dict[str, Any]]:
         """Arguments of the declared types from a message's plain data.

@@ -113,7 +113,7 @@ class RedisBroker:
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
         nudges, called = self._nudges, False
-        with self._standing_by(queues) as (ear, ticket):
+        with self._listening(queues) as (ear, ticket):
             by = None if wait <= 0 else ""
             while nudges == self._nudges:
                 ear.clear()
@@ -267,22 +267,18 @@ class RedisBroker:
         return self._listener.hears(self._root)
 
     @contextmanager
-    def _standing_by(self, queues: Sequence[str]) -> Iterator[tuple[Ear, str]]:
-        """An ear, and a ticket for which it rings, too."""
-        with self._listener.hands.ticket() as ticket, self._listening(queues, ticket) as ear:
-            yield ear, ticket
-
-    @contextmanager
-    def _listening(self, queues: Sequence[str], *topics: str) -> Iterator[Ear]:
-        """An ear for everything that may bring work to these queues, and for further topics."""
-        root = self._root
-        calls = [f"{kind}:{root}:{queue}" for queue in queues for kind in "rs"]
-        with self._listener.bell.listen([*calls, f"c:{root}", *topics]) as ear:
+    def _listening(self, queues: Sequence[str]) -> Iterator[tuple[Ear, str]]:
+        """An ear for everything that may bring work to these queues, and a ticket to stand by."""
+        root, listener = self._root, self._listener
+        ticket = listener.hands.open()
+        topics = [f"{kind}:{root}:{queue}" for queue in queues for kind in "rs"]
+        with listener.bell.listen([*topics, f"c:{root}", ticket]) as ear:
             self._ears.add(ear)
             try:
-                yield ear
+                yield ear, ticket
             finally:
                 self._ears.discard(ear)
+                listener.hands.close(ticket)
 
     async def _sleep(self, ear: Ear, left: float, due: float | None) -> bool:
         """Until a hint comes, something falls due, or it is time for a look anyway.

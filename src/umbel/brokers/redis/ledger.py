@@ -43,13 +43,13 @@ class RedisLedger(RedisBroker):
     @contextmanager
     def noting(self, envelopes: Sequence[Envelope], timeout: float) -> Iterator[Noted]:
         script, arguments = publish_step(envelopes, self._clock.now(), "sent")
-        with self._database.direct.asking(script, self._root, arguments, timeout) as answer:
-            yield lambda: _noted(envelopes, answer())
+        with self._database.direct.ask(script, self._root, arguments, timeout) as asked:
+            yield lambda: _noted(envelopes, asked.answer())
 
     async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         until = self._clock.monotonic() + wait
         waiter = f"relay:{self._listener.hands.token}" if wait > 0 else ""
-        with self._listening(queues) as ear:
+        with self._listening(queues) as (ear, _):
             while True:
                 ear.clear()
                 arguments = pack(self._clock.now(), limit, [*queues], waiter)
@@ -83,7 +83,7 @@ class RedisLedger(RedisBroker):
         self, queues: Sequence[str], owner: str, wait: float, other: Future[Any]
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
-        with self._standing_by(()) as (ear, ticket):
+        with self._listening(()) as (ear, ticket):
             other.add_done_callback(lambda _: ear.ring(""))
             while not other.done() and (left := until - self._clock.monotonic()) > 0:
                 ear.clear()

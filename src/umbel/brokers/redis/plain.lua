@@ -4,9 +4,9 @@
 -- stands by and nothing is paused or comes before, what publish and a claim of that one do.
 
 -- name: publish_plain
--- id, queue, kind, priority turned round, now, idle, task, body, created, traceparent, field, value ...: adds
--- the job in the idle state, queued or sent, or hands it over. Gives {1}; or {1, 1, id} when it was there before.
-local id, queue, kind, score, now, idle, task, body, created, trace = unpack(ARGV, 1, 10)
+-- id, queue, kind, priority turned round, now, idle, task, body, created, field, value ...: adds the job in
+-- the idle state, queued or sent, or hands it over. Gives {1}; or {1, 1, id} when it was there before.
+local id, queue, kind, score, now, idle, task, body, created = unpack(ARGV, 1, 9)
 local key, standby = root .. ':job:' .. id, root .. ':standby:' .. queue
 local lane = root .. (idle == 'sent' and ':sent:' or ':lane:') .. kind .. ':' .. queue
 -- One call for three answers: it counts a key as often as it is named.
@@ -19,8 +19,7 @@ redis.call('ZADD', root .. ':live', sequence, id)
 if is_first then redis.call('SADD', root .. ':queues', queue) end
 
 local function fields()
-  return 'task', task, 'queue', queue, 'body', body, 'created', created, 'kind', kind, 'traceparent', trace,
-         unpack(ARGV, 11)
+  return 'task', task, 'queue', queue, 'body', body, 'created', created, 'kind', kind, unpack(ARGV, 10)
 end
 
 -- Whether something comes before it, or a pause may be meant for it.

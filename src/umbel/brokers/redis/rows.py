@@ -23,6 +23,8 @@ from umbel.messages import (
 from umbel.messages.columns import MALFORMED, read_gates, read_headers, read_sections
 
 _json = msgspec.json.Encoder().encode
+_KINDS = {b"io": "io", b"cpu": "cpu"}
+"""As the scripts take them: one that is none of these is unknown."""
 _TYPES = {kind.value.encode(): kind for kind in MessageType}
 _LONGEST = 255
 _FEW = 2**31
@@ -73,13 +75,11 @@ def plain_row(envelope: Envelope, now: float, idle: str) -> list[Any] | None:
     one = envelope
     if one.unique is not None or one.not_before is not None or one.attempt != 1 or one.gates:
         return None
-    if one.traceparent is None:
-        return None
     if not -_FEW < one.priority < _FEW or not -_FEW < one.max_deaths < _FEW:
         return None
     _check(one)
     where = (one.id, one.queue, one.kind, -one.priority, now, idle)
-    what = (one.subject, one.body.data, float(one.created or now), one.traceparent)
+    what = (one.subject, one.body.data, float(one.created or now))
     return [*where, *what, *_unusual(one)]
 
 
@@ -97,14 +97,14 @@ def _fields(envelope: Envelope, now: float) -> list[Any]:
     ]
     if envelope.kind:
         fields += ("kind", envelope.kind)
-    if envelope.traceparent is not None:
-        fields += ("traceparent", envelope.traceparent)
     return fields + _unusual(envelope)
 
 
 def _unusual(envelope: Envelope) -> list[Any]:
-    """The same of what most messages do not say."""
+    """The same of what not every message says."""
     body, fields = envelope.body, list[Any]()
+    if envelope.traceparent is not None:
+        fields += ("traceparent", envelope.traceparent)
     if envelope.priority:
         fields += ("priority", envelope.priority)
     if envelope.type is not MessageType.COMMAND:
@@ -145,8 +145,8 @@ def delivery(row: Row, namespace: str, owner: str, now: float) -> Delivery:
         envelope=found,
         lease=Lease(found.id, owner, row[1]),
         attempt=found.attempt,
-        deaths=whole(row[17]),
-        sections=read_sections(text(row[18], "{}")),
+        deaths=0 if row[17] is None else whole(row[17]),
+        sections={} if row[18] is None else read_sections(text(row[18])),
         claimed=now,
         slots=_slots(row[20]) if row[20] else (),
     )
@@ -184,7 +184,7 @@ def envelope(row: Row, namespace: str) -> Envelope:
     """
     (job, _, task, queue, kind, priority, kind_of, content_type, body, created) = row[:10]
     (not_before, expires, attempt, max_deaths, unique, trace, headers, _, sections) = row[10:19]
-    told = read_headers(text(headers, "{}"), text(sections, "{}"))
+    told = {} if headers is sections is None else _told(headers, sections)
     message = MessageType.COMMAND if kind_of is None else _TYPES.get(kind_of)
     if message is None:
         message, told = MessageType.COMMAND, {MALFORMED: "type: is no type of message"}
@@ -193,27 +193,26 @@ def envelope(row: Row, namespace: str) -> Envelope:
     return Envelope(
         id=text(job),
         subject=text(task),
-        body=Body(text(content_type, JSON), body or b""),
+        body=Body(JSON if content_type is None else text(content_type), body or b""),
         type=message,
         namespace=namespace,
         queue=text(queue),
-        kind=known_kind(kind),
-        priority=whole(priority),
+        kind=_KINDS.get(kind, ""),
+        priority=0 if priority is None else whole(priority),
         created=moment(created) or 0.0,
-        not_before=moment(not_before),
-        expires=moment(expires),
-        attempt=whole(attempt, 1),
-        max_deaths=whole(max_deaths, 3),
-        unique=maybe(unique),
+        not_before=None if not_before is None else moment(not_before),
+        expires=None if expires is None else moment(expires),
+        attempt=1 if attempt is None else whole(attempt, 1),
+        max_deaths=3 if max_deaths is None else whole(max_deaths, 3),
+        unique=None if unique is None else maybe(unique),
         traceparent=maybe(trace),
         headers=told,
         gates=read_gates(text(row[19])) if row[19] else (),
     )
 
 
-def known_kind(kind: bytes | None) -> str:
-    """The kind as the scripts take it: one that is none is unknown."""
-    return {b"io": "io", b"cpu": "cpu"}.get(kind or b"", "")
+def _told(headers: bytes | None, sections: bytes | None) -> dict[str, str]:
+    return read_headers(text(headers, "{}"), text(sections, "{}"))
 
 
 def by_place(answer: Sequence[Any]) -> dict[int, str]:

@@ -6,17 +6,17 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from redis.exceptions import ReadOnlyError, ResponseError
 
 from umbel.drivers.connecting import connected_by
 from umbel.drivers.redis.connections import Blocking
-from umbel.drivers.redis.faults import explained, explaining
+from umbel.drivers.redis.faults import FAULTS, explained
 from umbel.drivers.redis.line import Answer, Line
 from umbel.drivers.redis.scripts import Arguments, Script
+from umbel.errors import UmbelError
 
 _all: weakref.WeakSet[Direct] = weakref.WeakSet()
 _inherited: list[Line | None] = []
@@ -50,55 +50,32 @@ class Direct:
 
     def run(self, script: Script, root: str, arguments: Arguments, timeout: float) -> Any:
         """What a script answers. Errors are those of ``Database.run``."""
-        with self.asking(script, root, arguments, timeout) as answer:
-            return answer()
+        with self.ask(script, root, arguments, timeout) as asked:
+            return asked.answer()
 
-    @contextmanager
-    def asking(
-        self, script: Script, root: str, arguments: Arguments, timeout: float
-    ) -> Iterator[Answer]:
-        """``run`` in two parts: the server is asked at once, the answer waited for when called.
+    def ask(self, script: Script, root: str, arguments: Arguments, timeout: float) -> Asked:
+        """``run`` in two parts: the server is asked, its answer can be waited for later.
 
-        Until the block ends, the connection is nobody else's.
+        Until the block of what this gives ends, the connection is nobody else's.
         """
-        until = time.monotonic() + timeout
-        with self._turn(timeout):
-            with explaining(self._address):
-                line = self._take() or self._connected(until)
-            fine = False
-
-            def answer() -> Any:
-                nonlocal fine
-                with explaining(self._address):
-                    try:
-                        found = waiting()
-                    except ReadOnlyError:  # no primary any more: another connection may find that
-                        raise
-                    except ResponseError:  # an answer like any other
-                        fine = True
-                        raise
-                fine = True
-                return found
-
-            try:
-                with explaining(self._address):
-                    waiting = line.ask(script, root, arguments, until)
-                yield answer
-            finally:
-                if fine:
-                    self._line = line
-                else:
-                    line.close()
-
-    @contextmanager
-    def _turn(self, timeout: float) -> Iterator[None]:
-        lock = self._lock
-        if not lock.acquire(timeout=max(timeout, 0.0)):
-            raise explained(TimeoutError(), self._address)
+        until, lock = time.monotonic() + timeout, self._lock
         try:
-            yield
-        finally:
-            lock.release()
+            if not lock.acquire(timeout=max(timeout, 0.0)):
+                raise TimeoutError
+            try:
+                line = self._take() or self._connected(until)
+                try:
+                    return Asked(self, lock, line, line.ask(script, root, arguments, until))
+                except BaseException:
+                    line.close()
+                    raise
+            except BaseException:
+                lock.release()
+                raise
+        except UmbelError:
+            raise
+        except FAULTS as error:
+            raise explained(error, self._address) from error
 
     def close(self) -> None:
         """Close the connection. Twice is fine, and using it again opens another."""
@@ -106,6 +83,14 @@ class Direct:
             line, self._line = self._line, None
         if line is not None:
             line.close()
+
+    def take_back(self, line: Line) -> None:
+        """Whoever asks next may use it."""
+        self._line = line
+
+    def explained(self, error: Exception) -> UmbelError:
+        """Ours for theirs."""
+        return explained(error, self._address)
 
     def _take(self) -> Line | None:
         line, self._line = self._line, None
@@ -116,3 +101,38 @@ class Direct:
 
     def _connected(self, until: float) -> Line:
         return Line(connected_by(until, self._connect, lambda connection: connection.disconnect()))
+
+
+class Asked:
+    """A script that was sent; its answer may be waited for, once. The connection is held."""
+
+    __slots__ = ("_direct", "_fine", "_line", "_lock", "_wait")
+
+    def __init__(self, direct: Direct, lock: threading.Lock, line: Line, wait: Answer) -> None:
+        self._direct = direct
+        self._lock = lock
+        self._line = line
+        self._wait = wait
+        self._fine = False
+
+    def answer(self) -> Any:
+        """What the script answers. Errors are those of ``Database.run``."""
+        try:
+            found = self._wait()
+        except FAULTS as error:
+            # An answer like any other; but where there is no primary any more, another connection
+            # may find it.
+            self._fine = isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError)
+            raise self._direct.explained(error) from error
+        self._fine = True
+        return found
+
+    def __enter__(self) -> Asked:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._fine:
+            self._direct.take_back(self._line)
+        else:
+            self._line.close()
+        self._lock.release()

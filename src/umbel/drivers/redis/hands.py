@@ -7,8 +7,6 @@ moment, asks the server: it knows what was handed over, and is told what was hea
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import hiredis
 
@@ -27,16 +25,16 @@ class Hands:
         self._heard: dict[str, str] = {}
         """From an incarnation to the ticket with which it was handed what it has last heard of."""
 
-    @contextmanager
-    def ticket(self) -> Iterator[str]:
-        """A ticket to stand by with, until the block ends."""
+    def open(self) -> str:
+        """A ticket to stand by with, until it is closed."""
         self._made += 1
         ticket = f"{self.token}.{self._made}"
         self._open[ticket] = []
-        try:
-            yield ticket
-        finally:
-            del self._open[ticket]
+        return ticket
+
+    def close(self, ticket: str) -> None:
+        """What comes for it from now on is not wanted here."""
+        del self._open[ticket]
 
     def put(self, message: bytes) -> str:
         """Take a message, an array of ticket, id, field, value, …; gives the ticket it is for."""
