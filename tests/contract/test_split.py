@@ -17,9 +17,9 @@ import pytest
 
 from umbel.brokers import Carry, Demand, Lane, Ledger, Lost, SplitBroker
 from umbel.errors import MessageTooLarge
-from umbel.messages import Body, fresh_id, inbox
+from umbel.messages import Body, Succeeded, fresh_id, inbox
 from umbel.testing import Backend, Backends
-from umbel.testing.acts import enlist, envelope
+from umbel.testing.acts import RESULT, enlist, envelope, settle
 from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
 from umbel.testing.stores import StoreSuite
 
@@ -288,6 +288,63 @@ def test_what_somebody_purged_on_the_server_is_sent_again(
                 while not (found := await b.broker.fetch(["default"], Demand(5, 5), owner, 0.5)):
                     pass
             assert [delivery.id for delivery in found] == [one.id]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("carrier", ["nats", "rabbitmq"])
+def test_who_waits_is_given_each_job_once_by_the_books_or_by_its_message(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with split(redis_books(), request.getfixturevalue(carrier)) as b:
+            owner, got, sent = await enlist(b), list[str](), list[str]()
+
+            async def work() -> None:
+                while len(got) < 60:
+                    for one in await b.broker.fetch(["default"], Demand(5, 5), owner, 5):
+                        got.append(one.id)
+                        await settle(b, one, Succeeded(RESULT))
+
+            working = asyncio.create_task(work())
+            for number in range(60):
+                one = envelope(b)
+                await asyncio.to_thread(cast(SplitBroker, b.broker).publish_now, [one], 10.0)
+                sent.append(one.id)
+                await asyncio.sleep(0.004 * (number % 3))  # sometimes it stands by, sometimes not
+            async with asyncio.timeout(60):
+                await working
+            assert sorted(got) == sorted(sent)
+            assert await b.broker.fetch(["default"], Demand(5, 5), owner, 0.5) == []
+            assert await b.broker.depths() == []
+
+    asyncio.run(scenario())
+
+
+def test_a_nudge_is_heard_also_while_an_earlier_fetch_is_wound_up(
+    nats: Any, redis_books: Any
+) -> None:
+    async def scenario() -> None:
+        async with split(redis_books(), nats) as b:
+            owner, broker = await enlist(b), cast(SplitBroker, b.broker)
+            await asyncio.to_thread(broker.publish_now, [envelope(b)], 10.0)  # makes the stream
+            assert len(await broker.fetch(["default"], Demand(5, 5), owner, 20)) == 1
+            wound_up = 0
+            for _ in range(20):
+                first = asyncio.create_task(broker.fetch(["default"], Demand(5, 5), owner, 20))
+                await asyncio.sleep(0.03)
+                await asyncio.to_thread(broker.publish_now, [envelope(b)], 10.0)
+                assert len(await first) == 1
+                following = asyncio.create_task(
+                    broker.fetch(["default"], Demand(5, 5), owner, 3600)
+                )
+                await asyncio.sleep(0)
+                winding = broker._winding_up
+                wound_up += winding is not None and not winding.done()
+                broker.nudge()
+                async with asyncio.timeout(20):
+                    assert await following == []
+            assert wound_up, "the books were never faster"
 
     asyncio.run(scenario())
 

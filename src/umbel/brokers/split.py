@@ -77,6 +77,8 @@ class SplitBroker:
         """Workers' own queues, and whether anything was ever sent there: few are used, and a queue
         elsewhere costs its server something."""
         self._winding_up: asyncio.Task[None] | None = None
+        """Ends the receiving of a fetch that the books were faster for."""
+        self._nudges = 0
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if not envelopes:
@@ -110,22 +112,23 @@ class SplitBroker:
     async def fetch(
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
+        until, nudges = self._clock.monotonic() + wait, self._nudges
         self._start_relay(tuple(queues))
         await self._see_inboxes(queues)
-        until = self._clock.monotonic() + wait
         # One at a time: a transport counts what one receiver has room for.
         async with self._turn:
             if self._winding_up is not None:
                 await self._winding_up
             if wait <= 0:
                 return await self._fetch_all(queues, demand, owner)
-            return await self._fetch_until(queues, demand, owner, until)
+            return await self._fetch_until(queues, demand, owner, until, nudges)
 
     async def _fetch_until(
-        self, queues: Sequence[str], demand: Demand, owner: str, until: float
+        self, queues: Sequence[str], demand: Demand, owner: str, until: float, nudges: int
     ) -> list[Delivery]:
+        """What comes first, unless a nudge came since there were so many."""
         came = False
-        while (left := until - self._clock.monotonic()) > 0:
+        while nudges == self._nudges and (left := until - self._clock.monotonic()) > 0:
             deliveries, arrived = await self._fetch_next(queues, demand, owner, left)
             came = came or arrived
             if deliveries:
@@ -142,7 +145,7 @@ class SplitBroker:
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> tuple[list[Delivery], bool]:
         """What comes next, and whether there was a message. Who waits stands by at the books."""
-        there = asyncio.create_task(self._receive(queues, demand, wait))
+        there = asyncio.create_task(self._receive_now(queues, demand, wait, self._nudges))
         try:
             handed = await self._stand_by(there, queues, demand, owner, wait)
             if handed:
@@ -173,6 +176,12 @@ class SplitBroker:
                 return []
         return await self._ledger.stand_by(queues, owner, wait, there)
 
+    async def _receive_now(
+        self, queues: Sequence[str], demand: Demand, wait: float, nudges: int
+    ) -> list[Arrival]:
+        """Receive, unless a nudge came before this could begin."""
+        return await self._receive(queues, demand, wait) if nudges == self._nudges else []
+
     async def _wind_up(self, there: asyncio.Task[list[Arrival]]) -> None:
         """Receive no more. What has come all the same waits for the next fetch, for a moment."""
         self._transport.nudge()
@@ -191,6 +200,7 @@ class SplitBroker:
         return found
 
     def nudge(self) -> None:
+        self._nudges += 1
         self._transport.nudge()
 
     async def sort(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
