@@ -77,6 +77,7 @@ class DirectPair:
 
     def __init__(self, transport: DirectTransport, ledger: DirectLedger, clock: Clock) -> None:
         self.ledger = ledger
+        self._prompt = ledger if isinstance(ledger, PromptLedger) else None
         self._transport = transport
         self._clock = clock
         self._used: set[Lane] = set()
@@ -103,8 +104,8 @@ class DirectPair:
 
         with _Note(self.ledger, envelopes, left) as note:
             known = lanes <= self._used
-            if known:
-                note.begin()
+            if known and self._prompt is not None:
+                note.begin(self._prompt)
             try:
                 meanwhile = note.make if known else _nothing
                 self._transport.send_now(envelopes, timeout, recall, meanwhile)
@@ -140,13 +141,12 @@ class _Note:
     def __exit__(self, *_: object) -> None:
         self._asked.close()
 
-    def begin(self) -> None:
-        """Have the books begin, if they need not be waited for."""
-        if isinstance(self._ledger, PromptLedger):
-            self.begun = True
-            with suppress(Unavailable):
-                asking = self._ledger.noting(self._envelopes, self._left())
-                self._answer = self._asked.enter_context(asking)
+    def begin(self, ledger: PromptLedger) -> None:
+        """Have the books begin, which need not be waited for."""
+        self.begun = True
+        with suppress(Unavailable):
+            asking = ledger.noting(self._envelopes, self._left())
+            self._answer = self._asked.enter_context(asking)
 
     def make(self) -> None:
         """Have it in the books, or go without that."""

@@ -59,6 +59,7 @@ class SplitBroker:
         direct = self._direct is not None
         self.capabilities = replace(carried(ledger.capabilities), direct=direct)
         self._ledger = ledger
+        self._giver = ledger if isinstance(ledger, StandbyLedger) else None
         self._namespace = namespace
         self._clock = clock
         self._answers = Answers(self._transport.reply, find, namespace=namespace, clock=clock)
@@ -168,13 +169,13 @@ class SplitBroker:
         wait: float,
     ) -> list[Delivery]:
         """Be given a job by the books, until a message comes."""
-        if not (isinstance(self._ledger, StandbyLedger) and demand.fits_any):
+        if self._giver is None or not demand.fits_any:
             return []
         for _ in range(_STEPS):
             await asyncio.sleep(0)
             if there.done():
                 return []
-        return await self._ledger.stand_by(queues, owner, wait, there)
+        return await self._giver.stand_by(queues, owner, wait, there)
 
     async def _receive_now(
         self, queues: Sequence[str], demand: Demand, wait: float, nudges: int
