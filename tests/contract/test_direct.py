@@ -27,6 +27,8 @@ from umbel.testing.acts import enlist, envelope
 from umbel.testing.brokers import BrokerSuite
 
 BOTH = pytest.mark.parametrize("carrier", ["nats", "rabbitmq"])
+BOOKS = pytest.mark.parametrize("books", ["sqlite", "redis_books"])
+"""One that is waited for when it notes, and one that need not be."""
 
 
 class Directly(SplitBroker):
@@ -72,11 +74,14 @@ async def fetched(b: Backend, owner: str, many: int) -> set[str]:
 
 
 @BOTH
+@BOOKS
 def test_it_is_sent_when_it_returns_and_in_the_books(
-    carrier: str, sqlite: Any, request: pytest.FixtureRequest
+    books: str, carrier: str, request: pytest.FixtureRequest
 ) -> None:
+    store = request.getfixturevalue(books)
+
     async def scenario() -> None:
-        async with split(sqlite(), request.getfixturevalue(carrier)) as b:
+        async with split(store(), request.getfixturevalue(carrier)) as b:
             one = envelope(b)
             assert [found.id for found in await publish_now(b, one)] == [one.id]
             broker = cast(SplitBroker, b.broker)
@@ -88,11 +93,14 @@ def test_it_is_sent_when_it_returns_and_in_the_books(
 
 
 @BOTH
+@BOOKS
 def test_many_threads_publish_at_once(
-    carrier: str, sqlite: Any, request: pytest.FixtureRequest
+    books: str, carrier: str, request: pytest.FixtureRequest
 ) -> None:
+    store = request.getfixturevalue(books)
+
     async def scenario() -> None:
-        async with split(sqlite(), request.getfixturevalue(carrier)) as b:
+        async with split(store(), request.getfixturevalue(carrier)) as b:
             lots = [[envelope(b) for _ in range(20)] for _ in range(8)]
             await asyncio.gather(*(publish_now(b, *lot) for lot in lots))
             wanted = {one.id for lot in lots for one in lot}
@@ -102,11 +110,14 @@ def test_many_threads_publish_at_once(
 
 
 @BOTH
+@BOOKS
 def test_what_was_in_a_queue_that_somebody_deleted_is_sent_again(
-    carrier: str, sqlite: Any, request: pytest.FixtureRequest
+    books: str, carrier: str, request: pytest.FixtureRequest
 ) -> None:
+    store = request.getfixturevalue(books)
+
     async def scenario() -> None:
-        async with split(sqlite(), request.getfixturevalue(carrier)) as b:
+        async with split(store(), request.getfixturevalue(carrier)) as b:
             first, second = envelope(b), envelope(b)
             await publish_now(b, first)
             await delete_lanes(carrier, b, request)
@@ -151,12 +162,15 @@ def carried_by(machine: Machine) -> Any:
     return lambda namespace: lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
 
 
+@BOOKS
 def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it(
-    machine: Machine, sqlite: Any
+    books: str, machine: Machine, request: pytest.FixtureRequest
 ) -> None:
+    store = request.getfixturevalue(books)
+
     async def scenario() -> None:
         await asyncio.to_thread(machine.start)
-        async with split(sqlite(), carried_by(machine)) as b:
+        async with split(store(), carried_by(machine)) as b:
             jobs = [envelope(b) for _ in range(3)]
             await publish_now(b, jobs[0])
             await asyncio.to_thread(machine.kill)
@@ -170,21 +184,26 @@ def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it
     asyncio.run(scenario())
 
 
+@BOOKS
 def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
-    machine: Machine, sqlite: Any, monkeypatch: pytest.MonkeyPatch
+    books: str, machine: Machine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from umbel.brokers.redis import RedisLedger
     from umbel.brokers.sqlite import SqliteLedger
+
+    store = request.getfixturevalue(books)
 
     def away(*_: Any) -> Any:
         raise Unavailable("the books do not answer")
 
     async def scenario() -> None:
         await asyncio.to_thread(machine.start)
-        async with split(sqlite(), carried_by(machine)) as b:
+        async with split(store(), carried_by(machine)) as b:
             first, second = envelope(b), envelope(b)
             await publish_now(b, first)
             machine.freeze()
             monkeypatch.setattr(SqliteLedger, "note_now", away)
+            monkeypatch.setattr(RedisLedger, "noting", away)
             await publish_now(b, second)
             machine.kill()
             ledger = cast(SplitBroker, b.broker)._ledger
