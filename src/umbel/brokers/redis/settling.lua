@@ -12,11 +12,32 @@ local now, settlements = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 local refused = {}
 
+-- The fences of all leases that are to end, read and removed with one command for each owner.
+local fences, ended = {}, {}
+local function read_fences()
+  local asked = {}
+  for _, settlement in ipairs(settlements) do
+    local key = root .. ':held:' .. settlement[2]
+    asked[key] = asked[key] or {}
+    table.insert(asked[key], settlement[1])
+  end
+  for key, ids in pairs(asked) do
+    fences[key], ended[key] = {}, {}
+    for first = 1, #ids, 4000 do
+      local last = math.min(first + 3999, #ids)
+      for at, fence in ipairs(redis.call('HMGET', key, unpack(ids, first, last))) do
+        fences[key][ids[first + at - 1]] = tonumber(fence or nil)
+      end
+    end
+  end
+end
+
 -- The lease ends here, if it is the one that counts.
 local function give_up(id, owner, fence)
   local key = root .. ':held:' .. owner
-  if tonumber(redis.call('HGET', key, id) or nil) ~= fence then return false end
-  redis.call('HDEL', key, id)
+  if fences[key][id] ~= fence then return false end
+  fences[key][id] = nil
+  table.insert(ended[key], id)
   return true
 end
 
@@ -93,9 +114,11 @@ local function settle(id, owner, fence, attempt, follow_ups, ending, ...)
   return accepted
 end
 
+read_fences()
 for place, settlement in ipairs(settlements) do
   if not settle(unpack(settlement, 1, 9)) then refused[#refused + 1] = place - 1 end
 end
+write('HDEL', ended)
 write_all()
 return refused
 
