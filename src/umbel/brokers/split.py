@@ -119,7 +119,7 @@ class SplitBroker:
         # One at a time: a transport counts what one receiver has room for.
         async with self._turn:
             if self._winding_up is not None:
-                await self._winding_up
+                await asyncio.wait([self._winding_up])  # also if this one is given up meanwhile
             if wait <= 0:
                 return await self._fetch_all(queues, demand, owner)
             return await self._fetch_until(queues, demand, owner, until, nudges)
