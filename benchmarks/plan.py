@@ -85,6 +85,7 @@ def _rows() -> list[Row]:
         *drains,
         Row("start of a lone job", "latency", lone.latency),
         Row("round trip", "latency", lone.round_trip),
+        Row("round trip, confirmed", "latency", lone.confirmed),
         Row("idle", "idle", lone.idle),
     ]
 

@@ -110,7 +110,8 @@ def _on_broker(place: str, times: float, publish: str) -> list[Target]:
         target("start of a lone job, p50", ("start of a lone job",), "p50", 1.0, high=False),
     ]
     if place.startswith("RabbitMQ"):
-        found.append(target("round trip, p50", ("round trip",), "p50", 1.0, high=False))
+        for row in ("round trip", "round trip, confirmed"):
+            found.append(target(f"{row}, p50", (row,), "p50", 1.0, high=False))
     return found
 
 

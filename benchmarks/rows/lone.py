@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from benchmarks import meters
 from benchmarks.figures import Measures, known, percentile
@@ -32,8 +33,19 @@ def latency(stand: Stand, scale: Scale) -> Measures | None:
 
 def round_trip(stand: Stand, scale: Scale) -> Measures | None:
     """Milliseconds until the result is with the caller, one job after another."""
+    return _round_trip(stand, scale, {})
+
+
+def confirmed(stand: Stand, scale: Scale) -> Measures | None:
+    """The same where all wait until RabbitMQ has the message, as Umbel always does."""
+    if stand.system.database != "rabbitmq":
+        return None
+    return _round_trip(stand, scale, {"BENCH_CONFIRM": "1"})
+
+
+def _round_trip(stand: Stand, scale: Scale, settings: Mapping[str, str]) -> Measures | None:
     stand.fresh()
-    stand.settings["BENCH_RESULTS"] = "1"
+    stand.settings.update(settings, BENCH_RESULTS="1")
     with stand.workers() as crew:
         _wake(stand, crew)
         with stand.caller("there_and_back", jobs=_TRIPS, seconds=scale.trip_seconds) as caller:
