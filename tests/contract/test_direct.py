@@ -19,6 +19,7 @@ from test_split import sqlite as sqlite
 from test_split import vhost as vhost
 
 from umbel.brokers import Demand, DirectBroker, Published, SplitBroker
+from umbel.brokers.direct import Meanwhile
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.stores import JobFilter
@@ -249,6 +250,6 @@ def test_the_servers_own_limit_is_learned_without_a_loop(machine: Machine) -> No
     one = NatsTransport(Home(f"nats://{machine.place}"), namespace="tests", lost=lambda _: None)
     assert one.limit == 1_000_000
     sent = Envelope(id=fresh_id(), subject="t", body=Body(JSON, b"{}"), kind="io")
-    one.send_now([sent], 10.0, lambda lane, left: None, lambda: None)
+    one.send_now([sent], 10.0, lambda lane, left: None, Meanwhile())
     assert 100_000 <= one.limit < 200_000
     asyncio.run(one.close())

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("pika")
 
 from umbel.brokers import Lane, Transport
+from umbel.brokers.direct import Meanwhile
 from umbel.brokers.rabbitmq import RabbitTransport, receiver
 from umbel.brokers.rabbitmq.names import queue_name
 from umbel.drivers.rabbitmq import Home
@@ -317,7 +318,7 @@ def test_tls_carries_messages_to_a_server_that_is_trusted(node: Node, runner: st
 
 def test_callers_threads_hear_of_an_alarm_and_send_over_tls(node: Node) -> None:
     def send(transport: RabbitTransport) -> None:
-        transport.send_now([envelope()], 10.0, lambda lane, left: None, lambda: None)
+        transport.send_now([envelope()], 10.0, lambda lane, left: None, Meanwhile())
 
     secure = transport_at(
         Home(f"amqps://guest:guest@127.0.0.1:{node.tls_port}/?cafile={node.certificate}")

@@ -122,9 +122,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         server.stop()
 
 
-def entry() -> WorkerEntry:
+def entry(incarnation: str) -> WorkerEntry:
     return WorkerEntry(
-        incarnation=OWNER, name="w", host="h", pid=1, queues=("q",), io=1, cpu=1, lease=10.0
+        incarnation=incarnation, name="w", host="h", pid=1, queues=("q",), io=1, cpu=1, lease=10.0
     )
 
 
@@ -140,12 +140,12 @@ def settlement(one: Delivery) -> Settlement:
 
 @asynccontextmanager
 async def broker_at(
-    url: str, *, safety_poll: float = NEVER, timeout: float = 10.0
+    url: str, *, safety_poll: float = NEVER, timeout: float = 10.0, owner: str = OWNER
 ) -> AsyncIterator[RedisBroker]:
     """A broker with an enlisted worker."""
     database, clock = Database(Home(url), timeout=timeout), SystemClock()
     broker = RedisBroker(database, namespace="umbel", clock=clock, safety_poll=safety_poll)
-    await RedisRegistry(database, namespace="umbel", clock=clock).enlist(entry())
+    await RedisRegistry(database, namespace="umbel", clock=clock).enlist(entry(owner))
     try:
         yield broker
     finally:
@@ -158,9 +158,11 @@ async def until(holds: Callable[[], Any]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def waiting_fetch(broker: RedisBroker) -> asyncio.Task[list[Delivery]]:
+async def waiting_fetch(
+    broker: RedisBroker, owner: str = OWNER, demand: Demand = PLENTY
+) -> asyncio.Task[list[Delivery]]:
     """A fetch that found nothing, and now relies on being told."""
-    task = asyncio.create_task(broker.fetch(["q"], PLENTY, OWNER, 30))
+    task = asyncio.create_task(broker.fetch(["q"], demand, owner, 30))
     await until(lambda: hears(broker))
     await asyncio.sleep(0.05)
     return task
@@ -353,7 +355,7 @@ def test_a_flushed_server_starts_again_when_a_worker_declares_its_limits_anew(
             server.do("FLUSHALL")
             server.do("SCRIPT", "FLUSH")
             assert await broker.settle([settlement(held)]) == [held.lease]
-            await RedisRegistry(broker._database, **how).enlist(entry())
+            await RedisRegistry(broker._database, **how).enlist(entry(OWNER))
             sent = [envelope(gates=("limit:t",)) for _ in range(2)]
             await broker.publish(sent)
             waiting = await waiting_fetch(broker)
@@ -583,12 +585,15 @@ def test_who_came_too_late_lets_others_go_first_and_is_there_when_they_are_not(
     async def scenario() -> None:
         async with (
             broker_at(server.url) as one,
-            broker_at(server.url) as other,
+            broker_at(server.url, owner="other") as other,
             asyncio.timeout(10),
         ):
-            fetches = [await waiting_fetch(broker) for broker in (one, other)]
+            # With room for one kind alone they are called, and not handed anything.
+            some = Demand(io=10)
+            fetches = [await waiting_fetch(one, demand=some)]
+            fetches.append(await waiting_fetch(other, "other", some))
             for _ in range(2):  # the second is for who found nothing, and waits alone
-                await one.publish([envelope()])
+                await one.publish([envelope(kind="io")])
                 done, left = await asyncio.wait(fetches, return_when=asyncio.FIRST_COMPLETED)
                 assert [len(fetch.result()) for fetch in done] == [1]
                 await asyncio.sleep(0.05)
@@ -607,6 +612,21 @@ def test_without_any_hint_a_slow_look_remains(start: Callable[..., Server]) -> N
             fetch = await waiting_fetch(broker)
             async with broker_at(f"redis://mute:x@127.0.0.1:{server.port}") as mute:
                 await mute.publish([envelope()])
+            assert len(await fetch) == 1
+
+    asyncio.run(scenario())
+
+
+@needs_server
+def test_a_user_who_may_hear_hints_alone_is_called(start: Callable[..., Server]) -> None:
+    server = start()
+    server.do("ACL", "SETUSER", "anna", "on", "nopass", "~*", "&umbel:*:hints", "+@all")
+
+    async def scenario() -> None:
+        url = f"redis://anna:x@127.0.0.1:{server.port}"
+        async with broker_at(url) as broker, asyncio.timeout(10):
+            fetch = await waiting_fetch(broker)
+            await broker.publish([envelope()])
             assert len(await fetch) == 1
 
     asyncio.run(scenario())
@@ -734,7 +754,7 @@ def test_one_broker_serves_one_event_loop_after_another(start: Callable[..., Ser
     registry = RedisRegistry(database, namespace="umbel", clock=SystemClock())
 
     async def scenario() -> None:
-        await registry.enlist(entry())
+        await registry.enlist(entry(OWNER))
         fetch = await waiting_fetch(broker)
         await broker.publish([envelope()])
         assert len(await fetch) == 1

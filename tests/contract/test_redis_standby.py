@@ -242,6 +242,30 @@ def test_what_was_handed_to_a_fetch_that_was_given_up_comes_with_the_next(
 
 
 @pytest.mark.parametrize("books", [False, True], ids=["fetching", "at the books"])
+def test_what_was_handed_over_unheard_is_not_given_when_it_is_paused_by_then(
+    books: bool, namespace: str, client: Any
+) -> None:
+    async def scenario(b: Backend) -> None:
+        waiter = await Waiter(b, await enlist(b), client).stands_by()
+        sent = publish_now(b)
+        waiter.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiter.task
+        await b.control.pause("queue", "default", "")
+        again = Waiter(b, waiter.owner, client, books)
+        await again.stands_by()
+        assert state(client, b, sent) == "queued"
+        again.other.set_result(None)
+        b.broker.nudge()
+        assert await again.task == []
+        await b.control.resume("queue", "default")
+        got = await take_one(b, waiter.owner)
+        assert (got.lease.fence, got.attempt) == (2, 1)
+
+    tell(namespace, scenario)
+
+
+@pytest.mark.parametrize("books", [False, True], ids=["fetching", "at the books"])
 def test_what_is_handed_over_in_the_moment_of_a_nudge_is_not_left_behind(
     books: bool, namespace: str, client: Any
 ) -> None:
@@ -384,7 +408,8 @@ class StandbyMachine(RuleBasedStateMachine):
         for one in found:
             self.given[one.lease.job, one.lease.fence] += 1
             assert self.given[one.lease.job, one.lease.fence] == 1, "the same lease twice"
-            self.held.setdefault(owner, []).append(one)
+            if owner in self.owners:  # else it is recovered
+                self.held.setdefault(owner, []).append(one)
 
     def _collect(self) -> None:
         for waiter in [one for one in self.waiters if one.task.done()]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,7 +18,7 @@ import pytest
 
 from umbel.brokers import Carry, Demand, Lane, Ledger, Lost, SplitBroker
 from umbel.errors import MessageTooLarge
-from umbel.messages import Body, Succeeded, fresh_id, inbox
+from umbel.messages import Body, State, Succeeded, fresh_id, inbox
 from umbel.testing import Backend, Backends
 from umbel.testing.acts import RESULT, enlist, envelope, settle
 from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
@@ -317,6 +318,92 @@ def test_who_waits_is_given_each_job_once_by_the_books_or_by_its_message(
             assert sorted(got) == sorted(sent)
             assert await b.broker.fetch(["default"], Demand(5, 5), owner, 0.5) == []
             assert await b.broker.depths() == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"), [({"unique": "key"}, "unique"), ({"subject": "x" * 300}, "subject")]
+)
+def test_a_message_that_is_to_be_buried_is_not_given_to_somebody_else_who_waits(
+    changes: dict[str, Any], reason: str, nats: Any, redis_books: Any
+) -> None:
+    async def scenario() -> None:
+        async with split(redis_books(), nats) as b, b.another() as other:
+            await b.broker.publish([envelope(b, unique="key", not_before=b.clock.now() + 3600)])
+            fetches = [
+                asyncio.create_task(side.broker.fetch(["default"], Demand(5, 5), owner, 2.0))
+                for side, owner in ((b, await enlist(b)), (other, await enlist(other)))
+            ]
+            await asyncio.sleep(0.5)
+            sent = envelope(b, **changes)
+            await cast(SplitBroker, b.broker)._transport.send([sent])  # as another program does
+            assert [one for fetch in fetches for one in await fetch] == []
+            found = await b.records.find(sent.id)
+            assert found.state is State.BURIED
+            assert reason in found.reason
+
+    asyncio.run(scenario())
+
+
+def test_two_threads_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
+    nats: Any, redis_books: Any
+) -> None:
+    async def scenario() -> None:
+        async with split(redis_books(), nats) as b:
+            publish = cast(SplitBroker, b.broker).publish_now
+            publish([envelope(b)], 10.0)
+            done = threading.Event()
+
+            def many() -> int:
+                count = 0
+                while not done.is_set():
+                    publish([envelope(b)], 3.0)
+                    count += 1
+                return count
+
+            def first_ones() -> None:
+                try:
+                    for number in range(3):
+                        publish([envelope(b, queue=f"new-{number}")], 3.0)
+                finally:
+                    done.set()
+
+            counts = await asyncio.gather(
+                *(asyncio.to_thread(one) for one in (many, many, first_ones))
+            )
+            ledger = cast(SplitBroker, b.broker)._ledger
+            queues = [f"new-{number}" for number in range(3)]
+            assert await ledger.unsent(queues, 10, 0.0) == [], "it could not be sent in time"
+            assert all(counts[:2])
+
+    asyncio.run(scenario())
+
+
+def test_a_fetch_from_both_sides_waits_until_the_one_before_is_wound_up(
+    nats: Any, redis_books: Any
+) -> None:
+    from umbel.brokers import MappedTransport, PartlySplitBroker
+
+    def partly(namespace: str) -> Carry:
+        return lambda lost: MappedTransport({"plain": None}, nats(namespace)(lost))
+
+    async def scenario() -> None:
+        async with split(redis_books(), partly, PartlySplitBroker) as b:
+            broker = cast(PartlySplitBroker, b.broker)
+            books, room = cast(Any, broker._ledger), Demand(5, 5)
+            first = asyncio.create_task(broker.fetch(["default"], room, await enlist(b), 3600))
+            await asyncio.sleep(0.5)
+            both = broker.fetch(["default", "plain"], room, await enlist(b), 3600)
+            following = asyncio.create_task(both)  # it waits for its turn
+            await asyncio.sleep(0)
+            books.note_now([envelope(b)], 10.0)
+            assert len(await first) == 1
+            async with asyncio.timeout(20):
+                while broker._winding_up is None or not broker._winding_up.done():
+                    await asyncio.sleep(0.01)
+            broker.nudge()
+            assert await following == []
 
     asyncio.run(scenario())
 

@@ -543,7 +543,8 @@ def test_a_worker_that_lost_its_lease_keeps_nothing_and_its_run_ends(database: U
         execute(database, TAKEN, handle.id)
         taken.set()
         heard.wait(events.OutcomeRefused, job=handle.id)
-    assert calls.made == ["first"], "the run went on with a step that was refused"
+    # The heart may have heard of it, and ended the run before the first was done.
+    assert "second" not in calls.made, "the run went on with a step that was refused"
     assert steps_of(database, handle) == []
 
 

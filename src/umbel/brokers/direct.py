@@ -16,9 +16,15 @@ LostNow = Callable[[Lane, float], object]
 """Told a lane that is not on the server, and how many seconds there are to note that. It may be
 made when this has returned."""
 
-Meanwhile = Callable[[], object]
-"""What there is to do while the server takes what was written. It is called once for each round of
-writing."""
+
+class Meanwhile:
+    """What there is to do while a transport sends. Here it is nothing."""
+
+    def begin(self) -> None:
+        """Nothing keeps the messages from being written any more; for each round of writing."""
+
+    def finish(self) -> None:
+        """They are written, and no answer has been waited for yet; for each round of writing."""
 
 
 @runtime_checkable
@@ -102,31 +108,39 @@ class DirectPair:
         def recall(lane: Lane, seconds: float) -> None:
             self.ledger.recall_now([lane], seconds)
 
-        with _Note(self.ledger, envelopes, left) as note:
-            known = lanes <= self._used
-            if known and self._prompt is not None:
-                note.begin(self._prompt)
+        with _Note(self.ledger, self._prompt, envelopes, left) as note:
+            meanwhile = note if lanes <= self._used else _NOTHING
             try:
-                meanwhile = note.make if known else _nothing
-                self._transport.send_now(envelopes, timeout, recall, meanwhile)
+                self._transport.send_now(envelopes, left(), recall, meanwhile)
             except Unavailable:
                 if note.begun:  # then they may be in the books as sent, even without an answer
-                    note.make()
+                    note.finish()
                     self.ledger.unsend_now([envelope.id for envelope in envelopes], left())
                 return note.made or self.ledger.publish_now(envelopes, left())
             self._used |= lanes
-            note.make()
+            note.finish()
         # Durable also if they are not noted: whoever receives the messages will do it.
         return note.made or [Published(envelope.id) for envelope in envelopes]
 
 
-class _Note:
-    """Of some envelopes in the books: begun, and made, at most once each."""
+_NOTHING = Meanwhile()
+
+
+class _Note(Meanwhile):
+    """Of some envelopes in the books: begun, and finished, at most once each.
+
+    It begins where the transport's lock is held: who holds that may have to get at the books, too.
+    """
 
     def __init__(
-        self, ledger: DirectLedger, envelopes: Sequence[Envelope], left: Callable[[], float]
+        self,
+        ledger: DirectLedger,
+        prompt: PromptLedger | None,
+        envelopes: Sequence[Envelope],
+        left: Callable[[], float],
     ) -> None:
         self._ledger = ledger
+        self._prompt = prompt
         self._envelopes = envelopes
         self._left = left
         self._asked = ExitStack()
@@ -141,14 +155,15 @@ class _Note:
     def __exit__(self, *_: object) -> None:
         self._asked.close()
 
-    def begin(self, ledger: PromptLedger) -> None:
-        """Have the books begin, which need not be waited for."""
-        self.begun = True
-        with suppress(Unavailable):
-            asking = ledger.noting(self._envelopes, self._left())
-            self._answer = self._asked.enter_context(asking)
+    def begin(self) -> None:
+        """Have the books begin, if they need not be waited for."""
+        if self._prompt is not None and not self.begun:
+            self.begun = True
+            with suppress(Unavailable):
+                asking = self._prompt.noting(self._envelopes, self._left())
+                self._answer = self._asked.enter_context(asking)
 
-    def make(self) -> None:
+    def finish(self) -> None:
         """Have it in the books, or go without that."""
         answer, self._answer = self._answer, None
         with suppress(Unavailable), self._asked:
@@ -157,7 +172,3 @@ class _Note:
             elif not self.begun:
                 self.begun = True
                 self.made = self._ledger.note_now(self._envelopes, self._left())
-
-
-def _nothing() -> None:
-    return None

@@ -42,7 +42,7 @@ class PartlySplitBroker(SplitBroker):
             return await self._ledger.fetch(queues, demand, owner, wait)
         self._start_relay(tuple(carried))
         await self._see_inboxes(carried)
-        async with self._turn:
+        async with self._in_turn():
             if wait > 0:
                 return await self._fetch_first(own, carried, demand, owner, wait)
             found = await self._ledger.fetch(own, demand, owner, 0.0)

@@ -11,8 +11,8 @@ or late without a promise being broken, and the server sees no long-unacknowledg
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -117,12 +117,18 @@ class SplitBroker:
         self._start_relay(tuple(queues))
         await self._see_inboxes(queues)
         # One at a time: a transport counts what one receiver has room for.
-        async with self._turn:
-            if self._winding_up is not None:
-                await asyncio.wait([self._winding_up])  # also if this one is given up meanwhile
+        async with self._in_turn():
             if wait <= 0:
                 return await self._fetch_all(queues, demand, owner)
             return await self._fetch_until(queues, demand, owner, until, nudges)
+
+    @asynccontextmanager
+    async def _in_turn(self) -> AsyncIterator[None]:
+        """Nobody else receives, and who did before has come to its end."""
+        async with self._turn:
+            if self._winding_up is not None:
+                await asyncio.wait([self._winding_up])  # also if this one is given up meanwhile
+            yield
 
     async def _fetch_until(
         self, queues: Sequence[str], demand: Demand, owner: str, until: float, nudges: int

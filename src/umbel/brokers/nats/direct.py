@@ -52,8 +52,9 @@ class DirectSender:
 
         for _ in range(TRIES):
             line.until = min(until, time.monotonic() + CONFIRMED)
+            meanwhile.begin()
             line.post([parcel.post for parcel in parcels])
-            meanwhile()
+            meanwhile.finish()
             line.until = min(until, time.monotonic() + CONFIRMED)
             answers = line.answers()
             if None in answers:

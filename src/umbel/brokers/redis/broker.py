@@ -255,7 +255,9 @@ class RedisBroker:
     async def _stand_down(self, owner: str, ticket: str) -> list[Delivery]:
         """Stand by no more. Gives what was handed over in the last moment."""
         now, hands = self._clock.now(), self._listener.hands
-        rows = await self._run("stand_down", pack(owner, hands.token, hands.heard(owner), ticket))
+        rows = await self._run(
+            "stand_down", pack(now, owner, hands.token, hands.heard(owner), ticket)
+        )
         return [delivery(row, self._namespace, owner, now) for row in rows]
 
     @property

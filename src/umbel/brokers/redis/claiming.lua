@@ -20,7 +20,7 @@ local gates, waking = see_to_gates()
 more = more or waking
 do_without(without)
 local rows = {}
-local handed = stand_down(owner, listener, heard)
+local handed = stand_down(owner, listener, heard, now)
 if handed then
   local kind = known_kind(handed[KIND])
   rows[1] = handed
@@ -106,12 +106,14 @@ local inbox = redis.pcall('LLEN', root .. ':inbox')  -- no list: somebody's mist
 return {1, more and 1 or 0, due and string.format('%.17g', due), rows, tonumber(inbox) or 0}
 
 -- name: stand_down
--- {owner, listener, heard, ticket}: who stood by with this ticket does so no more. Gives {the row} of what it
--- was handed meanwhile and has not heard of, else {}.
-local owner, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[1]))
+-- {now, owner, listener, heard, ticket}: who stood by with this ticket does so no more. Gives {the row} of what
+-- it was handed meanwhile and has not heard of, else {}.
+local now, owner, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[1]))
 if standby_of(owner) ~= ticket then return {} end
 even_if_full()
-return {stand_down(owner, listener, heard)}
+local row = stand_down(owner, listener, heard, now)
+write_all()
+return {row}
 
 -- name: extend
 -- {owner, before, held}: says which places of held, {id, fence, id, fence ...}, are lost; what was

@@ -103,7 +103,8 @@ local now, owner, queues, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[
 local worker = redis.call('HGET', root .. ':worker:' .. owner, 'name')
 if not worker then return {0} end
 even_if_full()
-local row = stand_down(owner, listener, heard)
+local row = stand_down(owner, listener, heard, now)
+write_all()
 if not row then stand_by(owner, open_queues(queues, read_pauses()), now, ticket, worker) end
 return {1, row}
 

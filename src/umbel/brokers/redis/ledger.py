@@ -12,7 +12,7 @@ from umbel.brokers.direct import Noted
 from umbel.brokers.offers import Offers
 from umbel.brokers.port import Published, Taken
 from umbel.brokers.redis.broker import LUA, RedisBroker
-from umbel.brokers.redis.publishing import publish_step, published
+from umbel.brokers.redis.publishing import publish_arguments, publish_step, published
 from umbel.brokers.redis.rows import delivery, envelope
 from umbel.drivers.redis import moment, pack, text
 from umbel.errors import LeaseLost
@@ -33,8 +33,9 @@ class RedisLedger(RedisBroker):
     async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
         if not envelopes:
             return []
-        script, arguments = publish_step(envelopes, self._clock.now(), "sent")
-        return _noted(envelopes, await self._database.run(script, self._root, *arguments))
+        # Nothing is handed over here: whoever has received a message notes it to have it itself.
+        arguments = publish_arguments(envelopes, self._clock.now(), "sent")
+        return _noted(envelopes, await self._run("publish", arguments))
 
     def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
         with self.noting(envelopes, timeout) as noted:

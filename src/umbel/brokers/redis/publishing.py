@@ -27,11 +27,11 @@ def publish_step(
         plain = plain_row(envelopes[0], now, idle)
         if plain is not None:
             return PUBLISHING["publish_plain"], plain
-    return PUBLISHING["publish"], [_arguments(envelopes, now, idle)]
+    return PUBLISHING["publish"], [publish_arguments(envelopes, now, idle)]
 
 
-def _arguments(envelopes: Sequence[Envelope], now: float, idle: str) -> bytes:
-    """The arguments of ``publish``.
+def publish_arguments(envelopes: Sequence[Envelope], now: float, idle: str) -> bytes:
+    """The arguments of ``publish``, which hands nothing over.
 
     What was sent already cannot be refused; and when no key can be, nobody has to look ahead.
     """

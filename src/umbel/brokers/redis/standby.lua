@@ -11,15 +11,22 @@ local function standby_of(owner)
   return string.match(entry, '^([^\n]*)\n([^\n]*)\n(.*)\n([^\n]*)$')
 end
 
--- An incarnation stands by no more. Gives the row of what it was handed, unless it has heard of that ticket
--- or another process was told.
-local function stand_down(owner, listener, heard)
+-- An incarnation stands by no more. Gives the row of what it was handed, unless it has heard of that ticket,
+-- another process was told, or it is paused by now: then it goes back. Write_all has to follow.
+local function stand_down(owner, listener, heard, now)
   local ticket, _, _, id = standby_of(owner)
   if not ticket then return nil end
   redis.call('HDEL', root .. ':standby', owner)
   if id == '' or ticket == heard or string.match(ticket, '^[^.]*') ~= listener then return nil end
   local job, fence = message(id), redis.call('HGET', root .. ':held:' .. owner, id)
   if not job or job[1] ~= 'running' or number(job[2], -1) ~= number(fence, -2) then return nil end
+  local paused = read_pauses()
+  if paused.all or paused.queue[job[4] or ''] or paused.task[job[TASK] or ''] then
+    redis.call('HDEL', root .. ':held:' .. owner, id)
+    put_back(id, {job[4], job[KIND], job[6], read(id, 'place')[2], job[GATES], job[SLOTS]}, 0, 0, {})
+    return nil
+  end
+  redis.call('HSET', root .. ':job:' .. id, 'claimed', now)  -- by its own clock, not by the publisher's
   job[1], job[2] = id, number(fence, 0)
   return job
 end

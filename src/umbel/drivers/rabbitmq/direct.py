@@ -42,17 +42,23 @@ class Direct:
         return line.blocked if line is not None and line.loss is None else ""
 
     def publish(
-        self, messages: Sequence[Message], until: float, meanwhile: Callable[[], object]
+        self,
+        messages: Sequence[Message],
+        until: float,
+        before: Callable[[], object],
+        after: Callable[[], object],
     ) -> list[Message]:
         """Send them; those that the server did not take. See ``Publishing.publish``.
 
-        ``meanwhile`` is called when all are written and before any confirm is waited for.
+        ``before`` is called when nothing keeps them from being written any more, ``after`` when
+        all are, and before any confirm is waited for.
         """
         with self._using(until) as line:
             if line.blocked:
                 raise self._is_blocked(line)
             self._refused, self._awaited = [], {}
             self._returned.clear()
+            before()
             line.until = min(until, time.monotonic() + self._patience)
             for one in messages:
                 line.sent += 1
@@ -61,7 +67,7 @@ class Direct:
                     "", one.queue, one.body, properties(one), mandatory=True
                 )
             line.flush()
-            meanwhile()
+            after()
             while left := len(self._awaited):
                 line.until = min(until, time.monotonic() + self._patience)
                 line.wait(lambda: len(self._awaited) < left or line.blocked or line.closed)

@@ -25,23 +25,25 @@ class Attention(asyncio.Protocol):
         self._reader = hiredis.Reader(replyError=ResponseError)
         self._words = 0
         """How many times the server has said something."""
-        self._missing = 0
-        self._subscribed: asyncio.Future[None] = loop.create_future()
+        self._answered: asyncio.Future[None] = loop.create_future()
+        """Whether the channel that was asked for last is heard."""
         self._lost: asyncio.Future[None] = loop.create_future()
         self._transport: Any = connection._writer.transport
         # Everything that redis-py has asked was answered: nothing is left with it.
         self._transport.set_protocol(self)
-        if self._transport.is_closing():
+        if self._transport.is_closing() or connection._reader.at_eof():
             self.connection_lost(None)
 
     async def subscribe(self, channels: Sequence[str]) -> None:
         """Hear these. Raises ResponseError, and OSError."""
-        self._missing = len(channels)
-        self._say("SUBSCRIBE", *channels)
-        await asyncio.wait([self._subscribed, self._lost], return_when=asyncio.FIRST_COMPLETED)
-        if not self._subscribed.done():
-            raise _lost()
-        self._subscribed.result()
+        for channel in channels:
+            self._answered = asyncio.get_running_loop().create_future()
+            self._say("SUBSCRIBE", channel)
+            both = [self._answered, self._lost]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not self._answered.done():
+                raise _lost()
+            self._answered.result()
 
     async def keep(self, every: float, answer: float) -> None:
         """Raise OSError when the connection is lost.
@@ -71,14 +73,12 @@ class Attention(asyncio.Protocol):
         self._reader.feed(data)
         while (said := self._reader.gets()) is not False:
             if isinstance(said, ResponseError):
-                if not self._subscribed.done():
-                    self._subscribed.set_exception(said)
+                if not self._answered.done():
+                    self._answered.set_exception(said)
             elif said[0] == b"message":
                 self._heard(said[1], said[2])
-            elif said[0] == b"subscribe":
-                self._missing -= 1
-                if self._missing == 0:
-                    self._subscribed.set_result(None)
+            elif said[0] == b"subscribe" and not self._answered.done():
+                self._answered.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nothing more will be heard."""

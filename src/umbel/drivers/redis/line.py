@@ -57,6 +57,7 @@ class Line:
         self._say(("EVALSHA", script.digest, 1, root, *arguments), until)
 
         def answer() -> Any:
+            self._keep(until)
             try:
                 return self._hear()
             except NoScriptError:
@@ -71,10 +72,7 @@ class Line:
 
     def _say(self, command: tuple[Any, ...], until: float) -> None:
         packed = hiredis.pack_command(command)
-        left = until - time.monotonic()
-        large = len(packed) > _LARGE
-        if large or not _ROUGHLY * left <= self._timeout <= left:
-            self._allow(left, large=large)
+        self._keep(until, large=len(packed) > _LARGE)
         try:
             self._socket.sendall(packed)
         except BlockingIOError:
@@ -95,6 +93,12 @@ class Line:
         if isinstance(answer, RedisError):
             raise answer
         return answer
+
+    def _keep(self, until: float, *, large: bool = False) -> None:
+        """Wait no longer than to this moment."""
+        left = until - time.monotonic()
+        if large or not _ROUGHLY * left <= self._timeout <= left:
+            self._allow(left, large=large)
 
     def _allow(self, left: float, *, large: bool) -> None:
         """Wait no longer than this, or a little less."""

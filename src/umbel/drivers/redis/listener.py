@@ -17,8 +17,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from umbel.drivers.bell import Bell
 from umbel.drivers.redis.attention import Attention
@@ -108,8 +109,9 @@ class Listener:
         async with asyncio.timeout(self._probe_answer):
             self._connection = await self._connect()
             attention = Attention(self._connection, self._hear)
-            names = ("hints", f"hands:{self.hands.token}")
-            await attention.subscribe([f"{root}:{name}" for root in roots for name in names])
+            await attention.subscribe([f"{root}:hints" for root in roots])
+            with suppress(ResponseError):  # a user who may not: then nobody can hand it anything
+                await attention.subscribe([f"{root}:hands:{self.hands.token}" for root in roots])
         self._heard.update(roots)
         self.bell.ring_all()  # nobody knows what was said during the gap
         return attention
