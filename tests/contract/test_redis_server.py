@@ -122,7 +122,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
         server.stop()
 
 
-def entry(incarnation: str) -> WorkerEntry:
+def entry(incarnation: str = OWNER) -> WorkerEntry:
     return WorkerEntry(
         incarnation=incarnation, name="w", host="h", pid=1, queues=("q",), io=1, cpu=1, lease=10.0
     )
@@ -355,7 +355,7 @@ def test_a_flushed_server_starts_again_when_a_worker_declares_its_limits_anew(
             server.do("FLUSHALL")
             server.do("SCRIPT", "FLUSH")
             assert await broker.settle([settlement(held)]) == [held.lease]
-            await RedisRegistry(broker._database, **how).enlist(entry(OWNER))
+            await RedisRegistry(broker._database, **how).enlist(entry())
             sent = [envelope(gates=("limit:t",)) for _ in range(2)]
             await broker.publish(sent)
             waiting = await waiting_fetch(broker)
@@ -754,7 +754,7 @@ def test_one_broker_serves_one_event_loop_after_another(start: Callable[..., Ser
     registry = RedisRegistry(database, namespace="umbel", clock=SystemClock())
 
     async def scenario() -> None:
-        await registry.enlist(entry(OWNER))
+        await registry.enlist(entry())
         fetch = await waiting_fetch(broker)
         await broker.publish([envelope()])
         assert len(await fetch) == 1
