@@ -92,7 +92,12 @@ class Memory:
         before = {"job": job, "owner": owner, "fence": _fence(old)}
         if now and not was:
             note = "|".join(new.get(field, "") for field in ("task", "queue", "unique"))
-            self._tell("published", **{**after, "owner": ""}, state=now, note=note)
+            handed = now == "running"  # in one step: published, and claimed for who waited
+            waiting = {"owner": "", "fence": 0 if handed else after["fence"]}
+            state = "queued" if handed else now
+            self._tell("published", **{**after, **waiting}, state=state, note=note)
+            if handed:
+                self._tell("claimed", **after, state=now)
         elif was and not now:
             if new:
                 state, note = new["state"], new.get("reason", "")

@@ -49,6 +49,11 @@ def test_a_job_that_is_claimed_given_back_claimed_again_and_recorded_is_told() -
     ]
 
 
+def test_a_job_that_is_published_into_waiting_hands_is_published_and_claimed() -> None:
+    handed = [["HSET", f"{ROOT}:job:one", "state", "running", "fence", "1"], CLAIMED[-1]]
+    assert told(handed) == [("published", "", 0), ("claimed", "life-a", 1)]
+
+
 def test_a_job_that_changes_hands_while_it_runs_is_stolen() -> None:
     assert told([PUBLISHED], CLAIMED, STOLEN)[-1] == ("stolen", "life-b", 2)
 
