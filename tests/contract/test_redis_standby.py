@@ -73,6 +73,11 @@ class Waiter:
         )
         self.task = asyncio.create_task(waiting)
 
+    async def give_up(self) -> None:
+        """It is cancelled before it has heard anything."""
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
     async def stands_by(self) -> Waiter:
         """It may be handed something from now on."""
         async with asyncio.timeout(20):
@@ -229,9 +234,7 @@ def test_what_was_handed_to_a_fetch_that_was_given_up_comes_with_the_next(
     async def scenario(b: Backend) -> None:
         waiter = await Waiter(b, await enlist(b), client).stands_by()
         sent = publish_now(b)
-        waiter.task.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiter.task
+        await waiter.give_up()
         assert await take(b, await enlist(b)) == [], "it is held"
         got = await take_one(b, waiter.owner)
         assert (got.id, got.lease.fence) == (sent.id, 1)
@@ -247,9 +250,7 @@ def test_what_was_handed_over_unheard_is_not_given_when_it_is_paused_by_then(
     async def scenario(b: Backend) -> None:
         waiter = await Waiter(b, await enlist(b), client).stands_by()
         sent = publish_now(b)
-        waiter.task.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiter.task
+        await waiter.give_up()
         await b.control.pause("queue", "default", "")
         again = Waiter(b, waiter.owner, client, books)
         await again.stands_by()
@@ -300,9 +301,7 @@ def test_what_was_never_heard_of_goes_back_after_a_lease(namespace: str, client:
         async with b.another() as publisher:
             publisher.advance(3600)  # what counts is when the worker began to wait, by its clock
             sent = publish_now(publisher)
-        waiter.task.cancel()
-        with suppress(asyncio.CancelledError):
-            await waiter.task
+        await waiter.give_up()
         assert await b.broker.extend(waiter.owner, [], LEASE) == []
         assert state(client, b, sent) == "running"
         b.advance(LEASE + 1)
@@ -476,11 +475,7 @@ class StandbyMachine(RuleBasedStateMachine):
     def give_up(self, pick: int) -> None:
         waiter = self.waiters[pick % len(self.waiters)]
 
-        async def cancel() -> None:
-            waiter.task.cancel()
-            await asyncio.wait([waiter.task])
-
-        self._run(cancel())
+        self._run(waiter.give_up())
         self._collect()
 
     @rule()
