@@ -19,7 +19,7 @@ from test_split import sqlite as sqlite
 from test_split import vhost as vhost
 
 from umbel.brokers import Demand, DirectBroker, Published, SplitBroker
-from umbel.brokers.direct import Meanwhile
+from umbel.brokers.direct import DirectPair, Meanwhile
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.stores import JobFilter
@@ -28,8 +28,8 @@ from umbel.testing.acts import enlist, envelope
 from umbel.testing.brokers import BrokerSuite
 
 BOTH = pytest.mark.parametrize("carrier", ["nats", "rabbitmq"])
-BOOKS = pytest.mark.parametrize("books", ["sqlite", "redis_books"])
-"""One that is waited for when it notes, and one that need not be."""
+BOOKS = pytest.mark.parametrize("books", ["sqlite", "redis_books", "eager_books"])
+"""Those that are waited for when they note, those that need not be, and those that begin."""
 
 
 class Directly(SplitBroker):
@@ -57,6 +57,14 @@ class TestNatsAndRedisDirectly(BrokerSuite):
     @pytest.fixture
     def backend(self, nats: Any, redis_books: Any) -> Backends:
         return lambda: split(redis_books(), nats, Directly)
+
+
+@pytest.fixture
+def eager_books(redis_books: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Books that have had somebody for every message so far, as it seems."""
+    always = property(lambda pair: True, lambda pair, value: None)
+    monkeypatch.setattr(DirectPair, "_is_awaited", always, raising=False)
+    return redis_books
 
 
 def publish_now(b: Backend, *envelopes: Envelope, timeout: float = 10.0) -> Any:
@@ -214,7 +222,7 @@ def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("books", ["sqlite", "postgres", "redis_books"])
+@pytest.mark.parametrize("books", ["sqlite", "postgres", "redis_books", "eager_books"])
 def test_what_was_noted_and_is_not_confirmed_is_sent_by_somebody_else(
     books: str, machine: Machine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +247,66 @@ def test_what_was_noted_and_is_not_confirmed_is_sent_by_somebody_else(
 
     store = request.getfixturevalue(books)
     monkeypatch.setattr("umbel.brokers.nats.direct.CONFIRMED", 2.0)
+    asyncio.run(scenario())
+
+
+def test_the_books_begin_when_they_had_somebody_for_the_message_before(
+    nats: Any, redis_books: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umbel.brokers.redis import RedisLedger
+    from umbel.drivers.nats import Line
+
+    order: list[str] = []
+    standing = asyncio.Event()
+    begin_standing = RedisLedger._begin_standing
+
+    async def told_of(*given: Any) -> Any:
+        found = await begin_standing(*given)
+        standing.set()
+        return found
+
+    def spy(place: type, method: str, said: str) -> None:
+        kept = getattr(place, method)
+
+        def told(*given: Any) -> Any:
+            order.append(said)
+            return kept(*given)
+
+        monkeypatch.setattr(place, method, told)
+
+    async def published(b: Backend, owner: str, *, awaited: bool) -> list[str]:
+        """Who began, and who came then."""
+        ledger = cast(RedisLedger, cast(SplitBroker, b.broker)._ledger)
+        never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        one, waiter = envelope(b), ledger.stand_by(["default"], owner, 60.0, never)
+        order.clear()
+        if awaited:
+            standing.clear()
+            waiting = asyncio.create_task(waiter)
+            await standing.wait()
+            (told,) = await publish_now(b, one)
+            found = await waiting
+        else:
+            waiter.close()
+            (told,) = await publish_now(b, one)
+            found = (await ledger.take({one.id: "default"}, owner)).deliveries
+        assert told.handed is awaited
+        assert [got.id for got in found] == [one.id]
+        return [*order]
+
+    async def scenario() -> None:
+        async with split(redis_books(), nats) as b, asyncio.timeout(60):
+            owner = await enlist(b)
+            await published(b, owner, awaited=False)  # the first of a lane is noted when it is taken
+            spy(RedisLedger, "noting", "books")
+            spy(Line, "post", "server")
+            assert await published(b, owner, awaited=False) == ["server", "books"]
+            assert await published(b, owner, awaited=True) == ["server", "books"]
+            assert await published(b, owner, awaited=True) == ["books", "server"]
+            assert await published(b, owner, awaited=False) == ["books", "server"]
+            assert await published(b, owner, awaited=False) == ["server", "books"]
+
+    monkeypatch.setattr(RedisLedger, "_begin_standing", told_of)
     asyncio.run(scenario())
 
 

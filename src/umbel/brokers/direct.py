@@ -89,6 +89,9 @@ class DirectPair:
         self._used: set[Lane] = set()
         """A lane that is not there is made when a message was refused, and what is noted by then
         would be taken for lost: the first message of a lane is noted when it was taken."""
+        self._is_awaited = False
+        """Whether the books had somebody for the last message. For the next it is they then who
+        begin: its run waits for them. Else the server does: its confirm takes longer."""
 
     @classmethod
     def of(cls, transport: object, ledger: object, clock: Clock) -> DirectPair | None:
@@ -108,7 +111,8 @@ class DirectPair:
         def recall(lane: Lane, seconds: float) -> None:
             self.ledger.recall_now([lane], seconds)
 
-        with _Note(self.ledger, self._prompt, envelopes, left) as note:
+        prompt = self._prompt if self._is_awaited else None
+        with _Note(self.ledger, prompt, envelopes, left) as note:
             meanwhile = note if lanes <= self._used else _NOTHING
             try:
                 self._transport.send_now(envelopes, left(), recall, meanwhile)
@@ -119,6 +123,7 @@ class DirectPair:
                 return note.made or self.ledger.publish_now(envelopes, left())
             self._used |= lanes
             note.finish()
+        self._is_awaited = any(one.handed for one in note.made)
         # Durable also if they are not noted: whoever receives the messages will do it.
         return note.made or [Published(envelope.id) for envelope in envelopes]
 
@@ -156,7 +161,7 @@ class _Note(Meanwhile):
         self._asked.close()
 
     def begin(self) -> None:
-        """Have the books begin, if they need not be waited for."""
+        """Have the books begin, if they are to and need not be waited for."""
         if self._prompt is not None and not self.begun:
             self.begun = True
             with suppress(Unavailable):

@@ -56,6 +56,8 @@ class Published(msgspec.Struct, frozen=True):
 
     id: str
     existing: bool = False
+    handed: bool = False
+    """Whether somebody who stood by has it already."""
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,16 +28,17 @@ def write(envelope: Envelope, sending: str = "") -> bytes:
     By the job's id and ``sending`` together the server knows a message that it has already.
     """
     content_type = envelope.body.content_type
-    found = ["NATS/1.0\r\n"]
+    told = attributes(envelope)
+    told["datacontenttype"] = content_type
+    if not _PLAIN.fullmatch("".join(told.values())):
+        told = {name: _value(value) for name, value in told.items()}
+    found = ["NATS/1.0"]
     if sending:
-        found.append(f"Nats-Msg-Id: {_value(envelope.id)}:{sending}\r\n")
+        found.append(f"Nats-Msg-Id: {told['id']}:{sending}")
     if _ONE_LINE.fullmatch(content_type):
-        found.append(f"Content-Type: {content_type}\r\n")
-    found.append(f"ce-datacontenttype: {_value(content_type)}\r\n")
-    for name, value in attributes(envelope).items():
-        found.append(f"{_name(name)}: {_value(value)}\r\n")
-    found.append("\r\n")
-    return "".join(found).encode()
+        found.append(f"Content-Type: {content_type}")
+    found += [f"{_name(name)}: {value}" for name, value in told.items()]
+    return ("\r\n".join(found) + "\r\n\r\n").encode()
 
 
 def read(headers: bytes, data: bytes) -> tuple[dict[str, str], str]:

@@ -136,6 +136,6 @@ class RedisLedger(RedisBroker):
 def _noted(envelopes: Sequence[Envelope], answer: Sequence[Any]) -> list[Published]:
     """What was sent has its own id, whoever else holds its key."""
     return [
-        Published(one.id, existing=found.existing)
+        Published(one.id, existing=found.existing, handed=found.handed)
         for one, found in zip(envelopes, published(envelopes, answer), strict=True)
     ]

@@ -5,7 +5,8 @@
 
 -- name: publish_plain
 -- id, queue, kind, priority turned round, now, idle, task, body, created, field, value ...: adds the job in
--- the idle state, queued or sent, or hands it over. Gives {1}; or {1, 1, id} when it was there before.
+-- the idle state, queued or sent, or hands it over. Gives {1}; {2} when somebody has it; or {1, 1, id} when it
+-- was there before.
 local id, queue, kind, score, now, idle, task, body, created = unpack(ARGV, 1, 9)
 local key, standby = root .. ':job:' .. id, root .. ':standby:' .. queue
 local lane = root .. (idle == 'sent' and ':sent:' or ':lane:') .. kind .. ':' .. queue
@@ -68,7 +69,7 @@ if is_awaited and not has_to_wait() then
     redis.call('HSET', key, 'state', 'running', 'place', place, 'fence', 1, 'worker', worker, 'claimed', now,
                fields())
     redis.call('HSET', root .. ':held:' .. owner, id, 1)
-    return {1}
+    return {2}
   end
 end
 redis.call('HSET', key, 'state', idle, 'place', place, fields())

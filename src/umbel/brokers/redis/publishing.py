@@ -15,6 +15,9 @@ PUBLISHING = scripts("umbel.brokers.redis", "publishing.lua") | lean_scripts(
     "umbel.brokers.redis", "plain.lua"
 )
 
+_HANDED = 2
+"""What ``publish_plain`` says when somebody has it already."""
+
 
 def publish_step(
     envelopes: Sequence[Envelope], now: float, idle: str = "queued"
@@ -50,7 +53,7 @@ def published(envelopes: Sequence[Envelope], answer: Sequence[Any]) -> list[Publ
     if not answer[0]:
         raise DuplicateJob(text(answer[1]), text(answer[2]))
     if len(answer) == 1:
-        return [Published(one.id) for one in envelopes]
+        return [Published(one.id, handed=answer[0] == _HANDED) for one in envelopes]
     known = by_place(answer[1:])
     return [
         Published(known[place], existing=True) if place in known else Published(one.id)

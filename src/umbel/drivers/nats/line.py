@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import time
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from nats import errors
 
+from umbel.drivers.lookout import Lookout
 from umbel.drivers.nats.client import Client
 from umbel.drivers.nats.faults import NO_RESPONDERS, Refused
 from umbel.drivers.nats.home import Home
@@ -42,6 +42,7 @@ class Line:
         self._left = 0
         self._ponged = False
         self._socket: Any = socket.create_connection((host, where.port), self._seconds())
+        self._lookout = Lookout(self._socket)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -76,9 +77,7 @@ class Line:
 
     def catch_up(self) -> None:
         """Hear what the server has said unasked: a ping, or that it goes away."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        while self._heard or poll.poll(0):
+        while self._heard or self._lookout.sees():
             self._hear()
 
     def drop(self) -> None:
@@ -111,6 +110,7 @@ class Line:
         """Have so many bytes."""
         while len(self._heard) < size:
             self._socket.settimeout(self._seconds())
+            self._lookout.wait()
             data = self._socket.recv(_READ)
             if not data:
                 raise errors.ConnectionClosedError

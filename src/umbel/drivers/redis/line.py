@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import struct
@@ -15,6 +14,7 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
+from umbel.drivers.lookout import Lookout
 from umbel.drivers.redis.connections import Blocking
 from umbel.drivers.redis.scripts import Arguments, Script
 
@@ -39,14 +39,13 @@ class Line:
         self._reader = hiredis.Reader(
             protocolError=InvalidResponse, replyError=BaseParser.parse_error
         )
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
+        self._lookout = Lookout(self._socket)
         self._timeout = 0.0
         self._answered = 0.0
 
     def is_fresh(self, now: float) -> bool:
         """Whether the server has left it alone. A server that goes away closes it, unasked."""
-        return now - self._answered < _LATELY or not self._poll.poll(0)
+        return now - self._answered < _LATELY or not self._lookout.sees()
 
     def ask(self, script: Script, root: str, arguments: Arguments, until: float) -> Answer:
         """Have a script run, by a moment; what it gives waits for the answer, and is called once.
@@ -82,6 +81,7 @@ class Line:
         try:
             answer = self._reader.gets()
             while answer is False:  # not all of it is here; no script answers with that
+                self._lookout.wait()
                 heard = self._socket.recv(_AT_ONCE)
                 if not heard:
                     raise NotConnected("Connection closed by server.")
