@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,6 +34,8 @@ from umbel.worker.intake import Intake
 from umbel.worker.life import Life
 
 _BATCH = 500
+_STEPS = 2
+"""Rounds of the event loop in which a worker that has room again asks for more."""
 
 
 class Report:
@@ -91,6 +94,9 @@ class Settler:
                 self._arrived, self._resting = anyio.Event(), True
                 await self._arrived.wait()
                 self._resting = False
+                # Of many, whoever ran them fetches first: the next run waits for that answer.
+                for _ in range(_STEPS if len(self._reports) > 1 else 0):
+                    await asyncio.sleep(0)
             # What a failed round left behind is settled again first: repeating is safe.
             while self._reports and len(self._unsettled) < _BATCH:
                 self._unsettled.append(self._reports.popleft())

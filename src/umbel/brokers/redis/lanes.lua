@@ -135,8 +135,9 @@ local function front(queue, kind, limit, paused)
   return found, false
 end
 
--- A job as a worker gets it: state, fence, message, gates, slots; nil when there is no such job. Most jobs have
--- few of these fields, so all that are there are read: looking for one takes as long as passing them all.
+-- A job as a worker gets it: state, fence, message, gates, slots; nil when there is no such job. And its place, and
+-- where it was put aside. Most jobs have few of these fields, so all that are there are read: looking for one takes
+-- as long as passing them all.
 local TASK, KIND, HEADERS, GATES, SLOTS = 3, 5, 17, 20, 21
 local COLUMN = {}
 for column, field in ipairs({'state', 'fence', 'task', 'queue', 'kind', 'priority', 'type', 'content_type', 'body',
@@ -148,11 +149,19 @@ local function message(id)
   local found = redis.pcall('HGETALL', root .. ':job:' .. id)
   local job = {false, false, false, false, false, false, false, false, false, false, false, false, false, false,
                false, false, false, false, false, false, false}
+  local place, aside
   for at = 1, #found, 2 do
-    local column = COLUMN[found[at]]
-    if column then job[column] = found[at + 1] end
+    local field, value = found[at], found[at + 1]
+    local column = COLUMN[field]
+    if column then
+      job[column] = value
+    elseif field == 'place' then
+      place = value
+    elseif field == 'aside' then
+      aside = value
+    end
   end
-  return job[1] and job
+  return job[1] and job, place, aside
 end
 
 -- The next fence after this one.

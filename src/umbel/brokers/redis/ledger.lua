@@ -72,21 +72,25 @@ local paused = read_pauses()
 local rows, unknown = {}, {}
 for at = 3, #asked, 2 do
   local id, queue = asked[at], asked[at + 1]
-  local job = message(id)
+  local job, place, aside = message(id)
   if not job then
     unknown[#unknown + 1] = id
   elseif (job[1] == 'queued' or job[1] == 'sent') and job[4] == queue then
-    local idle = read(id, 'kind', 'place', 'aside', 'priority')
-    if paused.all or paused.queue[queue] or paused.task[job[3] or ''] then
+    local state, kind = job[1], job[KIND]
+    if paused.all or paused.queue[queue] or paused.task[job[TASK] or ''] then
       redis.call('HSET', root .. ':job:' .. id, 'fence', raised(job[2]))
-      if idle[1] == 'sent' then
-        leave(id, 'sent', queue, idle[2], idle[3])
+      if state == 'sent' then
+        leave(id, 'sent', queue, kind, place)
         redis.call('HSET', root .. ':job:' .. id, 'state', 'queued')
-        enter(id, queue, idle[2], idle[5], idle[3])
+        enter(id, queue, kind, job[6], place)
       end
     else
-      leave(id, idle[1], queue, idle[2], idle[3], idle[4])
-      redis.call('HDEL', root .. ':job:' .. id, 'aside')
+      if state == 'sent' then
+        drop(root .. ':sent:' .. known_kind(kind) .. ':' .. queue, (place or NOWHERE) .. id)
+      else
+        leave(id, state, queue, kind, place, aside)
+        redis.call('HDEL', root .. ':job:' .. id, 'aside')
+      end
       rows[#rows + 1] = lease(id, job, owner, worker, now)
     end
   end

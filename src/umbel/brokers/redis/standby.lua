@@ -18,12 +18,13 @@ local function stand_down(owner, listener, heard, now)
   if not ticket then return nil end
   redis.call('HDEL', root .. ':standby', owner)
   if id == '' or ticket == heard or string.match(ticket, '^[^.]*') ~= listener then return nil end
-  local job, fence = message(id), redis.call('HGET', root .. ':held:' .. owner, id)
+  local job, place = message(id)
+  local fence = redis.call('HGET', root .. ':held:' .. owner, id)
   if not job or job[1] ~= 'running' or number(job[2], -1) ~= number(fence, -2) then return nil end
   local paused = read_pauses()
   if paused.all or paused.queue[job[4] or ''] or paused.task[job[TASK] or ''] then
     redis.call('HDEL', root .. ':held:' .. owner, id)
-    put_back(id, {job[4], job[KIND], job[6], read(id, 'place')[2], job[GATES], job[SLOTS]}, 0, 0, {})
+    put_back(id, {job[4], job[KIND], job[6], place, job[GATES], job[SLOTS]}, 0, 0, {})
     return nil
   end
   redis.call('HSET', root .. ':job:' .. id, 'claimed', now)  -- by its own clock, not by the publisher's
