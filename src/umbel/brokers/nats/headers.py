@@ -49,22 +49,29 @@ def read(headers: bytes, data: bytes) -> tuple[dict[str, str], str]:
     declared = ""
     for line in headers.decode("utf-8", "replace").split("\r\n"):
         name, colon, value = line.partition(":")
-        name, value = name.strip().lower(), value.strip()
-        if name.startswith(_PREFIX) and colon:
-            found[_decoded(name[3:])] = _decoded(value)
-        elif name == "content-type":
-            declared = value
+        attribute = _attribute(name) if colon else None
+        if attribute is not None:
+            found[attribute] = _decoded(value.strip())
+        elif name.strip().lower() == "content-type":
+            declared = value.strip()
     if declared.partition(";")[0].strip().lower() in (_GENERAL, MEDIA_TYPE):
         return found, MEDIA_TYPE
     return found, found.pop("datacontenttype", declared)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _name(name: str) -> str:
     if _PLAIN_NAME.fullmatch(name):
         return _PREFIX + name
     plain = "".join(c if _PLAIN_NAME.fullmatch(c) else _escaped(c) for c in name)
     return _PREFIX + plain
+
+
+@lru_cache(maxsize=64)
+def _attribute(name: str) -> str | None:
+    """What a header with this name says; None: nothing of ours."""
+    name = name.strip().lower()
+    return _decoded(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else None
 
 
 def _escaped(sign: str) -> str:

@@ -326,10 +326,7 @@ end
 
 -- A job that waits or is held nowhere any more becomes a record.
 local function finish(id, state, now, fields)
-  local size = #fields
-  fields[size + 1], fields[size + 2] = 'state', state
-  fields[size + 3], fields[size + 4] = 'finished', written(now)
-  redis.call('HSET', root .. ':job:' .. id, unpack(fields))
+  redis.call('HSET', root .. ':job:' .. id, 'state', state, 'finished', written(now), unpack(fields))
   add(root .. (state == 'buried' and ':buried' or ':done'), now, id)
 end
 
