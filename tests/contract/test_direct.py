@@ -297,7 +297,7 @@ def test_the_books_begin_when_they_had_somebody_for_the_message_before(
     async def scenario() -> None:
         async with split(redis_books(), nats) as b, asyncio.timeout(60):
             owner = await enlist(b)
-            await published(b, owner, awaited=False)  # the first of a lane is noted when it is taken
+            await published(b, owner, awaited=False)  # the first of a lane comes before its note
             spy(RedisLedger, "noting", "books")
             spy(Line, "post", "server")
             assert await published(b, owner, awaited=False) == ["server", "books"]
