@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +40,11 @@ class Member:
 
 
 class Crew:
-    """Starts, signals and reaps them, and writes down each of these things."""
+    """Starts, signals and reaps them, and writes down each of these things, and each end.
+
+    An end is written down when it happens, by a thread for each process: whoever strikes is busy
+    for longer than a lease where a server is slow to start, and others have a dead one's jobs then.
+    """
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class Crew:
         self._poison = poison
         self._seed = seed
         self._log = (folder / "processes.log").open("ab")
+        self._watchers: list[threading.Thread] = []
 
     @property
     def everybody(self) -> list[Member]:
@@ -83,6 +89,9 @@ class Crew:
         member.frozen = member.leaving = False
         member.lives += 1
         self._diary.write("begun", pid=member.pid, note=member.name, kind=member.release)
+        watcher = threading.Thread(target=self._see_end, args=(member.name, member.process))
+        self._watchers.append(watcher)
+        watcher.start()
 
     def kill(self, member: Member) -> None:
         """SIGKILL: no goodbye."""
@@ -119,9 +128,6 @@ class Crew:
         """Those that have ended, started again if wished."""
         ended = [m for m in self.everybody if m.process is not None and not m.alive]
         for member in ended:
-            assert member.process is not None
-            code = member.process.returncode
-            self._diary.write("gone", pid=member.pid, note=f"{member.name} {code}")
             member.process = None
             if renew:
                 self.start(member)
@@ -131,8 +137,13 @@ class Crew:
         for member in self.everybody:
             if member.process is not None:
                 member.process.kill()
-                member.process.wait()
+        for watcher in self._watchers:
+            watcher.join()
         self._log.close()
+
+    def _see_end(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        code = process.wait()
+        self._diary.write("gone", pid=process.pid, note=f"{name} {code}")
 
     def _worker(self, member: Member) -> list[str]:
         umbel = [sys.executable, "-m", "umbel", "-A", "release:app", "worker"]

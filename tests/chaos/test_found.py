@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 import sqlite3
+import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from chaos.carriers import NatsStreams, RabbitQueues
+from chaos.crew import Crew, Member
+from chaos.diary import Diary, read
 from umbel import Umbel, WorkerOptions
 from umbel.brokers import Lane, Transport
 from umbel.brokers.transport import Lost
@@ -31,6 +35,29 @@ def test_a_worker_that_cannot_say_goodbye_stops_all_the_same(tmp_path: Path) -> 
             await running
 
     asyncio.run(stop_while_the_file_is_locked())
+
+
+class Brief(Crew):
+    """Workers that die at once, of themselves."""
+
+    def _worker(self, member: Member) -> list[str]:
+        return [sys.executable, "-c", "import os; os._exit(9)"]
+
+
+def test_an_end_is_written_down_when_it_happens_not_when_somebody_looks(tmp_path: Path) -> None:
+    (tmp_path / "diaries").mkdir()
+    diary = Diary(tmp_path / "diaries")
+    crew = Brief(tmp_path, diary, [{}], one_clock=True, plant="", poison=False, seed=1)
+    (worker, *_) = crew.workers
+    crew.start(worker)
+    pid, until = worker.pid, time.monotonic() + 30
+    while not (ends := [line for line in read(tmp_path / "diaries") if line.what == "gone"]):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert [(line.pid, line.note) for line in ends] == [(pid, f"{worker.name} 9")]
+    assert crew.reap(renew=False) == [worker]
+    crew.end()
+    assert sum(line.what == "gone" for line in read(tmp_path / "diaries")) == 1
 
 
 PORTS = {"nats": 4222, "rabbitmq": 5672}
