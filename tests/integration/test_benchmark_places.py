@@ -27,6 +27,11 @@ MARK = "umbel-bench"
 pytestmark = pytest.mark.xdist_group("places")  # they count on who has which database of Redis
 
 
+def test_all_of_these_run_in_one_process(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("loadgroup", False):
+        assert request.node.nodeid.endswith("@places"), "pytest-xdist keeps no groups together"
+
+
 def needs(database: Database) -> str:
     """Its address. Skips where it does not answer."""
     if trouble := servers.trouble(database, HERE[database]):
