@@ -6,11 +6,11 @@ import asyncio
 import socket
 import sqlite3
 import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from processes import until
 
 from chaos.carriers import NatsStreams, RabbitQueues
 from chaos.crew import Crew, Member
@@ -45,19 +45,23 @@ class Brief(Crew):
 
 
 def test_an_end_is_written_down_when_it_happens_not_when_somebody_looks(tmp_path: Path) -> None:
-    (tmp_path / "diaries").mkdir()
-    diary = Diary(tmp_path / "diaries")
-    crew = Brief(tmp_path, diary, [{}], one_clock=True, plant="", poison=False, seed=1)
+    diary_folder = tmp_path / "diaries"
+    diary_folder.mkdir()
+    crew = Brief(
+        tmp_path, Diary(diary_folder), [{}], one_clock=True, plant="", poison=False, seed=1
+    )
     (worker, *_) = crew.workers
     crew.start(worker)
-    pid, until = worker.pid, time.monotonic() + 30
-    while not (ends := [line for line in read(tmp_path / "diaries") if line.what == "gone"]):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    assert [(line.pid, line.note) for line in ends] == [(pid, f"{worker.name} 9")]
+    wanted = [(worker.pid, f"{worker.name} 9")]
+
+    def ends() -> list[tuple[int, str]]:
+        return [(line.pid, line.note) for line in read(diary_folder) if line.what == "gone"]
+
+    until(ends, "the end to be written down")
+    assert ends() == wanted
     assert crew.reap(renew=False) == [worker]
     crew.end()
-    assert sum(line.what == "gone" for line in read(tmp_path / "diaries")) == 1
+    assert ends() == wanted
 
 
 PORTS = {"nats": 4222, "rabbitmq": 5672}

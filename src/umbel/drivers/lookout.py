@@ -23,7 +23,7 @@ class Lookout:
     def __init__(self, connection: socket.socket) -> None:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._in_vain = 0
+        self._nap = 1
         self._naps = 0
 
     def sees(self) -> bool:
@@ -38,8 +38,7 @@ class Lookout:
         until = time.monotonic() + _MOMENT
         while not self._poll.poll(0):
             if time.monotonic() >= until:
-                self._in_vain += 1
-                self._naps = min(2**self._in_vain, _NAPS)
+                self._nap = self._naps = min(2 * self._nap, _NAPS)
                 return
             os.sched_yield()
-        self._in_vain = 0
+        self._nap = 1

@@ -103,7 +103,7 @@ write_all()
 write_leases(owner)
 if #rows == 0 and not more and waits then stand_by(owner, open, now, ticket ~= '' and ticket, worker) end
 local inbox = redis.pcall('LLEN', root .. ':inbox')  -- no list: somebody's mistake, and nobody's events
-return {1, more and 1 or 0, due and string.format('%.17g', due), rows, tonumber(inbox) or 0}
+return {1, more and 1 or 0, due and written(due), rows, tonumber(inbox) or 0}
 
 -- name: stand_down
 -- {now, owner, listener, heard, ticket}: who stood by with this ticket does so no more. Gives {the row} of what

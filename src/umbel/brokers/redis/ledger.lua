@@ -39,7 +39,7 @@ end
 for queue in pairs(gates and gates.sent_to or {}) do more = more or open[queue] end
 write_all()
 if #rows == 0 and not more and waiter ~= '' then stand_by(waiter, open, now) end
-return {more and 1 or 0, due and string.format('%.17g', due), rows}
+return {more and 1 or 0, due and written(due), rows}
 
 -- name: sent
 -- {id, fence, queue, id, fence, queue ...}: queued jobs of these are in another broker now, if they are

@@ -38,7 +38,7 @@ local function stand_by(owner, queues, now, ticket, worker)
   local time = redis.call('TIME')
   local here, long_ago = time[1] + time[2] / 1e6, time[1] - 600  -- who lives has come again since
   if ticket then
-    local entry = table.concat({ticket, string.format('%.17g', now), worker, ''}, '\n')
+    local entry = table.concat({ticket, written(now), worker, ''}, '\n')
     redis.call('HSET', root .. ':standby', owner, entry)
     redis.call('SADD', root .. ':owners', owner)
   end

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from collections.abc import Callable
 from typing import Any
 
 from pika import connection, exceptions  # type: ignore[import-untyped]
+
+from umbel.drivers.lookout import Lookout
 
 _READ = 65_536
 _PILE = 262_144
@@ -62,7 +63,7 @@ class Line(connection.Connection):  # type: ignore[misc]
 
     def catch_up(self) -> None:
         """Read what the server has said unasked. After a loss, see ``loss``."""
-        while self.loss is None and (self._has_more() or self._is_readable()):
+        while self.loss is None and (self._has_more() or self._lookout.sees()):
             self._socket.settimeout(1.0)
             self._read()
 
@@ -74,11 +75,6 @@ class Line(connection.Connection):  # type: ignore[misc]
     def was_closed(self, _: Any, reason: BaseException) -> None:
         """Note the end of the channel that confirms."""
         self.closed = reason
-
-    def _is_readable(self) -> bool:
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
 
     def _has_more(self) -> bool:
         """Whether TLS has read more than it gave."""
@@ -108,6 +104,7 @@ class Line(connection.Connection):  # type: ignore[misc]
         where = self.params.host, self.params.port
         left = max(self.until - time.monotonic(), 0.001)
         plain = self._socket = socket.create_connection(where, left)
+        self._lookout = Lookout(plain)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
