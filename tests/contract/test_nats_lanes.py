@@ -17,6 +17,7 @@ import nats  # isort: skip - test_nats has made sure that it is there
 from umbel.brokers import Lane
 from umbel.brokers.nats import NatsTransport, stream_of
 from umbel.drivers.nats import Answer, Connection, Home, Post
+from umbel.drivers.nats.jetstream import make_stream
 from umbel.errors import ConfigurationError, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import read_message, write
@@ -71,6 +72,34 @@ def test_two_that_make_the_same_lane_at_once_tell_of_it_once_each_at_most(namesp
     told(namespace, tale)
 
 
+def test_many_that_make_the_same_stream_at_once_find_one_maker(namespace: str) -> None:
+    """The server may refuse a stream because of its subject, which this very stream has."""
+
+    class Client:
+        def __init__(self, client: nats.NATS) -> None:
+            self._client = client
+
+        async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
+            return (await self._client.request(subject, data, timeout=timeout)).data
+
+    async def tale(client: nats.NATS) -> None:
+        clients = [await nats.connect(URL) for _ in range(6)]
+        for turn in range(500):
+            stream = stream_of(namespace, Lane(f"new-{turn}", "io"))
+            made = await asyncio.gather(
+                *(
+                    make_stream(Client(one), stream, replicas=1, description=f"by {number}")
+                    for number, one in enumerate(clients)
+                )
+            )
+            assert sorted(made) == [False] * 5 + [True]
+            await client.jetstream().delete_stream(stream.name)
+        for one in clients:
+            await one.close()
+
+    told(namespace, tale)
+
+
 def test_a_script_that_knows_only_the_subject_sends_a_job(namespace: str) -> None:
     async def tale(client: nats.NATS) -> None:
         async with opened(namespace, []) as one:
@@ -93,7 +122,7 @@ def test_a_script_that_knows_only_the_subject_sends_a_job(namespace: str) -> Non
             found = []
             while len(found) < 2:
                 found += await one.receive({ANY: 2 - len(found)}, SOON)
-            read = [read_message(a.attributes, a.content_type, a.data) for a in found]
+            read = [read_message(*a.read(), a.data) for a in found]
             assert read[0] == sent
             assert (read[1].subject, read[1].body) == ("tests.ädd", Body(JSON, b'{"args": [2]}'))
             await one.accept(found)
@@ -123,7 +152,7 @@ def test_what_is_deleted_under_a_waiting_receiver_is_made_anew(
             async with opened(namespace, lost) as other:
                 await other.send([sent])
             (arrival,) = await waiting
-            assert arrival.attributes["id"] == sent.id
+            assert arrival.id == sent.id
             assert lost == ["default"] * (2 if deleted == "stream" else 1)
 
     told(namespace, tale)
@@ -164,7 +193,7 @@ def test_a_deleted_consumer_loses_nothing(namespace: str) -> None:
             await one.send(sent)
             await client.jetstream().delete_consumer(stream_of(namespace, IO).name, "umbel")
             found = await one.receive({IO: 3}, SOON)
-            assert [a.attributes["id"] for a in found] == [one.id for one in sent]
+            assert [a.id for a in found] == [one.id for one in sent]
             assert lost == ["default"]
 
     told(namespace, tale)
@@ -190,7 +219,7 @@ def test_what_is_repeated_because_its_answer_got_lost_arrives_once(
             await one.send(sent)
             assert answered == [10]
             found = await one.receive({IO: 100}, SOON)
-            assert [a.attributes["id"] for a in found] == [one.id for one in sent]
+            assert [a.id for a in found] == [one.id for one in sent]
             await one.accept(found)
             assert await one.receive({IO: 100}, 0.2) == []
 
@@ -204,7 +233,7 @@ def test_the_same_job_may_be_sent_again(namespace: str) -> None:
             await one.send(sent)
             await one.send(sent)
             found = await one.receive({IO: 100}, SOON)
-            assert [a.attributes["id"] for a in found] == [sent[0].id] * 2
+            assert [a.id for a in found] == [sent[0].id] * 2
             await one.accept(found)
 
     told(namespace, tale)
@@ -231,7 +260,7 @@ def test_messages_that_nobody_waits_for_any_more_go_to_others_at_once(namespace:
                         more = await other.receive({IO: 20}, 1)
                         await other.accept(more)
                         found += more
-                assert sorted(a.attributes["id"] for a in found) == sorted(e.id for e in sent)
+                assert sorted(a.id for a in found) == sorted(e.id for e in sent)
 
     told(namespace, tale)
 
@@ -245,7 +274,7 @@ def test_a_room_full_of_large_messages_is_received(namespace: str) -> None:
             while len(found) < len(sent):
                 arrivals = await other.receive({IO: 100, ANY: 100}, SOON)
                 await other.accept(arrivals)
-                found += [a.attributes["id"] for a in arrivals]
+                found += [a.id for a in arrivals]
             assert found == [one.id for one in sent]
 
     told(namespace, tale)
@@ -271,7 +300,7 @@ def test_a_dead_line_is_an_error_within_seconds_and_then_forgotten(
             while not found >= {first[0].id, second[0].id}:
                 arrivals = await one.receive({IO: 10}, SOON)
                 await one.accept(arrivals)
-                found |= {a.attributes["id"] for a in arrivals}
+                found |= {a.id for a in arrivals}
 
     told(namespace, tale)
 
@@ -325,7 +354,7 @@ def test_it_runs_on_uvloop(namespace: str) -> None:
                 new = await one.receive({IO: 100, ANY: 100}, SOON)
                 await one.accept(new)
                 found += new
-            assert [a.attributes["id"] for a in found] == [one.id for one in sent]
+            assert [a.id for a in found] == [one.id for one in sent]
             assert await one.receive({IO: 100, ANY: 100}, 0.1) == []
 
     uvloop.run(tell())

@@ -21,7 +21,7 @@ class Refused(Exception):
 
 NO_RESPONDERS = 503
 """Not one of JetStream's codes: nobody listens on the subject."""
-NO_CONSUMER, NO_STREAM, NAME_TAKEN = 10014, 10059, 10058
+NO_CONSUMER, NO_STREAM, NAME_TAKEN, SUBJECT_TAKEN = 10014, 10059, 10058, 10065
 
 _DISABLED = "start the server with JetStream (nats-server -js), or enable it for this account"
 _FULL = "free some space on the server, or raise max_file_store and the account's limits"
@@ -39,7 +39,7 @@ _REMEDIES = {
     10005: "the cluster has too few servers for replicas; add servers or write fewer replicas",
 }
 _WRONG = {
-    10065: "another stream has this subject; delete it, or choose another namespace",
+    SUBJECT_TAKEN: "another stream has this subject; delete it, or choose another namespace",
     10074: "this server is no cluster; write replicas=1",
     10113: "Umbel's streams have no limit of bytes; lift max_bytes_required from the account",
     10099: "the stream has a consumer that is not Umbel's; delete that one",

@@ -7,7 +7,13 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from umbel.drivers.nats.connections import Connection
-from umbel.drivers.nats.faults import NAME_TAKEN, NO_CONSUMER, NO_STREAM, Refused
+from umbel.drivers.nats.faults import (
+    NAME_TAKEN,
+    NO_CONSUMER,
+    NO_STREAM,
+    SUBJECT_TAKEN,
+    Refused,
+)
 
 _API = "$JS.API"
 _CONSUMER = "umbel"
@@ -107,6 +113,18 @@ async def make_stream(
         await _call(connection, f"STREAM.CREATE.{stream.name}", wanted)
     except Refused as error:
         if error.code == NAME_TAKEN:
+            return False
+        if error.code == SUBJECT_TAKEN and await _is_there(connection, stream):
+            return False  # somebody made it this very moment: the server sees its subject first
+        raise
+    return True
+
+
+async def _is_there(connection: Asked, stream: Stream) -> bool:
+    try:
+        await _call(connection, f"STREAM.INFO.{stream.name}")
+    except Refused as error:
+        if error.code == NO_STREAM:
             return False
         raise
     return True
