@@ -65,15 +65,18 @@ class PostgresRecords:
         # there to be read.
         mark = "await_live" if self._database.home.listens else "is_live"
         with listener.bell.listen([f"d:{self._namespace}:{key}"]) as ear:
-            tries = 0
-            while await self._rows(mark if tries == 0 else "is_live", id=key):
+            tries, lives = 0, await self._rows(mark, id=key)
+            while lives:
                 tries += 1
                 pause = self._safety_poll if listener.hearing else _LOOKS.delay(tries)
                 left = pause if until is None else until - self._clock.monotonic()
                 if left <= 0:
                     raise ResultTimeout(f"job {job} has not finished within {timeout} s")
-                await ear.wait(min(left, pause))
+                rang = await ear.wait(min(left, pause))
                 ear.clear()
+                if rang and (rows := await self._rows("find_finished", id=key)):
+                    return record(rows[0])
+                lives = await self._rows("is_live", id=key)
         rows = await self._rows("find_finished", id=key)
         if not rows:
             raise unknown(job)

@@ -35,11 +35,12 @@ end
 return answer
 
 -- name: await
--- {id}: whether a job is final (1), lives (0) or is unknown (2). One that lives will say when it ends.
-local id = unpack(cmsgpack.unpack(ARGV[1]))
+-- {id, fields}: the fields of a job that is final; 0 for one that lives, which will say when it ends; nothing
+-- for an unknown one.
+local id, fields = unpack(cmsgpack.unpack(ARGV[1]))
 local job = read(id)
-if not job then return 2 end
-if FINAL[job[1]] then return 1 end
+if not job then return nil end
+if FINAL[job[1]] then return redis.call('HMGET', root .. ':job:' .. id, unpack(fields)) end
 redis.call('HSET', root .. ':job:' .. id, 'awaited', 1)
 return 0
 

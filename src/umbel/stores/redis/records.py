@@ -15,7 +15,7 @@ from umbel.stores.rows import in_portions, stored_states
 
 LUA = scripts("umbel.stores.redis", "records.lua", "standing.lua")
 
-_FINAL, _UNKNOWN = 1, 2
+_LIVES = 0
 _BURIED = frozenset({State.BURIED})
 _INDEXES = (
     (("live",), LIVE),
@@ -41,10 +41,7 @@ class RedisRecords:
         told: Sequence[Any] = (fields,)
         if gates and not is_final(fields):  # asked for in one step with the state it belongs to
             told = await self._run("find", pack(job, FIELDS)) or told
-        found = read_record(job, self._namespace, *told)
-        if found is None:
-            raise _unknown(job)
-        return found
+        return self._known(job, *told)
 
     async def search(self, wanted: JobFilter) -> list[Record]:
         found: list[Record] = []
@@ -69,11 +66,9 @@ class RedisRecords:
         with listener.bell.listen([f"d:{self._root}:{job}"]) as ear:
             while True:
                 ear.clear()
-                state = await self._run("await", pack(job))
-                if state == _UNKNOWN:
-                    raise _unknown(job)
-                if state == _FINAL:
-                    return await self.find(job)
+                fields = await self._run("await", pack(job, FIELDS))
+                if fields != _LIVES:
+                    return self._known(job, fields)
                 hears = listener.hears(self._root)
                 poll = self._safety_poll if hears else self._database.home.poll
                 left = poll if until is None else until - self._clock.monotonic()
@@ -126,6 +121,13 @@ class RedisRecords:
             at = after or None
         return [*found.values()]
 
+    def _known(self, job: str, fields: Sequence[bytes | None] | None, *gates: Any) -> Record:
+        """A job's record, as ``read_record`` has it. Raises UnknownJob."""
+        found = fields and read_record(job, self._namespace, fields, *gates)
+        if not found:
+            raise UnknownJob(f"no job {job}: never published here, or pruned")
+        return found
+
     async def _run(self, name: str, packed: bytes) -> Any:
         return await self._database.run(LUA[name], self._root, packed)
 
@@ -134,7 +136,3 @@ def _states_in(index: str) -> frozenset[State]:
     if index == "live":
         return LIVE
     return _BURIED if index == "buried" else TERMINAL - _BURIED
-
-
-def _unknown(job: str) -> UnknownJob:
-    return UnknownJob(f"no job {job}: never published here, or pruned")
