@@ -149,6 +149,10 @@ class AppendLog:
     def put_up(self) -> None:
         self._reader.start()
 
+    def so_far(self) -> list[Entry]:
+        """Those that were read by now: the newest are missing."""
+        return [*self._memory.entries]
+
     def entries(self) -> list[Entry]:
         """All of them; nothing may be written any more."""
         if not self._over.is_set():

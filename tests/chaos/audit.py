@@ -118,6 +118,10 @@ class Audit:
             with psycopg.connect(self._url) as connection:
                 connection.execute(_postgres_script().encode())
 
+    def so_far(self) -> list[Entry]:
+        """Those that were written by now."""
+        return self.entries()
+
     def entries(self) -> list[Entry]:
         rows = self._rows(f"select {_COLUMNS} from {self._here}audit {self._seen} order by seq")
         return [Entry(*row) for row in rows]

@@ -308,7 +308,7 @@ class Deck:
             return
         away = any(station.machine.away for station in self._place.stations)
         diaries = self._crew.folder / "diaries"
-        if away or now < self._hurt + _NOTED or not all_noted(diaries, self._place.url):
+        if away or now < self._hurt + _NOTED or not all_noted(diaries, self._place.audit):
             self._after(0.3, partial(self._delete_queue, lanes))
         elif any(map(carrier.delete, lanes)):
             self._spared = time.monotonic() + _NOTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from chaos.append_log import AppendLog
 from chaos.audit import Audit
 from chaos.diary import Line, read
 from chaos.story import SURE
@@ -14,7 +15,7 @@ def published(diaries: Path) -> list[Line]:
     return [line for line in read(diaries, "publisher-*.diary") if line.what in SURE]
 
 
-def all_noted(diaries: Path, books: str) -> bool:
+def all_noted(diaries: Path, books: Audit | AppendLog) -> bool:
     """A broker that only carries may have some of it alone, when the books were out of reach."""
-    noted = {entry.job for entry in Audit(books).entries() if entry.what == "published"}
+    noted = {entry.job for entry in books.so_far() if entry.what == "published"}
     return all(line.job in noted for line in published(diaries))

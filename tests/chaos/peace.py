@@ -71,7 +71,7 @@ class Peace:
         if self._desk.live():
             return False
         place = self._place
-        return place.carrier is None or all_noted(self._crew.folder / "diaries", place.url)
+        return place.carrier is None or all_noted(self._crew.folder / "diaries", self._audit)
 
     def _stop_publishers(self) -> None:
         crew, publishers = self._crew, self._crew.publishers

@@ -7,9 +7,10 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from desk import Desk
 
@@ -28,6 +29,10 @@ shared_buffers = 32MB
 min_wal_size = 32MB
 max_wal_size = 64MB
 """
+P = TypeVar("P", bound="Place")
+Books = Callable[[ExitStack, int, str], "Place"]
+"""Starts what keeps the books."""
+
 _NO_DISK = "not tried: a full disk (no small file system can be mounted)"
 
 
@@ -88,7 +93,9 @@ class Place:
         """What keeps the records, and is on the disk that fills up."""
         return self.stations[-1] if self.stations else None
 
+    @property
     def audit(self) -> Audit | AppendLog:
+        """What the store notes of itself."""
         return Audit(self.url)
 
     def desk(self) -> Desk:
@@ -106,9 +113,9 @@ class PostgresPlace(Place):
     name = "postgres"
     one_clock = False
 
-    def __init__(self, server: Postgres, disk: Disk | None, seed: int) -> None:
+    def __init__(self, server: Postgres, disk: Disk | None, seed: int, what: str) -> None:
         super().__init__(server.url, disk)
-        self.stations = [Station("server", server, seed)]
+        self.stations = [Station(what, server, seed)]
 
     @property
     def environments(self) -> list[dict[str, str]]:
@@ -126,27 +133,25 @@ class RedisPlace(PostgresPlace):
     name = "redis"
     one_clock = True
 
-    def __init__(self, server: Redis, disk: Disk | None, seed: int) -> None:
+    def __init__(self, server: Redis, disk: Disk | None, seed: int, what: str) -> None:
         Place.__init__(self, server.url, disk)
-        self.stations = [Station("server", server, seed)]
-        self._log = server.log
+        self.stations = [Station(what, server, seed)]
+        self._log = AppendLog(self.url, server.log)
 
+    @property
     def audit(self) -> AppendLog:
-        return AppendLog(self.url, self._log)
+        return self._log
 
 
 class PairPlace(Place):
-    """A broker that only carries, and a PostgreSQL that keeps the books. Both have faults."""
+    """A broker that only carries, and a server that keeps the books. Both have faults."""
 
-    one_clock = False
-
-    def __init__(
-        self, name: str, broker: tuple[str, Machine], store: Postgres, disk: Disk | None, seed: int
-    ) -> None:
-        super().__init__(store.url, disk)
-        self.name = name
+    def __init__(self, name: str, broker: tuple[str, Machine], books: Place, seed: int) -> None:
+        super().__init__(books.url, books.disk)
+        self.name, self.one_clock = name, books.one_clock
         self.broker, machine = broker
-        self.stations = [Station("broker", machine, seed + 1), Station("store", store, seed)]
+        self.stations = [Station("broker", machine, seed + 1), *books.stations]
+        self._books = books
 
     @property
     def environments(self) -> list[dict[str, str]]:
@@ -158,7 +163,11 @@ class PairPlace(Place):
 
     @property
     def without(self) -> str:
-        return "" if self.disk else _NO_DISK
+        return self._books.without
+
+    @property
+    def audit(self) -> Audit | AppendLog:
+        return self._books.audit
 
     def desk(self) -> Desk:
         desk = Desk(self.url)
@@ -188,64 +197,45 @@ def _sqlite(seed: int) -> Iterator[Place]:
 @contextmanager
 def _postgres(seed: int) -> Iterator[Place]:
     with ExitStack() as stack:
-        server, disk = _started_postgres(stack)
-        place = PostgresPlace(server, disk, seed)
-        stack.callback(place.stations[0].close)
-        yield place
+        yield _started_postgres(stack, seed, "server")
 
 
 @contextmanager
 def _redis(seed: int) -> Iterator[Place]:
-    _adapter("umbel.brokers.redis")
     with ExitStack() as stack:
-        disk = _small_disk()
-        server = Redis(_folder(stack, disk))
-        place = RedisPlace(server, disk, seed)
-        stack.callback(place.stations[0].close)
-        server.start()
-        yield place
+        yield _started_redis(stack, seed, "server")
 
 
 @contextmanager
-def _rabbitmq(seed: int) -> Iterator[Place]:
+def _rabbitmq(seed: int, books: Books) -> Iterator[Place]:
     queue_name = _adapter("umbel.brokers.rabbitmq.names").queue_name
     with ExitStack() as stack:
         node = Rabbit(_readable_folder(stack))
         url = f"amqp://guest:guest@{HOST}:{node.port}/?connect_timeout=2&heartbeat=3"
-        place = _pair(stack, "rabbitmq", url, node, seed)
+        place = _pair(stack, "rabbitmq", (url, node), books, seed)
         place.carrier = RabbitQueues(node.port, queue_name)
         yield place
 
 
 @contextmanager
-def _nats(seed: int) -> Iterator[Place]:
+def _nats(seed: int, books: Books) -> Iterator[Place]:
     _adapter("umbel.brokers.nats")
     with ExitStack() as stack:
         server = Nats(_folder(stack, None))
-        place = _pair(stack, "nats", server.url, server, seed)
+        place = _pair(stack, "nats", (server.url, server), books, seed)
         place.carrier = NatsStreams(server.url)
         yield place
 
 
 @contextmanager
-def _amqp(seed: int) -> Iterator[Place]:
+def _amqp(seed: int, books: Books) -> Iterator[Place]:
     queue_name = _adapter("umbel.brokers.amqp.names").queue_name
     with ExitStack() as stack:
         node = Rabbit(_readable_folder(stack), "rabbitmq_amqp1_0")
         url = f"amqp1://guest:guest@{HOST}:{node.port}?connect_timeout=2"
-        place = _pair(stack, "amqp", url, node, seed)
+        place = _pair(stack, "amqp", (url, node), books, seed)
         place.carrier = RabbitQueues(node.port, queue_name)
         yield place
-
-
-PLACES: dict[str, Callable[[int], AbstractContextManager[Place]]] = {
-    "sqlite": _sqlite,
-    "postgres": _postgres,
-    "redis": _redis,
-    "rabbitmq": _rabbitmq,
-    "nats": _nats,
-    "amqp": _amqp,
-}
 
 
 def _adapter(name: str) -> Any:
@@ -256,21 +246,34 @@ def _adapter(name: str) -> Any:
         raise NotHere(f"not run: {error}") from None
 
 
-def _pair(stack: ExitStack, name: str, url: str, machine: Program, seed: int) -> PairPlace:
-    store, disk = _started_postgres(stack)
-    place = PairPlace(name, (url, machine), store, disk, seed)
-    for station in place.stations:
-        stack.callback(station.close)
-    machine.start()
+def _pair(
+    stack: ExitStack, name: str, broker: tuple[str, Program], books: Books, seed: int
+) -> PairPlace:
+    place = PairPlace(name, broker, books(stack, seed, "store"), seed)
+    stack.callback(place.stations[0].close)
+    broker[1].start()
     return place
 
 
-def _started_postgres(stack: ExitStack) -> tuple[Postgres, Disk | None]:
+def _started_postgres(stack: ExitStack, seed: int, what: str) -> PostgresPlace:
     disk = _small_disk()
     server = Postgres(_folder(stack, disk), _SMALL)
     server.start()
     asyncio.run(Umbel(server.url).site.migrate())
-    return server, disk
+    return _closed_at_the_end(stack, PostgresPlace(server, disk, seed, what))
+
+
+def _started_redis(stack: ExitStack, seed: int, what: str) -> RedisPlace:
+    _adapter("umbel.brokers.redis")
+    disk = _small_disk()
+    server = Redis(_folder(stack, disk))
+    server.start()
+    return _closed_at_the_end(stack, RedisPlace(server, disk, seed, what))
+
+
+def _closed_at_the_end(stack: ExitStack, place: P) -> P:
+    stack.callback(place.stations[0].close)
+    return place
 
 
 def _folder(stack: ExitStack, disk: Disk | None) -> Path:
@@ -294,3 +297,17 @@ def _small_disk() -> SmallDisk | None:
         return SmallDisk(_MEGABYTES)
     except PermissionError:
         return None
+
+
+PLACES: dict[str, Callable[[int], AbstractContextManager[Place]]] = {
+    "sqlite": _sqlite,
+    "postgres": _postgres,
+    "redis": _redis,
+    "rabbitmq": partial(_rabbitmq, books=_started_postgres),
+    "nats": partial(_nats, books=_started_postgres),
+    "amqp": partial(_amqp, books=_started_postgres),
+    "rabbitmq+redis": partial(_rabbitmq, books=_started_redis),
+    "nats+redis": partial(_nats, books=_started_redis),
+    "amqp+redis": partial(_amqp, books=_started_redis),
+}
+"""A broker that carries has PostgreSQL for its books, unless it says otherwise."""

@@ -51,7 +51,7 @@ class Plan:
 def run(place: Place, folder: Path, plan: Plan) -> Outcome:
     """Chaos, peace, check."""
     (folder / "diaries").mkdir()
-    audit = place.audit()
+    audit = place.audit
     audit.put_up()
     diary = Diary(folder / "diaries", "chaos-")
     desk = place.desk()
