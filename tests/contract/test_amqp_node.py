@@ -74,7 +74,7 @@ def test_a_broker_that_restarts_loses_nothing_and_is_found_again(node: AmqpNode)
         while not found >= {first.id, second.id}:
             new = await one.receive({IO: 10}, 5)
             await one.accept(new)
-            found |= {each.attributes["id"] for each in new}
+            found |= {each.id for each in new}
         await one.close()
 
     run(tale)
@@ -125,7 +125,7 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_confirmed() -> None:
             with suppress(Unavailable):
                 new = await one.receive({IO: 50}, 5)
                 await one.accept(new)
-                found |= {each.attributes["id"] for each in new}
+                found |= {each.id for each in new}
         await one.close()
 
     with running_node("amqp-killed") as node:
@@ -204,7 +204,7 @@ def test_what_was_confirmed_was_in_the_queue_whenever_that_is_deleted(node: Amqp
             assert 0 < sent < found  # one more was there from the start
         for one, last in zip(many, await asyncio.gather(*sending), strict=True):
             found_now = await one.receive({IO: 100_000}, 10.0)
-            assert {*last} <= {each.attributes["id"] for each in found_now}
+            assert {*last} <= {each.id for each in found_now}
             await one.close()
 
     run(tale)
@@ -219,7 +219,7 @@ def test_all_that_is_there_comes_at_once_if_there_is_room(node: AmqpNode, wait: 
             sent = [replace(envelope(), body=body) for _ in range(150)]
             await one.send(sent)
             found = await one.receive({IO: 1000}, wait)
-            assert [each.attributes["id"] for each in found] == [each.id for each in sent]
+            assert [each.id for each in found] == [each.id for each in sent]
             await one.accept(found)
         await one.close()
 
@@ -240,7 +240,7 @@ def test_a_queue_of_another_type_is_used_as_it_is(node: AmqpNode) -> None:
             new = await one.receive({IO: 20}, 10)
             assert 0 < len(new) <= 20
             await one.accept(new)
-            found += [each.attributes["id"] for each in new]
+            found += [each.id for each in new]
         assert found == [each.id for each in sent]
         assert await one.receive({IO: 20}, 0.0) == []
         assert lost == []

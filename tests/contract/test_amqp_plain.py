@@ -139,7 +139,7 @@ def test_a_queue_that_is_missing_is_named_and_used_when_somebody_has_made_it() -
             assert s.lost == ["default"]
             broker.make(queue_name(s.namespace, IO))
             sent = await send(one, s, 3)
-            assert [each.attributes["id"] for each in await receive_all(one, 3)] == sent
+            assert [each.id for each in await receive_all(one, 3)] == sent
             await s.drop(IO)
             with pytest.raises(Unavailable, match=missing):
                 await one.receive({IO: 1}, 30)
@@ -184,7 +184,7 @@ def test_what_came_for_somebody_who_was_cancelled_goes_to_another() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             (found,) = await receive_all(other, 1)
-            assert found.attributes["id"] == sent
+            assert found.id == sent
 
     told(story)
 
@@ -198,7 +198,7 @@ def test_what_comes_while_nobody_receives_goes_back() -> None:
                 await asyncio.sleep(0.01)
             (sent,) = await send(other, s, 1)
             (found,) = await receive_all(other, 1)
-            assert found.attributes["id"] == sent
+            assert found.id == sent
 
     told(story)
 

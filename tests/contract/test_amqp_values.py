@@ -145,8 +145,8 @@ def test_an_envelope_travels_in_binary_mode_and_its_id_is_the_messages() -> None
 def test_a_content_type_that_is_no_symbol_travels_in_the_body() -> None:
     sent = envelope(body=Body("application/ä", b"1"))
     arrival = to_arrival(IO, 1, to_message(sent))
-    assert arrival.content_type == MEDIA_TYPE
-    assert read_message(arrival.attributes, arrival.content_type, arrival.data) == sent
+    assert arrival.read().content_type == MEDIA_TYPE
+    assert read_message(*arrival.read(), arrival.data) == sent
 
 
 def test_text_that_cannot_be_sent_is_named() -> None:
@@ -163,7 +163,7 @@ def test_a_senders_own_properties_say_who_asks(structured: bool) -> None:
     if not structured:
         message.properties = {f"cloudEvents:{n}": v for n, v in attributes(sent).items()}
     arrival = to_arrival(IO, 1, message.encode())
-    found = read_message(arrival.attributes, arrival.content_type, arrival.data)
+    found = read_message(*arrival.read(), arrival.data)
     assert found.headers == {"replyto": "/queue/answers", "correlationid": "7"}
 
 
@@ -172,7 +172,7 @@ def test_attributes_that_say_who_asks_are_not_overruled() -> None:
     message = by_proton(to_message(sent))
     message.reply_to, message.correlation_id = "/queue/answers", "other"
     arrival = to_arrival(IO, 1, message.encode())
-    found = read_message(arrival.attributes, arrival.content_type, arrival.data)
+    found = read_message(*arrival.read(), arrival.data)
     assert found.headers == sent.headers
 
 

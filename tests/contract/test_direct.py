@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import pytest
@@ -18,13 +19,13 @@ from test_split import split
 from test_split import sqlite as sqlite
 from test_split import vhost as vhost
 
-from umbel.brokers import Demand, DirectBroker, Published, SplitBroker
-from umbel.brokers.direct import DirectPair, Meanwhile
+from umbel.brokers import Demand, DirectBroker, Lane, Published, SplitBroker
+from umbel.brokers.direct import DirectLedger, DirectPair, Meanwhile
 from umbel.errors import Unavailable
-from umbel.messages import JSON, Body, Envelope, fresh_id
+from umbel.messages import JSON, Body, Delivery, Envelope, Retry, fresh_id
 from umbel.stores import JobFilter
 from umbel.testing import Backend, Backends
-from umbel.testing.acts import enlist, envelope
+from umbel.testing.acts import FAILURE, PLENTY, enlist, envelope, settle, take
 from umbel.testing.brokers import BrokerSuite
 
 BOTH = pytest.mark.parametrize("carrier", ["nats", "rabbitmq"])
@@ -307,6 +308,131 @@ def test_the_books_begin_when_they_had_somebody_for_the_message_before(
             assert await published(b, owner, awaited=False) == ["server", "books"]
 
     monkeypatch.setattr(RedisLedger, "_begin_standing", told_of)
+    asyncio.run(scenario())
+
+
+class Standing:
+    """A broker whose books are Redis, and somebody who fetches and stands by there."""
+
+    def __init__(self, b: Backend, owner: str) -> None:
+        self.b, self.owner = b, owner
+        self.broker = cast(SplitBroker, b.broker)
+        self.began: asyncio.Queue[Any] = asyncio.Queue()
+        """How often it has begun to stand by."""
+        self.received: asyncio.Queue[Any] = asyncio.Queue()
+        spy(self.broker._ledger, "_begin_standing", self.began)
+        spy(self.broker._transport, "receive", self.received)
+
+    async def fetching(self, demand: Demand = PLENTY) -> asyncio.Task[list[Delivery]]:
+        """A fetch that stands by."""
+        found = asyncio.create_task(take(self.b, self.owner, demand, wait=60.0))
+        await self.began.get()
+        return found
+
+    async def handed(self, waiting: asyncio.Task[list[Delivery]]) -> Delivery:
+        """What a fetch has, for which there is no message yet."""
+        one = envelope(self.b)
+        books = cast(DirectLedger, self.broker._ledger)
+        (told,) = await asyncio.to_thread(books.note_now, [one], 10.0)
+        assert told.handed
+        (found,) = await waiting
+        assert found.id == one.id
+        return found
+
+
+@asynccontextmanager
+async def standing(books: Any, carry: Any) -> AsyncIterator[Standing]:
+    """A pair of these, for a minute at the most."""
+    async with split(books, carry) as b, asyncio.timeout(60):
+        yield Standing(b, await enlist(b))
+
+
+def spy(place: Any, method: str, told: asyncio.Queue[Any]) -> None:
+    """Be told what came of it, each time."""
+    kept = getattr(place, method)
+
+    async def done(*given: Any) -> Any:
+        found = await kept(*given)
+        told.put_nowait(found)
+        return found
+
+    setattr(place, method, done)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages that come late are not seen to by themselves."""
+    monkeypatch.setattr("umbel.brokers.split._SOON", 3600.0)
+
+
+@BOTH
+def test_who_stands_by_goes_on_when_the_message_of_what_it_was_handed_comes(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest, patient: None
+) -> None:
+    async def scenario() -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            first = await one.handed(await one.fetching())
+            waiting = await one.fetching()
+            await one.broker._transport.send([first.envelope])
+            while not await one.received.get():
+                pass
+            await one.handed(waiting)
+            assert one.began.empty()
+
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_messages_that_come_late_are_seen_to_when_there_are_many_or_no_room_for_more(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest, patient: None
+) -> None:
+    async def scenario(room: Demand, many: int) -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            seen: asyncio.Queue[Any] = asyncio.Queue()
+            spy(one.broker._ledger, "take", seen)
+            jobs = [await one.handed(await one.fetching(room)) for _ in range(many)]
+            waiting = await one.fetching(room)
+            for job in jobs:
+                assert seen.empty()
+                await one.broker._transport.send([job.envelope])
+            assert (await seen.get()).deliveries == []
+            await one.began.get()
+            await one.handed(waiting)
+
+    asyncio.run(scenario(Demand(100, 100), many=20))
+    asyncio.run(scenario(Demand(3, 3), many=3))
+
+
+@BOTH
+def test_the_message_of_what_was_handed_over_and_is_to_run_again_brings_it(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            first = await one.handed(await one.fetching())
+            waiting = await one.fetching()
+            assert await settle(one.b, first, Retry(FAILURE, 0.0)) == []
+            (again,) = await waiting
+            assert (again.id, again.lease.fence) == (first.id, first.lease.fence + 1)
+
+    asyncio.run(scenario())
+
+
+def test_the_moment_that_a_message_is_held_for_begins_with_that_message(
+    nats: Any, redis_books: Any, patient: None
+) -> None:
+    async def scenario() -> None:
+        async with standing(redis_books(), nats) as one:
+            transport, hall = one.broker._transport, one.broker._hall
+            first = await one.handed(await one.fetching())
+            for _ in range(2):
+                await transport.send([first.envelope])
+                hall.hold(await transport.receive({Lane("default", first.envelope.kind): 1}, 30.0))
+                assert hall._patience is not None
+                waiting = await one.fetching()
+                assert hall._patience is None
+                await one.handed(waiting)
+
     asyncio.run(scenario())
 
 

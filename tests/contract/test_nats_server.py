@@ -144,7 +144,7 @@ class Traffic:
                 await asyncio.sleep(0.05)
                 continue
             await self.receiver.accept(found)
-            self.received |= {one.attributes["id"] for one in found}
+            self.received |= {one.id for one in found}
 
 
 def test_a_server_that_is_killed_and_started_again_loses_nothing_confirmed(
@@ -186,7 +186,7 @@ def test_a_server_that_lost_its_store_gets_its_lanes_anew(machine: Machine) -> N
         (sent,) = batch = envelopes(1)
         await one.send(batch)
         (found,) = await one.receive({IO: 10}, 5.0)
-        assert found.attributes["id"] == sent.id
+        assert found.id == sent.id
         assert lost == ["default", "default"]
         await one.close()
 

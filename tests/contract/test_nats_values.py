@@ -13,7 +13,7 @@ pytest.importorskip("nats")
 
 from umbel.brokers import Lane
 from umbel.brokers.nats import NatsTransport, stream_of
-from umbel.brokers.nats.headers import read, write
+from umbel.brokers.nats.headers import glimpse, read, write
 from umbel.drivers.nats import Home
 from umbel.errors import ConfigurationError
 from umbel.messages import JSON, Body, Envelope, fresh_id
@@ -112,6 +112,22 @@ def test_any_text_survives_headers(subject: str, kind: str, headers: dict[str, s
     wanted = attributes(sent)
     assert found == wanted
     assert content_type == sent.body.content_type
+    assert glimpse(block) == found["id"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"",
+        b"NATS/1.0\r\n\r\n",
+        b"NATS/1.0\r\nce-id: a%20b\r\n\r\n",
+        b"NATS/1.0\r\nce-id: a b\r\n\r\n",
+        b"NATS/1.0\r\nCe-Id: 1\r\n\r\n",
+        b"NATS/1.0\r\nx: ce-id: 1\r\n\r\n",
+    ],
+)
+def test_an_id_that_is_not_written_as_ours_is_not_told_at_a_glance(headers: bytes) -> None:
+    assert glimpse(headers) is None
 
 
 @given(st.binary(max_size=200), st.binary(max_size=20))

@@ -7,15 +7,16 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 pika = pytest.importorskip("pika")
 
 from contract.test_rabbitmq import HOST, PORT, rabbit, vhost, with_channel  # noqa: E402
-from umbel.brokers import Lane  # noqa: E402
+from umbel.brokers import Lane, Transport  # noqa: E402
 from umbel.brokers.rabbitmq import RabbitTransport  # noqa: E402
+from umbel.brokers.rabbitmq.intake import Intake  # noqa: E402
 from umbel.brokers.rabbitmq.names import queue_name  # noqa: E402
 from umbel.drivers.rabbitmq import Home  # noqa: E402
 from umbel.errors import Unavailable  # noqa: E402
@@ -45,6 +46,16 @@ def tell(vhost: str) -> Callable[[Told], None]:
             await told(server)
 
     return lambda told: asyncio.run(run(told))
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acknowledgements are not sent because of the time alone."""
+    monkeypatch.setattr("umbel.brokers.rabbitmq.intake._SOON", 3600.0)
+
+
+def intake_of(transport: Transport) -> Intake:
+    return cast(RabbitTransport, transport)._receiver._serving[IO]
 
 
 def test_a_larger_room_brings_more_and_nothing_twice(tell: Callable[[Told], None]) -> None:
@@ -128,6 +139,91 @@ def test_what_was_accepted_is_acknowledged_when_there_is_room_again(
     tell(tale)
 
 
+@pytest.mark.parametrize(("soon", "many"), [(60.0, 11), (0.02, 1)], ids=["many", "a moment later"])
+def test_acknowledgements_are_collected_until_there_are_many_or_for_a_moment(
+    soon: float, many: int, tell: Callable[[Told], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, bool]] = []
+
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            assert await one.receive({IO: 40}, 0.0) == []
+            channel = cast(Any, intake_of(one)._channel)
+            acknowledge = channel.acknowledge
+
+            def spy(tag: int, and_lower: bool = False) -> None:
+                told.append((tag, and_lower))
+                acknowledge(tag, and_lower=and_lower)
+
+            channel.acknowledge = spy
+            for _ in range(many):
+                assert told == []
+                await send(one, s, 1)
+                await one.accept(await receive(one, room=40))
+            one.nudge()
+            waiting = asyncio.create_task(one.receive({IO: 40}, 30))
+            while not told:
+                await asyncio.sleep(0.005)
+            assert told == [(many, True)]
+            one.nudge()
+            assert await waiting == []
+
+    monkeypatch.setattr("umbel.brokers.rabbitmq.intake._SOON", soon)
+    tell(tale)
+
+
+def test_acknowledgements_do_not_take_away_a_small_room(
+    tell: Callable[[Told], None], patient: None
+) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            assert await one.receive({IO: 40}, 0.0) == []
+            sent = await send(one, s, 43)
+            held = ids(await receive_all(one, 40))
+            assert held + ids(await receive_all(one, 3)) == sent
+
+    tell(tale)
+
+
+def test_what_is_handed_out_and_not_accepted_takes_no_room_from_the_rest(
+    tell: Callable[[Told], None], patient: None
+) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            assert await one.receive({IO: 40}, 0.0) == []
+            await send(one, s, 3)
+            await receive_all(one, 3)
+            await send(one, s, 37)
+            held: list[str] = []
+            while len(held) < 37:
+                held += ids(await receive(one, room=40 - len(held)))
+            sent = await send(one, s, 3)
+            assert ids(await receive_all(one, 3)) == sent
+
+    tell(tale)
+
+
+def test_nothing_is_asked_for_later_that_there_was_no_room_for_by_then(
+    tell: Callable[[Told], None], patient: None
+) -> None:
+    async def tale(s: Server) -> None:
+        async with s.open() as one:
+            assert await one.receive({IO: 40}, 0.0) == []
+            intake = intake_of(one)
+            await send(one, s, 3)
+            await receive_all(one, 3)
+            intake.ask(40)  # what was accepted is acknowledged soon
+            await send(one, s, 37)
+            assert await intake.count() == 0
+            found = intake.take(40)
+            await one.accept(found)
+            intake._drop_spare()  # now, when there is room for three
+            await send(one, s, 10)
+            assert (len(found), await intake.count()) == (37, 7)
+
+    tell(tale)
+
+
 def test_sending_to_many_lanes_at_once(tell: Callable[[Told], None]) -> None:
     async def tale(s: Server) -> None:
         lanes = [Lane(f"q{number % 7}", kind) for number in range(70) for kind in ("io", "cpu")]
@@ -205,7 +301,7 @@ def test_headers_that_cannot_be_read_cost_nothing_but_themselves(
                 with_channel, vhost, lambda c: c.basic_publish("", name, b"body", Hostile())
             )
             (arrival,) = await receive(one)
-            assert (arrival.attributes, arrival.content_type, arrival.data) == ({}, "", b"body")
+            assert (*arrival.read(), arrival.data) == ({}, "", b"body")
             await one.accept([arrival])
             (job,) = await send(one, s, 1)
             assert ids(await receive_all(one, 1)) == [job]

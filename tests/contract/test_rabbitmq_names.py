@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 pytest.importorskip("pika")
 
 from umbel.brokers import Lane
-from umbel.brokers.rabbitmq.messages import LIMIT, to_attributes, to_message
+from umbel.brokers.rabbitmq.messages import LIMIT, to_heading, to_message
 from umbel.brokers.rabbitmq.names import queue_name
 from umbel.drivers.rabbitmq import Delivery, Home
 from umbel.errors import BadMessage, ConfigurationError, MessageTooLarge
@@ -115,7 +115,7 @@ def test_what_headers_cannot_hold_travels_in_the_body(changes: dict[str, object]
 
 def test_both_prefixes_are_read_and_other_headers_are_not() -> None:
     headers = {"cloudEvents_id": "1", "cloudEvents:type": "t", "x-death": [], b"\xff": 1}
-    assert to_attributes(Delivery(1, headers, "", b"")) == {"id": "1", "type": "t"}
+    assert to_heading(Delivery(1, headers, "", b"")) == ({"id": "1", "type": "t"}, "")
 
 
 def test_a_message_that_is_too_large_names_both_sizes() -> None:

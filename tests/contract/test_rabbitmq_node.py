@@ -182,7 +182,7 @@ async def receive_surely(transport: Transport, wanted: str) -> None:
                 await asyncio.sleep(0.05)
             else:
                 await transport.accept(new)
-                found += [one.attributes["id"] for one in new]
+                found += [one.id for one in new]
 
 
 def test_an_alarm_stops_sending_with_its_reason_and_not_receiving(node: Node) -> None:

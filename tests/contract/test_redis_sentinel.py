@@ -260,7 +260,7 @@ def test_messages_that_the_failover_lost_are_told_of(watched: Watched) -> None:
         watched.primary.stop()
         watched.replica.process.send_signal(signal.SIGCONT)
         found = await surely(lambda: one.receive({io: 10}, 20))
-        assert [each.attributes["id"] for each in found] == [kept.id]
+        assert [each.id for each in found] == [kept.id]
         assert lost == ["default"]
         await one.accept(found)
         await one.close()

@@ -126,7 +126,7 @@ def envelope(**fields: Any) -> Envelope:
 
 
 def ids(arrivals: list[Any]) -> list[str]:
-    return [one.attributes["id"] for one in arrivals]
+    return [one.id for one in arrivals]
 
 
 def told(tale: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -158,7 +158,7 @@ async def main():
     url, namespace, life = sys.argv[1:]
     transport = RedisTransport(Home(url), namespace=namespace, lost=print, life=float(life))
     found = await transport.receive({Lane("default", "io"): 10}, 20)
-    print("holds", *(one.attributes["id"] for one in found), flush=True)
+    print("holds", *(one.id for one in found), flush=True)
     await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -539,7 +539,7 @@ def test_a_whole_event_in_one_field_is_understood(prefix: str) -> None:
                 client.xadd(stream(namespace, IO), {"data": event})
             (arrival,) = await one.receive({IO: 5}, 10)
             assert read(arrival.data).id == job
-            assert arrival.content_type == "application/cloudevents+json"
+            assert arrival.read().content_type == "application/cloudevents+json"
             await one.accept([arrival])
 
     told(tale)

@@ -346,6 +346,31 @@ def test_a_message_that_is_to_be_buried_is_not_given_to_somebody_else_who_waits(
     asyncio.run(scenario())
 
 
+def test_an_event_in_the_body_runs_under_the_id_that_its_headers_give(
+    nats: Any, sqlite: Any
+) -> None:
+    import nats as library
+
+    from umbel.brokers.nats.names import stream_of
+    from umbel.messages.wire import MEDIA_TYPE, write
+
+    async def scenario() -> None:
+        async with split(sqlite(), nats) as b:
+            owner, event, job = await enlist(b), envelope(b, kind="io"), fresh_id()
+            assert await b.broker.fetch(["default"], Demand(5, 5), owner, 0.0) == []
+            client = await library.connect(f"nats://{HOST}:{PORTS['nats']}")
+            await client.jetstream().publish(
+                stream_of(b.namespace, Lane("default", "io")).subject,
+                write(event),
+                headers={"ce-id": job, "Content-Type": MEDIA_TYPE},
+            )
+            await client.close()
+            (found,) = await b.broker.fetch(["default"], Demand(5, 5), owner, 30.0)
+            assert (found.id, found.envelope.subject) == (job, event.subject)
+
+    asyncio.run(scenario())
+
+
 def test_two_threads_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
     nats: Any, redis_books: Any
 ) -> None:
@@ -432,6 +457,29 @@ def test_a_nudge_is_heard_also_while_an_earlier_fetch_is_wound_up(
                 async with asyncio.timeout(20):
                     assert await following == []
             assert wound_up, "the books were never faster"
+
+    asyncio.run(scenario())
+
+
+def test_a_nudge_is_heard_also_before_a_fetch_from_both_sides_has_begun(
+    nats: Any, sqlite: Any
+) -> None:
+    from umbel.brokers import MappedTransport, PartlySplitBroker
+
+    def partly(namespace: str) -> Carry:
+        return lambda lost: MappedTransport({"plain": None}, nats(namespace)(lost))
+
+    async def scenario() -> None:
+        async with split(sqlite(), partly, PartlySplitBroker) as b:
+            broker, owner = cast(PartlySplitBroker, b.broker), await enlist(b)
+            for rounds in range(1, 12):
+                both = broker.fetch(["default", "plain"], Demand(5, 5), owner, 3600)
+                fetch = asyncio.create_task(both)
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+                broker.nudge()
+                async with asyncio.timeout(20):
+                    assert await fetch == []
 
     asyncio.run(scenario())
 

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from umbel.brokers.hall import admit
 from umbel.brokers.mapped import MappedTransport
 from umbel.brokers.port import Demand, Published
-from umbel.brokers.split import SplitBroker, admit
+from umbel.brokers.split import SplitBroker
 from umbel.brokers.transport import Arrival
 from umbel.errors import Unavailable
 from umbel.messages import Delivery, Envelope
@@ -40,11 +41,12 @@ class PartlySplitBroker(SplitBroker):
             return await super().fetch(queues, demand, owner, wait)
         if not carried:
             return await self._ledger.fetch(queues, demand, owner, wait)
+        nudges = self._nudges
         self._start_relay(tuple(carried))
         await self._see_inboxes(carried)
         async with self._in_turn():
             if wait > 0:
-                return await self._fetch_first(own, carried, demand, owner, wait)
+                return await self._fetch_first(own, carried, demand, owner, wait, nudges)
             found = await self._ledger.fetch(own, demand, owner, 0.0)
             left = admit([one.envelope.kind for one in found], demand)[1]
             with suppress(Unavailable):  # of the broker elsewhere: this one answers
@@ -56,12 +58,25 @@ class PartlySplitBroker(SplitBroker):
         self._ledger.nudge()
 
     async def _fetch_first(
-        self, own: Sequence[str], carried: Sequence[str], demand: Demand, owner: str, wait: float
+        self,
+        own: Sequence[str],
+        carried: Sequence[str],
+        demand: Demand,
+        owner: str,
+        wait: float,
+        nudges: int,
     ) -> list[Delivery]:
-        """What comes first from either side, and what the other has by then."""
+        """What comes first from either side, and what the other has by then.
+
+        It waits for nothing if a nudge came since there were so many.
+        """
         here = asyncio.create_task(self._ledger.fetch(own, demand, owner, wait))
         there = asyncio.create_task(self._receive(carried, demand, wait))
         try:
+            await asyncio.sleep(0)
+            if nudges != self._nudges:  # before both had begun
+                self._ledger.nudge()
+                self._transport.nudge()
             await asyncio.wait([here, there], return_when=asyncio.FIRST_COMPLETED)
             if there.done() and there.exception() is None:
                 self._ledger.nudge()
@@ -73,12 +88,12 @@ class PartlySplitBroker(SplitBroker):
             here.cancel()
             there.cancel()
             await asyncio.wait([here, there])
-            await self._release(_arrivals(there))
+            await self._hall.release(_arrivals(there))
             raise
         arrivals = _arrivals(there)
         left = admit([one.envelope.kind for one in found], demand)[1]
         places = {*admit([one.lane.kind for one in arrivals], left)[0]}
-        self._set_aside(self._aside + [a for at, a in enumerate(arrivals) if at not in places])
+        self._hall.hold([a for at, a in enumerate(arrivals) if at not in places])
         if places:
             fitting = [arrival for at, arrival in enumerate(arrivals) if at in places]
             with suppress(Unavailable):  # what was claimed here must not be lost with it

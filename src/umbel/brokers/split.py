@@ -11,6 +11,7 @@ or late without a promise being broken, and the server sees no long-unacknowledg
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 
 from umbel.brokers.answers import Answers, Find
 from umbel.brokers.direct import DirectPair
+from umbel.brokers.hall import MOMENT, Hall, admit
 from umbel.brokers.mapped import MappedTransport
 from umbel.brokers.port import Capabilities, Demand, Depth, Ledger, Published, StandbyLedger
 from umbel.brokers.strangers import TAKEN, burial, id_of, read, stand_in
@@ -33,10 +35,13 @@ _BATCH = 500
 _FEW = 4
 """With more messages than that at once, their publishers have noted most of them."""
 _PATIENCE = 5.0
-_MOMENT = 1.0
-"""Seconds that a message may be held that could not start yet."""
 _STEPS = 3
 """Rounds of the event loop in which what is here already is received."""
+_REMEMBERED = 100
+"""Jobs that the books gave, whose messages are expected: more than come late at a time."""
+_SOON = 0.005
+_MANY = 20
+"""Messages that come late are seen to when none came for so many seconds, or there are so many."""
 _AGAIN = Backoff(first=0.2, factor=2.0, cap=5.0)
 
 
@@ -67,10 +72,7 @@ class SplitBroker:
         """Lanes whose messages are gone: what was sent there has to be sent again."""
         self._recalling: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
-        self._aside: list[Arrival] = []
-        """Received beyond a demand that covers several lanes."""
-        self._patience: asyncio.TimerHandle | None = None
-        self._giving_back: asyncio.Task[None] | None = None
+        self._hall = Hall(self._transport)
         self._relay: asyncio.Task[None] | None = None
         self._relayed: tuple[str, ...] = ()
         self._ended: list[asyncio.Task[None]] = []
@@ -79,6 +81,10 @@ class SplitBroker:
         elsewhere costs its server something."""
         self._winding_up: asyncio.Task[None] | None = None
         """Ends the receiving of a fetch that the books were faster for."""
+        self._over = asyncio.Event()
+        """Ends the receiving that goes on, whatever it is doing."""
+        self._handed: deque[str] = deque(maxlen=_REMEMBERED)
+        """Jobs that the books gave without a message: theirs come later."""
         self._nudges = 0
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
@@ -152,11 +158,13 @@ class SplitBroker:
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> tuple[list[Delivery], bool]:
         """What comes next, and whether there was a message. Who waits stands by at the books."""
-        there = asyncio.create_task(self._receive_now(queues, demand, wait, self._nudges))
+        self._over.clear()
+        there = asyncio.create_task(self._receive_new(queues, demand, wait))
         try:
             handed = await self._stand_by(there, queues, demand, owner, wait)
             if handed:
                 self._answers.remember(handed)
+                self._handed += [one.id for one in handed]
                 self._winding_up = asyncio.create_task(self._wind_up(there))
                 return handed, False
             arrivals = await there
@@ -183,18 +191,45 @@ class SplitBroker:
                 return []
         return await self._giver.stand_by(queues, owner, wait, there)
 
-    async def _receive_now(
-        self, queues: Sequence[str], demand: Demand, wait: float, nudges: int
+    async def _receive_new(
+        self, queues: Sequence[str], demand: Demand, wait: float
     ) -> list[Arrival]:
-        """Receive, unless a nudge came before this could begin."""
-        return await self._receive(queues, demand, wait) if nudges == self._nudges else []
+        """Receive until it is over, or something new has come.
+
+        The message of a job that the books have handed over is late, and a repetition as a rule:
+        nobody stops standing by for it. It waits for others, but not for long.
+        """
+        until = self._clock.monotonic() + wait
+        most = min(_MANY, demand.io, demand.cpu)
+        found: list[Arrival] = []
+        while not self._over.is_set() and (left := until - self._clock.monotonic()) > 0:
+            room = replace(demand, io=demand.io - len(found), cpu=demand.cpu - len(found))
+            try:
+                came = await self._receive(queues, room, min(left, _SOON) if found else left)
+            except BaseException:
+                self._hall.hold(found)
+                raise
+            found += came
+            if not came or len(found) >= most or not self._are_late(came):
+                break
+        return found
+
+    def _are_late(self, arrivals: Sequence[Arrival]) -> bool:
+        """Whether these are messages of what was handed over here of late, and nothing else."""
+        return all(id_of(one, self._namespace) in self._handed for one in arrivals)
 
     async def _wind_up(self, there: asyncio.Task[list[Arrival]]) -> None:
         """Receive no more. What has come all the same waits for the next fetch, for a moment."""
+        self._over.set()
         self._transport.nudge()
-        await asyncio.wait([there])
+        try:
+            await asyncio.wait([there])
+        except BaseException:
+            there.cancel()
+            await asyncio.wait([there])
+            raise
         if not there.cancelled() and there.exception() is None:
-            self._set_aside(self._aside + there.result())
+            self._hall.hold(there.result())
 
     async def _fetch_all(self, queues: Sequence[str], demand: Demand, owner: str) -> list[Delivery]:
         """Everything that is there, unsent or on its way: nobody will come back for it soon."""
@@ -208,6 +243,7 @@ class SplitBroker:
 
     def nudge(self) -> None:
         self._nudges += 1
+        self._over.set()
         self._transport.nudge()
 
     async def sort(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
@@ -245,18 +281,14 @@ class SplitBroker:
         await self._transport.check()
 
     async def close(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-        several = (
-            *(self._relay, self._giving_back, self._winding_up),
-            *(*self._ended, *self._recalling),
-        )
+        several = (self._relay, self._winding_up, *self._ended, *self._recalling)
         tasks = [task for task in several if task]
-        self._relay = self._giving_back = None
+        self._relay = None
         self._ended.clear()
         for task in tasks:
             task.cancel()
             await asyncio.wait([task])
+        await self._hall.close()
         await self._answers.close()
         await self._transport.close()
         await self._ledger.close()
@@ -360,7 +392,7 @@ class SplitBroker:
             await self._ledger.sent([one.id for one in fitting])
             self._use_inboxes({one.queue for one in fitting})
         elif found:
-            await asyncio.sleep(min(wait, _MOMENT))
+            await asyncio.sleep(min(wait, MOMENT))
         return bool(fitting)
 
     async def _see_inboxes(self, queues: Sequence[str]) -> None:
@@ -378,35 +410,9 @@ class SplitBroker:
     # --- receiving ---------------------------------------------------------------------------
 
     async def _receive(self, queues: Sequence[str], demand: Demand, wait: float) -> list[Arrival]:
-        """Messages that could start now. A demand covers all queues; a transport counts lanes."""
-        arrivals = [one for one in self._aside if one.lane.queue in queues]
-        if not admit([one.lane.kind for one in arrivals], demand)[0]:
-            used = [queue for queue in queues if self._inboxes.get(queue, True)]
-            came = await self._transport.receive(_room(used, demand), wait)
-            order = {queue: place for place, queue in enumerate(queues)}
-            arrivals += sorted(came, key=lambda one: order[one.lane.queue])
-        kept, _ = admit([one.lane.kind for one in arrivals], demand)
-        others = [one for one in self._aside if one.lane.queue not in queues]
-        places = {*kept}
-        self._set_aside(others + [one for at, one in enumerate(arrivals) if at not in places])
-        return [arrivals[place] for place in kept]
-
-    def _set_aside(self, arrivals: list[Arrival]) -> None:
-        """Hold what came beyond the demand: for a moment, then it goes back."""
-        self._aside = arrivals
-        if arrivals and self._patience is None:
-            loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(_MOMENT, self._give_back)
-
-    def _give_back(self) -> None:
-        self._patience = None
-        arrivals, self._aside = self._aside, []
-        if arrivals:
-            self._giving_back = asyncio.create_task(self._release(arrivals))
-
-    async def _release(self, arrivals: Sequence[Arrival]) -> None:
-        with suppress(Unavailable):  # then they go back with their connection
-            await self._transport.release(arrivals)
+        """Messages that could start now."""
+        unused = frozenset(queue for queue, used in self._inboxes.items() if not used)
+        return await self._hall.receive(queues, demand, wait, unused)
 
     async def _take(self, arrivals: Sequence[Arrival], owner: str) -> list[Delivery]:
         """What the books give for these messages, which are acknowledged then."""
@@ -431,10 +437,11 @@ class SplitBroker:
     def _fresh(self, arrivals: Mapping[str, Arrival]) -> list[Envelope]:
         """Messages so new that their publisher cannot have noted them: spares asking twice."""
         fresh: list[Envelope] = []
-        since = self._clock.now() - _MOMENT
-        for arrival in arrivals.values() if len(arrivals) <= _FEW else ():
+        since = self._clock.now() - MOMENT
+        few = {} if len(arrivals) > _FEW else arrivals
+        for job in (one for one in few if one not in self._handed):
             with suppress(BadMessage):
-                found = read(arrival, self._namespace)
+                found = read(arrivals[job], self._namespace, job)
                 if found.created > since and found.unique is None:
                     fresh.append(found)
         return fresh
@@ -443,7 +450,7 @@ class SplitBroker:
         """Messages of jobs that are in the books, and in somebody's hands or at their end."""
         for job, arrival in repeated.items():
             with suppress(BadMessage):
-                asked = asked_by(job, read(arrival, self._namespace).headers)
+                asked = asked_by(job, read(arrival, self._namespace, job).headers)
                 if asked is not None:
                     self._answers.asked_again(job, asked)
 
@@ -453,7 +460,7 @@ class SplitBroker:
         problems: dict[str, str] = {}
         for job, arrival in strangers.items():
             try:
-                envelopes.append(read(arrival, self._namespace))
+                envelopes.append(read(arrival, self._namespace, job))
             except BadMessage as error:
                 envelopes.append(stand_in(arrival, self._namespace, job))
                 problems[job] = str(error)
@@ -479,21 +486,3 @@ class SplitBroker:
         if plain:
             await self._ledger.note([replace(one, unique=None) for one in plain])
         return refused
-
-
-def _room(queues: Sequence[str], demand: Demand) -> dict[Lane, int]:
-    """How much of each lane could start. What nobody knows the kind of may need either room."""
-    room = {"": min(demand.io, demand.cpu), "io": demand.io, "cpu": demand.cpu}
-    return {Lane(q, kind): many for q in queues for kind, many in room.items() if many > 0}
-
-
-def admit(kinds: Sequence[str], demand: Demand) -> tuple[list[int], Demand]:
-    """The places of those that fit, in their order, and the demand that is left."""
-    left, places = {"io": demand.io, "cpu": demand.cpu}, []
-    for place, kind in enumerate(kinds):
-        needed = (kind,) if kind else ("io", "cpu")
-        if all(left[one] > 0 for one in needed):
-            places.append(place)
-            for one in needed:
-                left[one] -= 1
-    return places, Demand(left["io"], left["cpu"])

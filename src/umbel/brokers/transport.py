@@ -26,16 +26,33 @@ class Lane(NamedTuple):
     kind: str
 
 
+class Heading(NamedTuple):
+    """What the headers of a message say."""
+
+    attributes: Mapping[str, Any]
+    """CloudEvents attributes, without the transport's prefix."""
+    content_type: str
+
+
 class Arrival(msgspec.Struct, frozen=True):
-    """A message that was received and not acknowledged yet: nobody has looked into it."""
+    """A message that was received and not acknowledged yet: nobody has looked into it.
+
+    Most are in the books, and are not read at all: their id tells who they are.
+    """
 
     lane: Lane
     token: Any
     """What the adapter acknowledges it by."""
-    attributes: Mapping[str, Any]
-    """CloudEvents attributes from the message's headers, without the transport's prefix."""
-    content_type: str
     data: bytes
+    id: Any
+    """What the headers call it, as far as that can be told at a glance; None: read them."""
+    read: Callable[[], Heading]
+    """Reads the headers."""
+
+    @classmethod
+    def of(cls, lane: Lane, token: Any, heading: Heading, data: bytes) -> Arrival:
+        """One whose headers had to be read for something else already."""
+        return cls(lane, token, data, heading.attributes.get("id"), lambda: heading)
 
 
 class Reply(msgspec.Struct, frozen=True):

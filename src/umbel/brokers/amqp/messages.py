@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from umbel.brokers.transport import Arrival, Lane
+from umbel.brokers.transport import Arrival, Heading, Lane
 from umbel.drivers.amqp import Post, decode, encode
 from umbel.errors import BadMessage
 from umbel.messages import Envelope
@@ -46,12 +46,14 @@ def to_arrival(lane: Lane, token: Any, data: bytes) -> Arrival:
     try:
         post = decode(data)
     except BadMessage:
-        return Arrival(lane, token, {}, "", data)
+        return Arrival.of(lane, token, Heading({}, ""), data)
     asked = {REPLY_TO: post.reply_to, CORRELATION: post.correlation}
     asked = {name: text for name, text in asked.items() if text}
     if asked and post.content_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
-        return Arrival(lane, token, {}, post.content_type, _amended(post.body, asked))
-    return Arrival(lane, token, asked | post.attributes, post.content_type, post.body)
+        heading = Heading({}, post.content_type)
+        return Arrival.of(lane, token, heading, _amended(post.body, asked))
+    heading = Heading(asked | post.attributes, post.content_type)
+    return Arrival.of(lane, token, heading, post.body)
 
 
 def _amended(event: bytes, asked: dict[str, str]) -> bytes:

@@ -10,6 +10,7 @@ import re
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
+from umbel.brokers.transport import Heading
 from umbel.messages import Envelope
 from umbel.messages.wire import MEDIA_TYPE, attributes
 
@@ -18,6 +19,7 @@ _PLAIN_NAME = re.compile("[a-z0-9_.-]+")
 _PLAIN = re.compile("[!#$&-~]*")
 _SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _ONE_LINE = re.compile("[ -~]+")
+_ID = re.compile(rb"\r\nce-id: ([!#$&-~]+)\r\n")
 _GENERAL = "application/cloudevents"
 """What the binding calls a structured event, whatever it is written in. It is JSON."""
 
@@ -41,10 +43,16 @@ def write(envelope: Envelope, sending: str = "") -> bytes:
     return ("\r\n".join(found) + "\r\n\r\n").encode()
 
 
-def read(headers: bytes, data: bytes) -> tuple[dict[str, str], str]:
-    """The attributes in a block of headers, without their prefix, and the content type."""
+def glimpse(headers: bytes) -> str | None:
+    """The id in a block of headers, if it stands there as we write it."""
+    found = _ID.search(headers)
+    return found[1].decode() if found else None
+
+
+def read(headers: bytes, data: bytes) -> Heading:
+    """What a block of headers says."""
     if not headers:  # before NATS had headers, an event was the whole message
-        return {}, MEDIA_TYPE if data[:1] == b"{" else ""
+        return Heading({}, MEDIA_TYPE if data[:1] == b"{" else "")
     found: dict[str, str] = {}
     declared = ""
     for line in headers.decode("utf-8", "replace").split("\r\n"):
@@ -55,8 +63,9 @@ def read(headers: bytes, data: bytes) -> tuple[dict[str, str], str]:
         elif name.strip().lower() == "content-type":
             declared = value.strip()
     if declared.partition(";")[0].strip().lower() in (_GENERAL, MEDIA_TYPE):
-        return found, MEDIA_TYPE
-    return found, found.pop("datacontenttype", declared)
+        return Heading(found, MEDIA_TYPE)
+    content_type = found.pop("datacontenttype", declared)
+    return Heading(found, content_type)
 
 
 @lru_cache(maxsize=64)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 
-from umbel.brokers.nats.headers import read
+from umbel.brokers.nats.headers import glimpse, read
 from umbel.brokers.nats.lanes import Lanes
 from umbel.brokers.transport import Arrival, Lane
 from umbel.drivers.nats import Link, Message, Pull, Stream, explaining
@@ -72,13 +73,12 @@ class Receiver:
         return []
 
     def _arrival(self, message: Message) -> Arrival:
-        attributes, content_type = read(message.headers, message.data)
         return Arrival(
             lane=self._lanes.lane(message.stream),
             token=message.token,
-            attributes=attributes,
-            content_type=content_type,
             data=message.data,
+            id=glimpse(message.headers),
+            read=partial(read, message.headers, message.data),
         )
 
 

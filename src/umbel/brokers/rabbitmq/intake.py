@@ -10,16 +10,21 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from umbel.brokers.rabbitmq.messages import to_attributes
+from umbel.brokers.rabbitmq.messages import ID, to_heading
 from umbel.brokers.transport import Arrival, Lane
 from umbel.drivers.rabbitmq import Channel, Delivery
 from umbel.errors import Unavailable
 
 _LINGER = 1.0
 """Seconds that a message may wait here for somebody to ask for it."""
+_SOON = 0.02
+_SHARE = 4
+"""Acknowledgements are worth collecting: each is a write of the server's own, and the next message
+waits for it. They go after so many seconds, or when they take that share of the room away."""
 _MOST = 65_535
 """The largest prefetch that AMQP can say."""
 _CONSUMER = "umbel"
@@ -55,6 +60,8 @@ class Intake:
         self._unaccepted: dict[int, None] = {}  # tags, lowest first: they only grow
         self._ballast: list[int] = []
         self._late: asyncio.TimerHandle | None = None
+        self._room = room
+        self._soon: asyncio.TimerHandle | None = None
         channel.on_end(self.end)
 
     @property
@@ -78,12 +85,18 @@ class Intake:
         return self.is_open and not self._retired and large
 
     def ask(self, room: int) -> None:
-        """Let the server push as many as there is room for, and no more."""
-        self._drop_ballast(len(self._ballast) - max(self._prefetch - room, 0))
+        """Let the server push about as many as there is room for, and no more."""
+        self._room = room
+        spare = self._spare()
+        if spare > room // _SHARE:
+            self._drop_ballast(spare)
+        elif spare > 0 and self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(_SOON, self._drop_spare)
 
     def take(self, room: int) -> list[Arrival]:
         """What has been pushed, as far as there is room."""
         many = min(room, len(self._waiting))
+        self._room = room - many
         taken = [self._arrival(self._waiting.popleft()) for _ in range(many)]
         if not self._waiting:
             self._stop_clock()
@@ -167,6 +180,15 @@ class Intake:
             if not self._unaccepted:
                 self._channel.close()
 
+    def _spare(self) -> int:
+        """How much of the ballast keeps the server from pushing what there is room for."""
+        handed_out = len(self._unaccepted) - len(self._waiting)
+        return len(self._ballast) - max(self._prefetch - self._room - handed_out, 0)
+
+    def _drop_spare(self) -> None:
+        self._soon = None
+        self._drop_ballast(self._spare())
+
     def _stop_clock(self) -> None:
         if self._late is not None:
             self._late.cancel()
@@ -209,7 +231,7 @@ class Intake:
         return Arrival(
             lane=self.lane,
             token=Token(self.generation, delivery.tag),
-            attributes=to_attributes(delivery),
-            content_type=delivery.content_type,
             data=delivery.body,
+            id=delivery.headers.get(ID),
+            read=partial(to_heading, delivery),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from umbel.brokers.transport import Reply
+from umbel.brokers.transport import Heading, Reply
 from umbel.drivers.rabbitmq import Delivery, Message
 from umbel.errors import BadMessage, MessageTooLarge
 from umbel.messages import Envelope
@@ -17,6 +17,7 @@ LIMIT = 16 * 1024 * 1024
 
 _PREFIX = "cloudEvents_"
 _OTHER_PREFIX = "cloudEvents:"
+ID = _PREFIX + "id"
 _SHORT = 255
 """Bytes that AMQP allows a header's name, or a content type."""
 _HEADERS = 65_536
@@ -54,13 +55,13 @@ def to_answer(reply: Reply) -> Message | None:
     return message._replace(correlation=word if _is_short(word) else None)
 
 
-def to_attributes(delivery: Delivery) -> dict[str, Any]:
-    """CloudEvents attributes out of a message's headers; other headers are not ours.
+def to_heading(delivery: Delivery) -> Heading:
+    """What a message's headers say; those without a prefix are not ours.
 
     AMQP has words of its own for who asks; an attribute that says otherwise counts more.
     """
     prefixes = (_PREFIX, _OTHER_PREFIX)
-    found = {
+    found: dict[str, Any] = {
         name[len(_PREFIX) :]: value
         for name, value in delivery.headers.items()
         if isinstance(name, str) and name.startswith(prefixes)
@@ -69,7 +70,7 @@ def to_attributes(delivery: Delivery) -> dict[str, Any]:
         found[REPLY_TO] = delivery.reply_to
     if delivery.correlation and CORRELATION not in found:
         found[CORRELATION] = delivery.correlation
-    return found
+    return Heading(found, delivery.content_type)
 
 
 def _is_short(text: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from umbel.brokers.transport import Lane
+from umbel.brokers.transport import Heading, Lane
 from umbel.drivers.redis import octets, text
 from umbel.errors import MessageTooLarge
 from umbel.messages import Envelope
@@ -47,14 +47,14 @@ def to_row(envelope: Envelope) -> Row:
     return row
 
 
-def from_fields(fields: Sequence[bytes]) -> tuple[dict[str, str], str, bytes]:
-    """The attributes, the content type and the data of an entry."""
+def from_fields(fields: Sequence[bytes]) -> tuple[Heading, bytes]:
+    """What an entry says, and its data."""
     found = {text(fields[at]): fields[at + 1] for at in range(0, len(fields), 2)}
     data = found.pop(_DATA, b"")
     content_type = text(found.pop(_TYPE, None))
     if not found and not content_type and data[:1] == b"{":
         content_type = MEDIA_TYPE
-    return {name: text(value) for name, value in found.items()}, content_type, data
+    return Heading({name: text(value) for name, value in found.items()}, content_type), data
 
 
 def windows(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Envelope]]:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from umbel.brokers.answers import Answers
 from umbel.brokers.redis.rows import job_row
 from umbel.brokers.strangers import TAKEN, id_of, stand_in
-from umbel.brokers.transport import Arrival, Lane
+from umbel.brokers.transport import Arrival, Heading, Lane
 from umbel.clock import Clock
 from umbel.drivers.redis import octets, pack, text
 from umbel.errors import BadMessage
@@ -70,7 +70,7 @@ class Inbox:
             return _Event(replace(read(data), namespace=self._namespace), digest, "")
         except BadMessage as error:
             # It may be for any queue; the one that everybody has is as good as another.
-            arrival = Arrival(Lane("default", ""), None, {}, MEDIA_TYPE, data)
+            arrival = Arrival.of(Lane("default", ""), None, Heading({}, MEDIA_TYPE), data)
             job = id_of(arrival, self._namespace)
             return _Event(stand_in(arrival, self._namespace, job), digest, str(error))
 

@@ -245,15 +245,9 @@ class RedisTransport:
 
 
 def _arrival(lanes: Mapping[str, Lane], lane: bytes, number: bytes, fields: list[bytes]) -> Arrival:
-    attributes, content_type, data = from_fields(fields)
+    heading, data = from_fields(fields)
     name = lane.decode()
-    return Arrival(
-        lane=lanes[name],
-        token=(name, text(number)),
-        attributes=attributes,
-        content_type=content_type,
-        data=data,
-    )
+    return Arrival.of(lanes[name], (name, text(number)), heading, data)
 
 
 def _fitting(reply: Reply) -> Reply:

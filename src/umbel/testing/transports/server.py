@@ -134,9 +134,10 @@ async def is_empty(transport: Transport, lane: Lane = IO) -> bool:
 
 def ids(arrivals: list[Arrival]) -> list[str]:
     """The jobs' ids, in order."""
-    return [one.attributes["id"] for one in arrivals]
+    return [one.id for one in arrivals]
 
 
 def read(message: Arrival | Heard) -> Envelope:
     """The envelope inside."""
-    return read_message(message.attributes, message.content_type, message.data)
+    heading = message.read() if isinstance(message, Arrival) else message[:2]
+    return read_message(*heading, message.data)
