@@ -194,7 +194,7 @@ def watch_from_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[str, 
 def rest_as_long_as_the_server_likes(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     async def rest(self: Heart, intake: Any, beaten: float | None) -> None:
         try:
-            if beaten is None or await intake.control_changed(self._lease / 3):
+            if beaten is None or await intake.control_changed(self._epoch, self._lease / 3):
                 self._control_changed = True
         except Unavailable:
             pass

@@ -137,7 +137,7 @@ class Quiet:
         self.meanwhile()
         return True
 
-    async def control_changed(self, wait: float) -> bool:
+    async def control_changed(self, since: int, wait: float) -> bool:
         await asyncio.Event().wait()
         return False
 

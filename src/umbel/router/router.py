@@ -215,9 +215,9 @@ class Router:
         """What is paused."""
         return await self._backend.control.state()
 
-    async def control_changed(self, wait: float) -> bool:
-        """Wait for a pause, a resume or a cancellation."""
-        return await self._backend.control.changed(wait)
+    async def control_changed(self, since: int, wait: float) -> bool:
+        """Wait for a pause, a resume or a cancellation since that epoch."""
+        return await self._backend.control.changed(since, wait)
 
     async def waiting(self, kinds: Sequence[str]) -> bool:
         """Whether a fetch of these kinds would find something."""

@@ -57,10 +57,10 @@ class Control(Protocol):
     async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
         """Which of these running jobs somebody wants stopped, and why."""
 
-    async def changed(self, wait: float) -> bool:
-        """Wait for a hint that a pause or cancellation was made. False after ``wait`` seconds.
+    async def changed(self, since: int, wait: float) -> bool:
+        """Wait until the epoch is another than ``since``: a pause or a cancellation was made.
 
-        Whoever asks for the first time knows of nothing yet: then it is True at once.
+        False after ``wait`` seconds. Who knows of nothing yet asks with -1.
         """
 
     async def close(self) -> None:

@@ -226,19 +226,23 @@ class Heart:
         self._beats += 1
         thorough = self._beats % 3 == 1
         # Asked for only now: the beat may have taken long, and jobs have come meanwhile.
-        held = [lease for lease in self._life.held() if lease.owner == incarnation]
+        held = self._held_by(incarnation)
         if held or thorough:
             await self._extend(intake, incarnation, held)
-        if held:
-            wanted = await intake.cancellations([lease.job for lease in held])
-            self._body.cancel({e: wanted[e.job] for e in held if e.job in wanted})
         if self._control_changed or thorough:
             state = await intake.control()
             self._epoch, self._control_changed = state.epoch, False
             self._body.control(state)
+        # After the epoch was read: what is cancelled later is a change since then.
+        if held := self._held_by(incarnation):
+            wanted = await intake.cancellations([lease.job for lease in held])
+            self._body.cancel({e: wanted[e.job] for e in held if e.job in wanted})
         if thorough:
             await intake.sort(self._body.kinds())
             await self._watch_for_stall(intake)
+
+    def _held_by(self, incarnation: str) -> list[Lease]:
+        return [lease for lease in self._life.held() if lease.owner == incarnation]
 
     async def _extend(self, intake: Intake, incarnation: str, held: list[Lease]) -> None:
         lost = await intake.extend(incarnation, held, self._unseen_after())
@@ -286,7 +290,7 @@ class Heart:
             await asyncio.sleep(min(self._lease / 10, max(due, 0)))
 
     async def _wait_for_control(self, intake: Intake, wait: float) -> None:
-        if await intake.control_changed(max(wait, 0)):
+        if await intake.control_changed(self._epoch, max(wait, 0)):
             self._control_changed = True
 
     async def _watch_for_stall(self, intake: Intake) -> None:

@@ -83,8 +83,8 @@ class Intake(Protocol):
     async def control(self) -> ControlState:
         """What is paused, and since which epoch."""
 
-    async def control_changed(self, wait: float) -> bool:
-        """Wait for a hint that control changed."""
+    async def control_changed(self, since: int, wait: float) -> bool:
+        """Wait for a hint that control changed since that epoch."""
 
     async def waiting(self, kinds: Sequence[str]) -> bool:
         """Whether a fetch of these kinds would find something."""

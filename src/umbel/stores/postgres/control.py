@@ -25,7 +25,6 @@ class PostgresControl:
         self._clock = clock
         self._safety_poll = safety_poll
         self._sql = database.home.sql | database.home.queries("umbel.stores.postgres")
-        self._seen = -1
 
     async def state(self) -> ControlState:
         rows = await self._rows("state")
@@ -52,15 +51,13 @@ class PostgresControl:
         rows = await self._rows("cancellations", id=texts([*names]))
         return {names[key]: reason for key, reason in rows}
 
-    async def changed(self, wait: float) -> bool:
+    async def changed(self, since: int, wait: float) -> bool:
         until = self._clock.monotonic() + wait
         listener = self._database.listener()
         with listener.bell.listen([f"c:{self._namespace}"]) as ear:
             while True:
                 ear.clear()
-                epoch = await self._epoch()
-                if epoch != self._seen:
-                    self._seen = epoch
+                if await self._epoch() != since:
                     return True
                 left = until - self._clock.monotonic()
                 if left <= 0:

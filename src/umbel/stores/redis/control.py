@@ -28,7 +28,6 @@ class RedisControl:
         self._root = root_of(namespace)
         self._clock = clock
         self._safety_poll = safety_poll
-        self._seen = -1
 
     async def state(self) -> ControlState:
         epoch, *lists = await self._run("state")
@@ -59,15 +58,13 @@ class RedisControl:
         found = await self._run("cancellations", *jobs)
         return {text(j): text(why) for j, why in zip(found[::2], found[1::2], strict=True)}
 
-    async def changed(self, wait: float) -> bool:
+    async def changed(self, since: int, wait: float) -> bool:
         until = self._clock.monotonic() + wait
         listener = self._database.listener(self._root)
         with listener.bell.listen([f"c:{self._root}"]) as ear:
             while True:
                 ear.clear()
-                epoch = whole(await self._database.ask("GET", f"{self._root}:epoch"))
-                if epoch != self._seen:
-                    self._seen = epoch
+                if whole(await self._database.ask("GET", f"{self._root}:epoch")) != since:
                     return True
                 left = until - self._clock.monotonic()
                 if left <= 0:

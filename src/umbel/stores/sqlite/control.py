@@ -23,7 +23,6 @@ class SqliteControl:
         self._database = database
         self._namespace = namespace
         self._clock = clock
-        self._seen = -1
 
     async def state(self) -> ControlState:
         def read(connection: sqlite3.Connection) -> ControlState:
@@ -62,15 +61,13 @@ class SqliteControl:
 
         return await self._database.run(read)
 
-    async def changed(self, wait: float) -> bool:
+    async def changed(self, since: int, wait: float) -> bool:
         until = self._clock.monotonic() + wait
         await self._database.open()
         with self._database.listening() as ear:
             while True:
                 ear.clear()
-                epoch = await self._database.run(self._epoch)
-                if epoch != self._seen:
-                    self._seen = epoch
+                if await self._database.run(self._epoch) != since:
                     return True
                 left = until - self._clock.monotonic()
                 if left <= 0:

@@ -190,35 +190,46 @@ class Changes:
     """``changed``: a hint that there is something to look at."""
 
     @story()
-    async def test_nothing_changed_is_false_but_for_the_first_time(self, b: Backend) -> None:
-        await b.control.pause("all", "", "")
-        assert await b.control.changed(PATIENCE), "who has just come knows nothing yet"
-        assert not await b.control.changed(0.05)
+    async def test_nothing_changed_since_the_epoch_that_is_known_is_false(self, b: Backend) -> None:
+        epoch = await b.control.pause("all", "", "")
+        assert await b.control.changed(-1, PATIENCE), "who has just come knows nothing yet"
+        assert not await b.control.changed(epoch, 0.05)
+        assert not await b.control.changed((await b.control.state()).epoch, 0)
 
     @story()
     async def test_a_pause_of_another_process_is_a_change(self, b: Backend) -> None:
-        await b.control.changed(0)
+        epoch = (await b.control.state()).epoch
         async with b.another() as other:
             for _ in range(3):
-                waiting = asyncio.create_task(b.control.changed(PATIENCE))
-                await other.control.pause("all", "", "")
+                waiting = asyncio.create_task(b.control.changed(epoch, PATIENCE))
+                epoch = await other.control.pause("all", "", "")
                 assert await waiting
-                waiting = asyncio.create_task(b.control.changed(PATIENCE))
-                await other.control.resume("all", "")
+                waiting = asyncio.create_task(b.control.changed(epoch, PATIENCE))
+                epoch = await other.control.resume("all", "")
                 assert await waiting
+
+    @story()
+    async def test_all_that_wait_hear_of_a_change(self, b: Backend) -> None:
+        epoch = (await b.control.state()).epoch
+        waiting = [asyncio.create_task(b.control.changed(epoch, PATIENCE)) for _ in range(3)]
+        await asyncio.sleep(0)
+        async with b.another() as other:
+            await other.control.pause("all", "", "")
+        assert await asyncio.gather(*waiting) == [True, True, True]
 
     @story()
     async def test_a_wish_to_stop_a_running_job_is_a_change(self, b: Backend) -> None:
         held = await running(b)
-        await b.control.changed(0)
+        epoch = (await b.control.state()).epoch
         async with b.another() as other:
-            waiting = asyncio.create_task(b.control.changed(PATIENCE))
+            waiting = asyncio.create_task(b.control.changed(epoch, PATIENCE))
             await other.control.cancel([held.id], "x")
             assert await waiting
+        assert not await b.control.changed((await b.control.state()).epoch, 0)
 
     @story()
     async def test_a_change_between_two_calls_is_not_missed(self, b: Backend) -> None:
-        await b.control.changed(0)
-        await b.control.pause("all", "", "")
-        assert await b.control.changed(PATIENCE)
-        assert not await b.control.changed(0)
+        before = (await b.control.state()).epoch
+        epoch = await b.control.pause("all", "", "")
+        assert await b.control.changed(before, PATIENCE)
+        assert not await b.control.changed(epoch, 0)

@@ -107,10 +107,10 @@ class Deploying:
     @story()
     async def test_its_end_is_a_change_of_control(self, b: Backend) -> None:
         begun = await begin(b)
-        await b.control.changed(0)
+        assert not await b.control.changed(begun.epoch, 0)
         await b.deployments.end(begun.id, state="ended", outcome="")
         assert (await b.control.state()).epoch > begun.epoch
-        assert await b.control.changed(0)
+        assert await b.control.changed(begun.epoch, 0)
 
     @story()
     async def test_pauses_of_operators_stay_as_they_were(self, b: Backend) -> None:
