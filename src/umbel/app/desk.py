@@ -13,7 +13,8 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
 import anyio
@@ -32,13 +33,15 @@ from umbel.messages import BodyCodec, Envelope, Record
 from umbel.publisher import Bridge, Builder, Forwarder, Publisher, Send, Tell, waker
 from umbel.publisher.backlogs import Held
 from umbel.router import Backend
-from umbel.stores import Routes
+from umbel.stores import PromptRecords, Routes
 from umbel.tasks import Handle, Signature, inside, running
 from umbel.tasks.handle import Told
 from umbel.telemetry import Telemetry, events
 
 _log = logging.getLogger("umbel")
 T = TypeVar("T")
+_LOOK = 0.25
+"""Seconds that a look for a record may take before it is waited for as ever."""
 
 
 class Opened(NamedTuple):
@@ -48,6 +51,8 @@ class Opened(NamedTuple):
     backend: Backend
     publisher: Publisher
     forwarder: Forwarder | None
+    look: Callable[[str, float], Record | None] | None
+    """How a caller that blocks finds a job that is final, if it can do that in its own thread."""
 
 
 class Desk:
@@ -198,6 +203,20 @@ class Desk:
         """The record once it is final. Raises UnknownJob, ResultTimeout."""
         return await self._backend().records.finished(job, timeout)
 
+    def ended(self, job: str, timeout: float | None) -> Record:
+        """``finished`` for a caller that blocks. What is final by now is found in its own thread.
+
+        Of many jobs that one waits for, most have ended while one waited for the first.
+        """
+        look, left = self._open().look, timeout
+        if look is not None:
+            began = self._clock.monotonic()
+            with suppress(Unavailable):  # whoever waits keeps on trying
+                if (record := look(job, _LOOK)) is not None:
+                    return record
+            left = timeout and max(timeout - (self._clock.monotonic() - began), 0)
+        return self.wait_for(self.finished(job, left))
+
     async def cancel(self, job: str, reason: str) -> bool:
         """Ask for it not to run or to stop. False when it ended otherwise. Raises UnknownJob."""
         found = await self._backend().control.cancel([job], reason)
@@ -254,7 +273,9 @@ class Desk:
                 publisher = Publisher(
                     forwarder.send if forwarder else send, self._clock, deadline=deadline
                 )
-                self._opened = Opened(generation, backend, publisher, forwarder)
+                prompt = isinstance(backend.records, PromptRecords)
+                look = cast(PromptRecords, backend.records).look if prompt else None
+                self._opened = Opened(generation, backend, publisher, forwarder, look)
             return self._opened
 
     def _forwarder(self, send: Send) -> Forwarder | None:

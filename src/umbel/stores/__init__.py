@@ -14,7 +14,14 @@ from umbel.stores.deployments import (
     RunTimes,
 )
 from umbel.stores.gates import Condition, Gate, Gates, PoolMember
-from umbel.stores.records import UNCHANGED, Changes, JobFilter, ProgressNote, Records
+from umbel.stores.records import (
+    UNCHANGED,
+    Changes,
+    JobFilter,
+    ProgressNote,
+    PromptRecords,
+    Records,
+)
 from umbel.stores.registry import Hearing, Member, Registry, WorkerEntry
 from umbel.stores.routes import Route, Routes, Seat
 from umbel.stores.steps import NoTransactions, Steps, Transactions
@@ -38,6 +45,7 @@ __all__ = [
     "Pause",
     "PoolMember",
     "ProgressNote",
+    "PromptRecords",
     "Records",
     "Registry",
     "Route",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -86,3 +86,15 @@ class Records(Protocol):
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""
+
+
+@runtime_checkable
+class PromptRecords(Protocol):
+    """Records that a caller's own thread can look at, without an event loop."""
+
+    def look(self, job: str, timeout: float) -> Record | None:
+        """The record of a job that is final by now; None: it lives, or nobody knows it.
+
+        Raises:
+            Unavailable: no answer in time.
+        """

@@ -26,6 +26,9 @@ class Jobs(Protocol):
     async def finished(self, job: str, timeout: float | None) -> Record:
         """The record once it is final, woken by push. Raises UnknownJob, ResultTimeout."""
 
+    def ended(self, job: str, timeout: float | None) -> Record:
+        """``finished`` for a caller that blocks."""
+
     async def cancel(self, job: str, reason: str) -> bool:
         """Ask for it not to run or to stop. False when it ended otherwise."""
 
@@ -80,7 +83,7 @@ class Handle(Generic[R]):
             ResultTimeout: not finished in time. JobCancelled, JobExpired, JobFailed: no result.
             UnknownJob: no such job.
         """
-        return self._value(self._jobs.wait_for(self._jobs.finished(self.id, timeout)))
+        return self._value(self._jobs.ended(self.id, timeout))
 
     async def aget(self, timeout: float | None = None) -> R:
         """``get`` for async code; ``await handle`` is the same without a timeout."""

@@ -20,12 +20,26 @@ local gates, waking = see_to_gates()
 more = more or waking
 do_without(without)
 local rows = {}
-local handed = stand_down(owner, listener, heard, now)
-if handed then
-  local kind = known_kind(handed[KIND])
-  rows[1] = handed
+local function spend(kind)
   if kind ~= 'cpu' then io = io - 1 end
   if kind ~= 'io' then cpu = cpu - 1 end
+end
+
+local handed = stand_down(owner, listener, heard, now)
+if handed then
+  rows[1] = handed
+  spend(known_kind(handed[KIND]))
+end
+
+-- The job of a place that it has left is the owner's now.
+local function hold(id)
+  local job = message(id)
+  if not job or job[1] ~= 'queued' then  -- somebody deleted or changed it by hand
+    more = true
+    return false
+  end
+  rows[#rows + 1] = lease(id, job, owner, worker, now)
+  return true
 end
 
 local function take(queue, kind, place)
@@ -37,12 +51,26 @@ local function take(queue, kind, place)
     return true
   end
   drop(root .. ':lane:' .. kind .. ':' .. queue, place)
-  local job = message(id)
-  if not job or job[1] ~= 'queued' then  -- somebody deleted or changed it by hand
-    more = true
-    return false
+  return hold(id)
+end
+
+-- Takes from the one lane of a queue that has anything: there is nothing to compare, and all leave it together.
+-- Whether that was so.
+local function take_only_lane(queue, room)
+  if gates or any_unwanted or paused.tasks then return false end
+  local only, places = nil, {}
+  for _, kind in ipairs(KINDS) do
+    local found = room[kind] > 0 and redis.call('ZRANGE', root .. ':lane:' .. kind .. ':' .. queue, 0, room[kind] - 1)
+    if found and #found > 0 then
+      if only then return false end
+      only, places = kind, found
+    end
   end
-  rows[#rows + 1] = lease(id, job, owner, worker, now)
+  if not only then return true end
+  redis.call('ZREMRANGEBYRANK', root .. ':lane:' .. only .. ':' .. queue, 0, #places - 1)
+  for _, place in ipairs(places) do
+    if hold(id_of(place)) then spend(only) end
+  end
   return true
 end
 
@@ -65,6 +93,7 @@ end
 -- either kind: such a job needs room of both.
 local function take_queue(queue)
   local room = {[''] = math.min(io, cpu), io = io, cpu = cpu}
+  if take_only_lane(queue, room) then return end
   local fronts, at = {}, {}
   for _, kind in ipairs(KINDS) do
     local found, unfinished = front(queue, kind, room[kind], paused)
@@ -80,10 +109,7 @@ local function take_queue(queue)
     at[kind] = at[kind] + 2
     local fits = math.min(io, cpu)
     if kind == 'io' then fits = io elseif kind == 'cpu' then fits = cpu end
-    if fits > 0 and take(queue, kind, place) then
-      if kind ~= 'cpu' then io = io - 1 end
-      if kind ~= 'io' then cpu = cpu - 1 end
-    end
+    if fits > 0 and take(queue, kind, place) then spend(kind) end
     kind, place = next_lane(fronts, at)
   end
 end

@@ -181,12 +181,18 @@ local function lease(id, job, owner, worker, now, ...)
   job[1], job[2] = id, fence
   return job
 end
+-- The server keeps a small hash as a list and looks through that for each field; one long name makes it a table,
+-- and it stays one.
+local LONG = string.rep('-', 65)
 local function write_leases(owner)
   if #leases == 0 then return end
+  local key = root .. ':held:' .. owner
+  if #leases > 40 then redis.call('HSET', key, LONG, '') end
   for first = 1, #leases, 4000 do
     local last = math.min(first + 3999, #leases)
-    redis.call('HSET', root .. ':held:' .. owner, unpack(leases, first, last))
+    redis.call('HSET', key, unpack(leases, first, last))
   end
+  if #leases > 40 then redis.call('HDEL', key, LONG) end
   redis.call('SADD', root .. ':owners', owner)
 end
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from umbel.clock import Clock
-from umbel.drivers.postgres import Database, Row, numbers, texts
+from umbel.drivers.postgres import Database, Row, numbers, one, texts
 from umbel.errors import ResultTimeout
 from umbel.messages import LIVE, TERMINAL, Record, State
 from umbel.resilience import Backoff
@@ -81,6 +81,12 @@ class PostgresRecords:
         if not rows:
             raise unknown(job)
         return record(rows[0])
+
+    def look(self, job: str, timeout: float) -> Record | None:
+        values = {"namespace": self._namespace, "id": canonical(job)}
+        sql = self._sql["find_finished"]
+        rows = self._database.direct.perform(lambda: one(sql, values), timeout)
+        return record(rows[0]) if rows else None
 
     async def progress(self, notes: Sequence[ProgressNote]) -> None:
         await self._rows(

@@ -76,6 +76,11 @@ class RedisRecords:
                     raise ResultTimeout(f"job {job} has not finished within {timeout} s")
                 await ear.wait(min(left, poll))
 
+    def look(self, job: str, timeout: float) -> Record | None:
+        packed = [pack(job, FIELDS)]
+        fields = self._database.direct.run(LUA["await"], self._root, packed, timeout)
+        return read_record(job, self._namespace, fields) if fields else None
+
     async def progress(self, notes: Sequence[ProgressNote]) -> None:
         # A hole would end the list in Lua: where there is no total it says so.
         values = [

@@ -8,6 +8,7 @@ import pytest
 
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import Cancelled, Delivery, Failed, Interrupted, State, Succeeded, fresh_id
+from umbel.stores import PromptRecords
 from umbel.testing.acts import (
     FAILURE,
     PATIENCE,
@@ -33,6 +34,19 @@ class Results:
         job = await finished(b)
         found = await b.records.finished(job, 0)
         assert (found.state, found.result) == (State.SUCCEEDED, RESULT)
+
+    @story("records")
+    async def test_a_look_without_a_loop_finds_what_is_final_and_nothing_else(
+        self, b: Backend
+    ) -> None:
+        if not isinstance(b.records, PromptRecords):
+            pytest.skip("records are found on an event loop only")
+        held = await running(b)
+        assert b.records.look(fresh_id(), PATIENCE) is None
+        assert b.records.look(held.id, PATIENCE) is None
+        waiting = asyncio.create_task(b.records.finished(held.id, PATIENCE))
+        await settle(b, held, Succeeded(RESULT))
+        assert b.records.look(held.id, PATIENCE) == await waiting
 
     @story("records")
     async def test_a_waiter_gets_what_another_process_settles(self, b: Backend) -> None:
