@@ -30,13 +30,10 @@ _SHARED = {
     "queues": ("lanes.lua",),
     "ledger": ("lanes.lua", "standby.lua", "sending.lua", "granting.lua"),
 }
-_ROUTING = {"claiming", "ledger"}
 LUA = PUBLISHING | {
     name: script
     for file, shared in _SHARED.items()
-    for name, script in scripts(
-        "umbel.brokers.redis", f"{file}.lua", *shared, routing=file in _ROUTING
-    ).items()
+    for name, script in scripts("umbel.brokers.redis", f"{file}.lua", *shared).items()
 }
 
 

@@ -7,13 +7,15 @@ from typing import Any
 
 from umbel.brokers.port import Published
 from umbel.brokers.redis.rows import by_place, job_row, plain_row
-from umbel.drivers.redis import Arguments, Script, lean_scripts, pack, scripts, text
+from umbel.drivers.redis import Arguments, Script, pack, scripts, text
 from umbel.errors import DuplicateJob
 from umbel.messages import Envelope
 
-PUBLISHING = scripts("umbel.brokers.redis", "publishing.lua") | lean_scripts(
-    "umbel.brokers.redis", "plain.lua"
-)
+PUBLISHING = {
+    name: script
+    for file in ("publishing.lua", "plain.lua")
+    for name, script in scripts("umbel.brokers.redis", file).items()
+}
 
 _HANDED = 2
 """What ``publish_plain`` says when somebody has it already."""

@@ -8,7 +8,6 @@ from umbel.drivers.redis.listener import Listener
 from umbel.drivers.redis.scripts import (
     Arguments,
     Script,
-    lean_scripts,
     octets,
     pack,
     root_of,
@@ -24,7 +23,6 @@ __all__ = [
     "Home",
     "Listener",
     "Script",
-    "lean_scripts",
     "maybe",
     "moment",
     "octets",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +14,10 @@ from umbel.drivers.queries import load, read_text
 from umbel.errors import BadMessage
 
 _encode = msgspec.msgpack.Encoder().encode
+_DECLARED = re.compile(r"^(?=local )", re.MULTILINE)
+_NAMES = re.compile(r"^local (?:function )?([\w, ]+)", re.MULTILINE)
+_WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"--.*")
 
 Arguments = Sequence[str | bytes | int | float]
 """What a script is given: most take one, packed."""
@@ -24,21 +30,58 @@ class Script(msgspec.Struct, frozen=True):
     digest: str
 
 
-def scripts(package: str, filename: str, *shared: str, routing: bool = False) -> dict[str, Script]:
+def scripts(package: str, filename: str, *shared: str) -> dict[str, Script]:
     """The named scripts of a file.
 
-    Each begins with the key space (``keys.lua``), the moves that all of them share (``jobs.lua``),
-    those with routes where they are wanted (``routing.lua``), and those of the room's own files
-    that are ``shared``.
+    Each begins with the key space (``keys.lua``), and what it uses of the moves that all of them
+    share (``jobs.lua``, ``routing.lua``) and of the room's own files that are ``shared``: the
+    server makes all of it anew for each call, which takes longer than a small step.
     """
-    common = ("jobs.lua", "routing.lua") if routing else ("jobs.lua",)
-    parts = [read_text("umbel.drivers.redis", name) for name in common]
-    return _begun(package, filename, *parts, *(read_text(package, name) for name in shared))
+    keys = read_text("umbel.drivers.redis", "keys.lua")
+    files = [("umbel.drivers.redis", name) for name in ("jobs.lua", "routing.lua")]
+    pieces = [
+        piece
+        for file in (*files, *((package, name) for name in shared))
+        for piece in _pieces(*file)
+    ]
+    return {
+        name: _script("\n".join([keys, *_used(pieces, text), text, ""]))
+        for name, text in load(package, filename).items()
+    }
 
 
-def lean_scripts(package: str, filename: str) -> dict[str, Script]:
-    """The same without any moves: making them anew takes the server longer than a small step."""
-    return _begun(package, filename)
+class _Piece(NamedTuple):
+    """What declares some names at the top of a file, and the words in it."""
+
+    text: str
+    names: frozenset[str]
+    words: frozenset[str]
+
+
+@cache
+def _pieces(package: str, filename: str) -> list[_Piece]:
+    _, *parts = _DECLARED.split(read_text(package, filename))
+    return [_Piece(part.strip(), _names(part), _words(part)) for part in parts]
+
+
+def _used(pieces: Sequence[_Piece], script: str) -> list[str]:
+    """Those that a script needs, and what they need, in their order."""
+    kept: list[str] = []
+    wanted = _words(script) - _names(script)
+    for piece in reversed(pieces):  # each uses only what stands before it
+        if piece.names & wanted:
+            kept.insert(0, piece.text)
+            wanted |= piece.words
+    return kept
+
+
+def _names(text: str) -> frozenset[str]:
+    """What is declared there, at the top."""
+    return frozenset(word for names in _NAMES.findall(text) for word in _WORD.findall(names))
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(_COMMENT.sub("", text)))
 
 
 def root_of(namespace: str) -> str:
@@ -66,11 +109,6 @@ def octets(data: bytes) -> msgspec.Raw:
     if size < 2**16:
         return msgspec.Raw(b"\xda" + size.to_bytes(2, "big") + data)
     return msgspec.Raw(b"\xdb" + size.to_bytes(4, "big") + data)
-
-
-def _begun(package: str, filename: str, *parts: str) -> dict[str, Script]:
-    begin = "\n".join([read_text("umbel.drivers.redis", "keys.lua"), *parts])
-    return {name: _script(f"{begin}\n{text}\n") for name, text in load(package, filename).items()}
 
 
 def _script(text: str) -> Script:

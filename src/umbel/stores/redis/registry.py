@@ -14,7 +14,7 @@ from umbel.drivers.redis import Database, moment, octets, pack, root_of, scripts
 from umbel.errors import IndexTaken
 from umbel.stores.registry import HEARD_LONGER, Hearing, Member, WorkerEntry, read_members
 
-LUA = scripts("umbel.stores.redis", "registry.lua", routing=True)
+LUA = scripts("umbel.stores.redis", "registry.lua")
 
 
 _UNTIDY = -2

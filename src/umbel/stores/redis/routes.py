@@ -11,7 +11,7 @@ from umbel.clock import Clock
 from umbel.drivers.redis import Database, moment, pack, root_of, scripts, text, whole
 from umbel.stores.routes import HISTORY, Route, Seat
 
-LUA = scripts("umbel.stores.redis", "routes.lua", "ways.lua", routing=True)
+LUA = scripts("umbel.stores.redis", "routes.lua", "ways.lua")
 
 
 class RedisRoutes:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from umbel.clock import Clock
-from umbel.drivers.redis import Database, lean_scripts, octets, pack, root_of, whole
+from umbel.drivers.redis import Database, octets, pack, root_of, scripts, whole
 from umbel.messages import Body, Kept, Step
 
-LUA = lean_scripts("umbel.stores.redis", "steps.lua")
+LUA = scripts("umbel.stores.redis", "steps.lua")
 
 _Row = tuple[str, str, bytes, float, float]
 _read = msgspec.msgpack.Decoder(_Row).decode

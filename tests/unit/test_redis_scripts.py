@@ -1,0 +1,65 @@
+"""Each script has what it uses of the shared files, and little else."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+
+import pytest
+
+from umbel.drivers.redis import Script
+
+HOMES = (
+    *(f"umbel.brokers.redis.{room}" for room in ("broker", "transport")),
+    *(
+        f"umbel.stores.redis.{role}"
+        for role in ("control", "deployments", "gates", "records", "registry", "routes", "steps")
+    ),
+)
+SCRIPTS: dict[str, Script] = {
+    f"{home.removeprefix('umbel.')}:{name}": script
+    for home in HOMES
+    for name, script in import_module(home).LUA.items()
+}
+GIVEN = {
+    *("KEYS", "ARGV", "and", "or", "not", "if", "elseif", "while", "return", "in", "until"),
+    *("ipairs", "pairs", "next", "pcall", "tonumber", "tostring", "type", "unpack", "function"),
+}
+"""What the language and the server give, and words before a bracket that call nothing."""
+
+
+def code(script: Script) -> str:
+    """Without comments and strings, from where the key space is told."""
+    text = re.sub(r"--.*", "", script.text.decode())
+    return re.sub(r"'[^'\n]*'", "''", text)
+
+
+def declared(text: str) -> set[str]:
+    """Names, arguments, and what loops count by."""
+    ways = (r"local (?:function )?([\w, ]+)", r"function *\w*\(([^)]*)\)", r"for ([\w, ]+)")
+    return {
+        word
+        for way in ways
+        for names in re.findall(way, text)
+        for word in re.findall(r"\w+", names)
+    }
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_whatever_a_script_calls_is_in_it(name: str) -> None:
+    text = code(SCRIPTS[name])
+    called = set(re.findall(r"(?<![\w.])(\w+)\(", text))
+    constants = set(re.findall(r"(?<![\w.])([A-Z][A-Z_]+)\b", text))
+    missing = (called | constants) - declared(text) - GIVEN
+    assert missing == set()
+
+
+def test_what_a_script_does_not_use_is_not_in_it() -> None:
+    look, claim = (
+        code(SCRIPTS["stores.redis.records:await"]),
+        code(SCRIPTS["brokers.redis.broker:claim"]),
+    )
+    assert "function read(" in look
+    assert "function put_back(" not in look
+    assert "function routing(" in claim
+    assert "function insert(" not in claim
