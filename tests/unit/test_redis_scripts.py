@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
+import umbel
 from umbel.drivers.redis import Script
 
 HOMES = (
@@ -26,6 +28,17 @@ GIVEN = {
     *("ipairs", "pairs", "next", "pcall", "tonumber", "tostring", "type", "unpack", "function"),
 }
 """What the language and the server give, and words before a bracket that call nothing."""
+
+
+SHARED = {
+    word
+    for package in ("drivers", "brokers", "stores")
+    for file in Path(umbel.__file__).parent.joinpath(package, "redis").glob("*.lua")
+    for names in re.findall(r"^local (?!function )([\w, ]+)", file.read_text(), re.MULTILINE)
+    if "-- name: " not in file.read_text()
+    for word in re.findall(r"\w+", names)
+}
+"""What shared files declare beside functions."""
 
 
 def code(script: Script) -> str:
@@ -50,8 +63,8 @@ def test_whatever_a_script_calls_is_in_it(name: str) -> None:
     text = code(SCRIPTS[name])
     called = set(re.findall(r"(?<![\w.])(\w+)\(", text))
     constants = set(re.findall(r"(?<![\w.])([A-Z][A-Z_]+)\b", text))
-    missing = (called | constants) - declared(text) - GIVEN
-    assert missing == set()
+    shared = set(re.findall(r"(?<![\w.])(\w+)\b(?! =[^=])", text)) & SHARED
+    assert (called | constants | shared) - declared(text) - GIVEN == set()
 
 
 def test_what_a_script_does_not_use_is_not_in_it() -> None:
