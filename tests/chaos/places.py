@@ -267,8 +267,9 @@ def _started_redis(stack: ExitStack, seed: int, what: str) -> RedisPlace:
     _adapter("umbel.brokers.redis")
     disk = _small_disk()
     server = Redis(_folder(stack, disk))
+    place = _closed_at_the_end(stack, RedisPlace(server, disk, seed, what))
     server.start()
-    return _closed_at_the_end(stack, RedisPlace(server, disk, seed, what))
+    return place
 
 
 def _closed_at_the_end(stack: ExitStack, place: P) -> P:

@@ -30,8 +30,10 @@ from umbel.errors import (
     JobFailed,
     RemoteTraceback,
     ResultTimeout,
+    Unavailable,
     UnknownJob,
 )
+from umbel.stores.postgres import PostgresRecords
 
 
 class Colour(enum.Enum):
@@ -507,13 +509,35 @@ def test_a_job_that_is_not_finished_in_time_raises_result_timeout(
         return 1
 
     handle = one.delay()
-    with pytest.raises(ResultTimeout, match=handle.id):
+    with pytest.raises(ResultTimeout, match=f"{handle.id} has not finished within {timeout} s"):
         handle.get(timeout=timeout)
     with pytest.raises(TimeoutError):
         asyncio.run(handle.aget(timeout=timeout))
     assert handle.state is State.QUEUED, "it goes on waiting for a worker"
     with working(app):
         assert handle.get(HANG) == 1
+
+
+def test_a_result_is_waited_for_when_a_first_look_had_no_answer(
+    postgres: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[str] = []
+
+    def look(self: PostgresRecords, job: str, timeout: float) -> None:
+        looks.append(job)
+        raise Unavailable("no answer")
+
+    monkeypatch.setattr(PostgresRecords, "look", look)
+    app = postgres.app()
+
+    @app.task
+    def one() -> int:
+        return 1
+
+    handle = one.delay()
+    with working(app):
+        assert handle.get(HANG) == 1
+    assert looks == [handle.id]
 
 
 def test_a_task_that_timed_out_is_no_result_timeout(place: Place) -> None:

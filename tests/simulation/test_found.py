@@ -9,6 +9,7 @@ from typing import Any
 from umbel.brokers import Demand
 from umbel.brokers.sqlite import SqliteBroker
 from umbel.drivers.sqlite import Database, Home
+from umbel.errors import BadMessage
 from umbel.messages import JSON, Body, Envelope, Lease, fresh_id
 from umbel.router import Backend, Lifeline, Receiver, Router
 from umbel.stores import ControlState, Member, WorkerEntry
@@ -179,19 +180,59 @@ def heart_of(intake: Any, life: Life, clock: FakeClock, lease: float) -> Heart:
     )
 
 
-def test_a_heart_beats_on_although_the_server_does_not_answer_whether_control_changed() -> None:
+class Ended(Quiet):
+    """The life is over, and control has changed since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def beat(self, incarnation: str, **said: Any) -> bool:
+        await super().beat(incarnation, **said)
+        return False
+
+    async def control_changed(self, since: int, wait: float) -> bool:
+        self.asked += 1
+        return True
+
+
+class Garbled(Quiet):
+    """The other side does not understand the question whether control changed."""
+
+    async def control_changed(self, since: int, wait: float) -> bool:
+        raise BadMessage("since", "is not expected")
+
+
+def beat_four_times(intake: Any) -> None:
+    """Fails when the heart stops before, or hangs."""
+
     async def tale() -> None:
-        intake: Any = Quiet()
         heart = heart_of(intake, Life("w"), FakeClock(), SHORT)
         heart._host = asyncio.get_running_loop()
         heart._stop = asyncio.Event()
         beating = asyncio.create_task(heart._beat_on(intake))
-        async with asyncio.timeout(45):  # it hangs, else
-            await intake.fourth.wait()
+        fourth = asyncio.create_task(intake.fourth.wait())
+        async with asyncio.timeout(45):
+            await asyncio.wait([beating, fourth], return_when=asyncio.FIRST_COMPLETED)
+        assert fourth.done(), "the heart has stopped"
         beating.cancel()
         await asyncio.wait([beating])
 
     asyncio.run(tale())
+
+
+def test_a_heart_beats_on_although_the_server_does_not_answer_whether_control_changed() -> None:
+    beat_four_times(Quiet())
+
+
+def test_a_heart_beats_on_although_nobody_understands_whether_control_changed() -> None:
+    beat_four_times(Garbled())
+
+
+def test_a_heart_whose_life_is_over_does_not_ask_again_and_again_whether_control_changed() -> None:
+    intake = Ended()
+    beat_four_times(intake)
+    assert intake.asked == 0
 
 
 def test_a_job_that_came_while_the_heart_was_beating_is_said_to_be_held() -> None:

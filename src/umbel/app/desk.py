@@ -40,7 +40,7 @@ from umbel.telemetry import Telemetry, events
 
 _log = logging.getLogger("umbel")
 T = TypeVar("T")
-_LOOK = 0.25
+_LOOK = 0.1
 """Seconds that a look for a record may take before it is waited for as ever."""
 
 
@@ -207,15 +207,16 @@ class Desk:
         """``finished`` for a caller that blocks. What is final by now is found in its own thread.
 
         Of many jobs that one waits for, most have ended while one waited for the first.
+
+        Raises:
+            UnknownJob: no such job. ResultTimeout: not final in time.
         """
-        look, left = self._open().look, timeout
+        look = self._open().look
         if look is not None:
-            began = self._clock.monotonic()
             with suppress(Unavailable):  # whoever waits keeps on trying
                 if (record := look(job, _LOOK)) is not None:
                     return record
-            left = timeout and max(timeout - (self._clock.monotonic() - began), 0)
-        return self.wait_for(self.finished(job, left))
+        return self.wait_for(self.finished(job, timeout))
 
     async def cancel(self, job: str, reason: str) -> bool:
         """Ask for it not to run or to stop. False when it ended otherwise. Raises UnknownJob."""

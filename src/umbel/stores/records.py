@@ -95,6 +95,8 @@ class PromptRecords(Protocol):
     def look(self, job: str, timeout: float) -> Record | None:
         """The record of a job that is final by now; None: it lives, or nobody knows it.
 
+        Whoever publishes goes first: None as well where it would have to wait for others.
+
         Raises:
             Unavailable: no answer in time.
         """

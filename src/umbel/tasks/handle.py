@@ -27,7 +27,7 @@ class Jobs(Protocol):
         """The record once it is final, woken by push. Raises UnknownJob, ResultTimeout."""
 
     def ended(self, job: str, timeout: float | None) -> Record:
-        """``finished`` for a caller that blocks."""
+        """``finished`` for a caller that blocks. Raises UnknownJob, ResultTimeout."""
 
     async def cancel(self, job: str, reason: str) -> bool:
         """Ask for it not to run or to stop. False when it ended otherwise."""

@@ -102,6 +102,8 @@ class Heart:
         self._thread = threading.Thread(target=self._serve, name="umbel-heart", daemon=True)
         self._trouble = False
         self._beaten: float | None = None
+        self._over = False
+        """Whether the last beat that got through was one of a life that had ended."""
         self._last = 0.0
         self._enlisted = self._asked_for = life.incarnation
         self._beats = 0
@@ -174,7 +176,7 @@ class Heart:
             elif self._left() <= 0:
                 self._fence()
             self._watch_the_loop()
-            await self._rest(intake, began if beaten else None)
+            await self._rest(intake, began if beaten and not self._over else None)
 
     def _left(self) -> float:
         """Seconds until the worker has to stop what it runs, unless a beat gets through."""
@@ -198,14 +200,17 @@ class Heart:
                 self._telemetry.emit(events.Unreachable(service="heartbeat", error=text))
             return False
         except Exception as error:  # noqa: BLE001 - the heart's outermost loop: it must go on
-            self._telemetry.emit(
-                events.ServiceFailed(service="heartbeat", error=repr(error), delay=self._lease / 10)
-            )
+            self._failed(error)
             return False
         if self._trouble:
             self._trouble = False
             self._telemetry.emit(events.Reachable(service="heartbeat"))
         return True
+
+    def _failed(self, error: Exception) -> None:
+        self._telemetry.emit(
+            events.ServiceFailed(service="heartbeat", error=repr(error), delay=self._lease / 10)
+        )
 
     async def _beat(self, intake: Intake) -> None:
         incarnation = self._life.incarnation
@@ -220,7 +225,8 @@ class Heart:
             epoch=self._told_epoch,
             stopping=self._body.stopping(),
         )
-        if not alive:
+        self._over = not alive
+        if self._over:
             self._body.lost_everything(incarnation)
             return
         self._beats += 1
@@ -270,7 +276,10 @@ class Heart:
             self._wall_ahead, self._wall_set = ahead, now
 
     async def _rest(self, intake: Intake, beaten: float | None) -> None:
-        """Until the next beat is due, control changes, or the heart is stopped."""
+        """Until the next beat is due, control changes, or the heart is stopped.
+
+        Beaten: when the last one began, if that was heard and its life goes on.
+        """
         assert self._stop is not None
         if beaten is None:
             wait = min(self._lease / 10, max(self._left(), self._lease / 100))
@@ -288,6 +297,9 @@ class Heart:
                     await _first_of(self._stop.wait(), self._wait_for_control(intake, due))
         except Unavailable:
             await asyncio.sleep(min(self._lease / 10, max(due, 0)))
+        except Exception as error:  # noqa: BLE001 - the heart's outermost loop: it must go on
+            self._failed(error)
+            await asyncio.sleep(self._lease / 10)
 
     async def _wait_for_control(self, intake: Intake, wait: float) -> None:
         if await intake.control_changed(self._epoch, max(wait, 0)):

@@ -56,6 +56,11 @@ class Direct:
                     return self._once(steps, until)
             return self._once(steps, until)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody uses it this moment."""
+        return self._lock.locked()
+
     def close(self) -> None:
         """Close the connection. Twice is fine, and using it again opens another."""
         with self._lock:

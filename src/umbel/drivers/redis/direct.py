@@ -77,6 +77,11 @@ class Direct:
         except FAULTS as error:
             raise explained(error, self._address) from error
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody uses it this moment."""
+        return self._lock.locked()
+
     def close(self) -> None:
         """Close the connection. Twice is fine, and using it again opens another."""
         with self._lock:

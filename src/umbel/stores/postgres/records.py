@@ -83,6 +83,8 @@ class PostgresRecords:
         return record(rows[0])
 
     def look(self, job: str, timeout: float) -> Record | None:
+        if self._database.direct.is_busy:
+            return None
         values = {"namespace": self._namespace, "id": canonical(job)}
         sql = self._sql["find_finished"]
         rows = self._database.direct.perform(lambda: one(sql, values), timeout)

@@ -77,6 +77,8 @@ class RedisRecords:
                 await ear.wait(min(left, poll))
 
     def look(self, job: str, timeout: float) -> Record | None:
+        if self._database.direct.is_busy:
+            return None
         packed = [pack(job, FIELDS)]
         fields = self._database.direct.run(LUA["await"], self._root, packed, timeout)
         return read_record(job, self._namespace, fields) if fields else None
