@@ -15,8 +15,8 @@ local there = redis.call('EXISTS', key, lane, lane, standby, standby, standby, s
 if there % 2 == 1 then return {1, 1, id} end
 local is_first, is_awaited = there % 4 < 2, there >= 4
 local sequence = redis.call('INCR', root .. ':sequence')
-local place = string.format('%016.0f', sequence)
-redis.call('ZADD', root .. ':live', sequence, id)
+local place = string.format('%016d', sequence)
+redis.call('ZADD', root .. ':live', place, id)  -- a text is a number to the server, and the other way round it is work
 if is_first then redis.call('SADD', root .. ':queues', queue) end
 
 local function fields()

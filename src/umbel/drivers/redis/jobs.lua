@@ -401,7 +401,7 @@ local function insert(row, sequence, now, idle)
     if holder then cancel_idle(holder, 'replaced by ' .. id, now) end
     redis.call('HSET', root .. ':unique', unique, id)
   end
-  local place = string.format('%016.0f', sequence)
+  local place = string.format('%016d', sequence)
   local state, size = idle, #fields
   if gates then
     state = 'waiting'
@@ -412,7 +412,7 @@ local function insert(row, sequence, now, idle)
   fields[size + 3], fields[size + 4] = 'place', place
   redis.call('HSET', key, unpack(fields))
   know(queue)
-  add(root .. ':live', sequence, id)
+  add(root .. ':live', place, id)
   if state == 'scheduled' then
     schedule(id, queue, not_before)
   elseif state == 'sent' then

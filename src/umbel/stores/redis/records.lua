@@ -75,7 +75,7 @@ for place, id in ipairs(ids) do
                'finished', 'result', 'result_type', 'failure', 'reason', 'done', 'of', 'cancel',
                'claimed', 'worker', 'awaited', 'aside', 'gates', 'slots')
     if scratch then redis.call('DEL', root .. ':steps:' .. id) end
-    redis.call('HSET', key, 'state', 'queued', 'place', string.format('%016.0f', sequence + place),
+    redis.call('HSET', key, 'state', 'queued', 'place', string.format('%016d', sequence + place),
                unpack(changes))
     drop(root .. (job[1] == 'buried' and ':buried' or ':done'), id)
     add(root .. ':live', sequence + place, id)
