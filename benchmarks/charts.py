@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-WIDTH = 720
-_LEFT, _RIGHT, _TOP, _BAR, _GAP = 210, 90, 44, 22, 10
+WIDTH = 760
+_LEFT, _RIGHT, _TOP, _BAR, _GAP = 250, 90, 44, 22, 10
 _PLOT = WIDTH - _LEFT - _RIGHT
 _STYLE = """<style>
 text { font: 13px system-ui, sans-serif; fill: #768390 }
