@@ -274,8 +274,8 @@ class Desk:
                 publisher = Publisher(
                     forwarder.send if forwarder else send, self._clock, deadline=deadline
                 )
-                prompt = isinstance(backend.records, PromptRecords)
-                look = cast(PromptRecords, backend.records).look if prompt else None
+                records = backend.records
+                look = records.look if isinstance(records, PromptRecords) else None
                 self._opened = Opened(generation, backend, publisher, forwarder, look)
             return self._opened
 

@@ -20,6 +20,8 @@ local gates, waking = see_to_gates()
 more = more or waking
 do_without(without)
 local rows = {}
+
+-- A slot less of its kind; of both, where nobody knows the kind.
 local function spend(kind)
   if kind ~= 'cpu' then io = io - 1 end
   if kind ~= 'io' then cpu = cpu - 1 end

@@ -16,7 +16,7 @@ if there % 2 == 1 then return {1, 1, id} end
 local is_first, is_awaited = there % 4 < 2, there >= 4
 local sequence = redis.call('INCR', root .. ':sequence')
 local place = string.format('%016d', sequence)
-redis.call('ZADD', root .. ':live', place, id)  -- a text is a number to the server, and the other way round it is work
+redis.call('ZADD', root .. ':live', place, id)  -- as text: to write a number takes the server longer
 if is_first then redis.call('SADD', root .. ':queues', queue) end
 
 local function fields()
