@@ -137,7 +137,9 @@ def bench(place: str, folder: Path) -> Iterator[Bench]:
             if place == "file":
                 asyncio.run(app.site.migrate())
             _add_tasks(app)
-            with working(app, lease=1.0) as running:
+            # Long enough for a machine that stands still for a moment: jobs of a worker that died,
+            # with an odd number of deaths before, come back an hour later.
+            with working(app, lease=6.0) as running:
                 yield Bench(app, running)
     finally:
         places.close()
