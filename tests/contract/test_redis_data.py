@@ -198,6 +198,19 @@ def _as_number(value: bytes) -> float | bytes:
         return value
 
 
+def test_the_leases_of_many_jobs_are_a_table_with_nothing_else_in_it(
+    namespace: str, client: Any
+) -> None:
+    async def scenario(b: Backend) -> None:
+        sent, owner = await publish_many(b, 30), await enlist(b)
+        held = f"{root_of(namespace)}:held:{owner}"
+        assert ids(await take(b, owner)) == [one.id for one in sent]
+        assert {name.decode() for name in client.hkeys(held)} == {one.id for one in sent}
+        assert client.object("encoding", held) == b"hashtable"
+
+    tell(namespace, scenario)
+
+
 def test_jobs_beyond_a_portion_are_listed_moved_purged_and_sorted(
     namespace: str, client: Any
 ) -> None:

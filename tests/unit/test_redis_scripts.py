@@ -28,8 +28,6 @@ GIVEN = {
     *("ipairs", "pairs", "next", "pcall", "tonumber", "tostring", "type", "unpack", "function"),
 }
 """What the language and the server give, and words before a bracket that call nothing."""
-
-
 SHARED = {
     word
     for package in ("drivers", "brokers", "stores")
@@ -42,7 +40,7 @@ SHARED = {
 
 
 def code(script: Script) -> str:
-    """Without comments and strings, from where the key space is told."""
+    """Without comments and strings."""
     text = re.sub(r"--.*", "", script.text.decode())
     return re.sub(r"'[^'\n]*'", "''", text)
 

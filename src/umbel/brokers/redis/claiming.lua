@@ -57,19 +57,20 @@ local function take(queue, kind, place)
 end
 
 -- Takes from the one lane of a queue that has anything: there is nothing to compare, and all leave it together.
--- Whether that was so.
+-- False, and nothing is done, where there are more.
 local function take_only_lane(queue, room)
   if gates or any_unwanted or paused.tasks then return false end
-  local only, places = nil, {}
+  local only
   for _, kind in ipairs(KINDS) do
-    local found = room[kind] > 0 and redis.call('ZRANGE', root .. ':lane:' .. kind .. ':' .. queue, 0, room[kind] - 1)
-    if found and #found > 0 then
+    if room[kind] > 0 and redis.call('EXISTS', root .. ':lane:' .. kind .. ':' .. queue) == 1 then
       if only then return false end
-      only, places = kind, found
+      only = kind
     end
   end
   if not only then return true end
-  redis.call('ZREMRANGEBYRANK', root .. ':lane:' .. only .. ':' .. queue, 0, #places - 1)
+  local lane = root .. ':lane:' .. only .. ':' .. queue
+  local places = redis.call('ZRANGE', lane, 0, room[only] - 1)
+  redis.call('ZREMRANGEBYRANK', lane, 0, #places - 1)
   for _, place in ipairs(places) do
     if hold(id_of(place)) then spend(only) end
   end

@@ -186,13 +186,13 @@ end
 local LONG = string.rep('-', 65)
 local function write_leases(owner)
   if #leases == 0 then return end
-  local key = root .. ':held:' .. owner
-  if #leases > 40 then redis.call('HSET', key, LONG, '') end
+  local key, many = root .. ':held:' .. owner, #leases > 40
+  if many then redis.call('HSET', key, LONG, '') end
   for first = 1, #leases, 4000 do
     local last = math.min(first + 3999, #leases)
     redis.call('HSET', key, unpack(leases, first, last))
   end
-  if #leases > 40 then redis.call('HDEL', key, LONG) end
+  if many then redis.call('HDEL', key, LONG) end
   redis.call('SADD', root .. ':owners', owner)
 end
 
