@@ -90,19 +90,27 @@ def attributes(envelope: Envelope) -> dict[str, str]:
         "namespace": envelope.namespace,
         "queue": envelope.queue,
     }
-    optional = {
-        "kind": envelope.kind,
-        "priority": envelope.priority,
-        "attempt": envelope.attempt if envelope.attempt != 1 else None,
-        "maxdeaths": envelope.max_deaths if envelope.max_deaths != 3 else None,
-        "notbefore": None if envelope.not_before is None else _to_rfc3339(envelope.not_before),
-        "expiry": None if envelope.expires is None else _to_rfc3339(envelope.expires),
-        "uniquekey": envelope.unique,
-        "onconflict": envelope.on_conflict if envelope.on_conflict != "raise" else None,
-        "traceparent": envelope.traceparent,
-    }
-    found.update((name, str(value)) for name, value in optional.items() if value)
-    found.update((name, text) for name, text in envelope.headers.items() if name not in _KNOWN)
+    if envelope.kind:
+        found["kind"] = envelope.kind
+    if envelope.priority:
+        found["priority"] = str(envelope.priority)
+    if envelope.attempt != 1:
+        found["attempt"] = str(envelope.attempt)
+    if envelope.max_deaths != 3:
+        found["maxdeaths"] = str(envelope.max_deaths)
+    if envelope.not_before is not None:
+        found["notbefore"] = _to_rfc3339(envelope.not_before)
+    if envelope.expires is not None:
+        found["expiry"] = _to_rfc3339(envelope.expires)
+    if envelope.unique:
+        found["uniquekey"] = envelope.unique
+    if envelope.on_conflict != "raise":
+        found["onconflict"] = envelope.on_conflict
+    if envelope.traceparent:
+        found["traceparent"] = envelope.traceparent
+    for name, text in envelope.headers.items():
+        if name not in _KNOWN:
+            found[name] = text
     return found
 
 

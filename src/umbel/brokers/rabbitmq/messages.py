@@ -20,6 +20,8 @@ _OTHER_PREFIX = "cloudEvents:"
 ID = _PREFIX + "id"
 _SHORT = 255
 """Bytes that AMQP allows a header's name, or a content type."""
+_LETTER = 4
+"""Bytes that one has at the most."""
 _HEADERS = 65_536
 """Bytes of headers. They have to fit into one frame, of 128 KiB as a rule."""
 
@@ -82,9 +84,12 @@ def _is_short(text: str) -> bool:
 
 
 def _fits(headers: Mapping[str, str], content_type: str) -> bool:
+    names = (*headers, content_type)
     try:
-        longest = max(len(name.encode()) for name in (*headers, content_type))
-        total = sum(len(name) + len(text.encode()) for name, text in headers.items())
+        total = len("".join((*headers, *headers.values())).encode())
+        longest = max(map(len, names))
+        if longest > _SHORT // _LETTER:  # else it fits, whatever its letters are
+            longest = max(len(name.encode()) for name in names)
     except UnicodeEncodeError as error:
         raise BadMessage("attributes", f"not text that can be sent: {error}") from None
     return longest <= _SHORT and total <= _HEADERS

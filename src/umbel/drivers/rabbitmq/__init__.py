@@ -7,8 +7,9 @@ no thread, no task for a message. Everything that knows pika is in this folder.
 from umbel.drivers.rabbitmq.channels import Channel, Delivery
 from umbel.drivers.rabbitmq.connections import Connection, connect
 from umbel.drivers.rabbitmq.direct import Direct
+from umbel.drivers.rabbitmq.frames import Message
 from umbel.drivers.rabbitmq.home import Home
-from umbel.drivers.rabbitmq.publishing import Message, Publishing
+from umbel.drivers.rabbitmq.publishing import Publishing
 
 __all__ = [
     "Channel",

@@ -13,9 +13,9 @@ import pika  # type: ignore[import-untyped]
 from umbel.drivers.connecting import connected_by
 from umbel.drivers.rabbitmq.channels import QUEUE
 from umbel.drivers.rabbitmq.faults import explaining, is_blocked, is_missing
+from umbel.drivers.rabbitmq.frames import Confirm, Message, publish
 from umbel.drivers.rabbitmq.home import Home
 from umbel.drivers.rabbitmq.line import Line
-from umbel.drivers.rabbitmq.publishing import Message, properties
 from umbel.errors import Unavailable
 
 
@@ -63,9 +63,7 @@ class Direct:
             for one in messages:
                 line.sent += 1
                 self._awaited[line.sent] = one
-                line.publishing.basic_publish(
-                    "", one.queue, one.body, properties(one), mandatory=True
-                )
+                publish(line.publishing, one)
             line.flush()
             after()
             while left := len(self._awaited):
@@ -149,7 +147,8 @@ class Direct:
             channel = line.publishing = self._opened(line)
             channel.add_on_close_callback(line.was_closed)
             channel.add_on_return_callback(self._was_returned)
-            self._ask(line, channel, channel.confirm_delivery, self._was_confirmed)
+            self._ask(line, channel, channel.confirm_delivery, self._was_answered)
+            line.confirmed = self._was_confirmed
         except BaseException:
             line.drop()
             raise
@@ -180,14 +179,21 @@ class Direct:
         if isinstance(heard[0], BaseException):
             raise heard[0]
 
-    def _was_confirmed(self, frame: Any) -> None:
-        taken = isinstance(frame.method, pika.spec.Basic.Ack)
-        tag = frame.method.delivery_tag
-        told = [n for n in self._awaited if n <= tag] if frame.method.multiple else [tag]
-        for number in told:
-            message = self._awaited.pop(number, None)
-            if message is not None and not taken:
-                self._refused.append(message)
+    def _was_answered(self, frame: Any) -> None:
+        """As pika tells it: taken, or refused."""
+        said = Confirm(frame.method.delivery_tag, frame.method.multiple)
+        messages = self._told(said)
+        if not isinstance(frame.method, pika.spec.Basic.Ack):
+            self._refused += messages
+
+    def _was_confirmed(self, said: Confirm) -> None:
+        self._told(said)
+
+    def _told(self, said: Confirm) -> list[Message]:
+        """The messages that the server has answered for; they are awaited no more."""
+        number, and_lower = said
+        numbers = [one for one in self._awaited if one <= number] if and_lower else [number]
+        return [self._awaited.pop(one) for one in numbers if one in self._awaited]
 
     def _was_returned(self, _: Any, method: Any, found: Any, body: bytes) -> None:
         self._returned.add((method.routing_key, found.message_id))

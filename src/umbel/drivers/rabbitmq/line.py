@@ -10,6 +10,7 @@ from typing import Any
 from pika import connection, exceptions  # type: ignore[import-untyped]
 
 from umbel.drivers.lookout import Lookout
+from umbel.drivers.rabbitmq.frames import Confirm, confirms
 
 _READ = 65_536
 _PILE = 262_144
@@ -31,6 +32,8 @@ class Line(connection.Connection):  # type: ignore[misc]
         """The channel that confirms, how much was sent there, and why it was closed."""
         self.sent = 0
         self.closed: BaseException | None = None
+        self.confirmed: Callable[[Confirm], None] = lambda _: None
+        """Told what the server has taken."""
         self._socket: Any = None
         self._pile: list[bytes] = []
         self._piled = 0
@@ -83,11 +86,20 @@ class Line(connection.Connection):  # type: ignore[misc]
 
     def _read(self) -> None:
         data = self._socket.recv(_READ)
-        if data:
-            self._on_data_available(data)
-            self.flush()
-        else:
+        if not data:
             self._terminate_stream(exceptions.StreamLostError("the server has closed it"))
+        elif rest := self._but_confirms(data):
+            self._on_data_available(rest)
+            self.flush()
+
+    def _but_confirms(self, data: bytes) -> bytes:
+        """What is left for pika, unless it is in the middle of something: confirms are ours."""
+        if self.publishing is None or self._frame_buffer:
+            return data
+        found, rest = confirms(data, self.publishing.channel_number)
+        for one in found:
+            self.confirmed(one)
+        return rest
 
     def _was_lost(self, _: Any, error: BaseException) -> None:
         self.loss = error

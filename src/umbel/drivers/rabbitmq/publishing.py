@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import pika  # type: ignore[import-untyped]
 
 from umbel.drivers.rabbitmq.channels import Channel
 from umbel.drivers.rabbitmq.faults import explain, explaining, is_blocked
+from umbel.drivers.rabbitmq.frames import Message, publish
 from umbel.drivers.rabbitmq.wire import Wire
 from umbel.errors import Unavailable
-
-_DURABLE = 2
-
-
-class Message(NamedTuple):
-    """What is sent to a queue, and the id by which an unroutable one is known again."""
-
-    queue: str
-    id: str
-    headers: Mapping[str, str]
-    content_type: str
-    body: bytes
-    correlation: str | None = None
-
-
-def properties(message: Message) -> pika.BasicProperties:
-    """What a message says of itself: it is to survive a restart."""
-    return pika.BasicProperties(
-        content_type=message.content_type,
-        headers=message.headers,
-        delivery_mode=_DURABLE,
-        message_id=message.id,
-        correlation_id=message.correlation,
-    )
 
 
 class _Line(Protocol):
@@ -124,16 +101,11 @@ class Publishing:
                 for message in messages:
                     self._sent += 1
                     self._awaited[self._sent] = batch
-                    self._write(message)
+                    publish(self._channel.raw, message)
         except BaseException:
             self._line.drop()  # nobody knows how much of it went out
             raise
         return batch
-
-    def _write(self, message: Message) -> None:
-        self._channel.raw.basic_publish(
-            "", message.queue, message.body, properties(message), mandatory=True
-        )
 
     async def _confirmed(self, batch: _Batch) -> None:
         while not batch.done.done():
