@@ -362,7 +362,7 @@ def spy(place: Any, method: str, told: asyncio.Queue[Any]) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages that come late are not seen to by themselves."""
-    monkeypatch.setattr("umbel.brokers.split._SOON", 3600.0)
+    monkeypatch.setattr("umbel.brokers.reception._SOON", 3600.0)
 
 
 @BOTH
@@ -423,9 +423,10 @@ def test_the_moment_that_a_message_is_held_for_begins_with_that_message(
 ) -> None:
     async def scenario() -> None:
         async with standing(redis_books(), nats) as one:
-            transport, hall = one.broker._transport, one.broker._hall
+            transport, hall = one.broker._transport, one.broker._reception.hall
             first = await one.handed(await one.fetching())
             for _ in range(2):
+                await one.broker._reception.clear()  # the fetch before receives still
                 await transport.send([first.envelope])
                 hall.hold(await transport.receive({Lane("default", first.envelope.kind): 1}, 30.0))
                 assert hall._patience is not None
@@ -433,6 +434,50 @@ def test_the_moment_that_a_message_is_held_for_begins_with_that_message(
                 assert hall._patience is None
                 await one.handed(waiting)
 
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_who_is_handed_one_job_after_another_receives_all_the_while(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            for _ in range(5):
+                await one.handed(await one.fetching())
+            assert one.received.empty(), "a receive has ended"
+            await one.handed(await one.fetching(Demand(7, 7)))
+            assert one.received.qsize() == 1
+
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_who_has_no_room_left_receives_no_more(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            await one.handed(await one.fetching(Demand(1, 1)))
+            assert await one.received.get() == []
+
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_what_comes_while_nobody_fetches_is_for_the_next_who_does(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            await one.handed(await one.fetching())
+            sent = envelope(one.b)
+            await one.b.broker.publish([sent])
+            assert len(await one.received.get()) == 1
+            (found,) = await take(one.b, one.owner, PLENTY, wait=60.0)
+            assert found.id == sent.id
+
+    monkeypatch.setattr("umbel.brokers.hall.MOMENT", 3600.0)
     asyncio.run(scenario())
 
 

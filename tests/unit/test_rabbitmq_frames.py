@@ -81,9 +81,10 @@ def test_confirms_are_read_up_to_whatever_else_is_said(
     last: list[spec.Basic.Ack],
     data: st.DataObject,
 ) -> None:
-    """Cut off anywhere: only whole confirms are taken, and every other byte is left in its order."""
+    """Cut off anywhere: whole confirms are taken, every other byte is left in its order."""
     ours = [frame.Method(CHANNEL, one).marshal() for one in first]
-    rest = [*(one.marshal() for one in then), *(frame.Method(CHANNEL, one).marshal() for one in last)]
+    later = [frame.Method(CHANNEL, one) for one in last]
+    rest = [one.marshal() for one in [*then, *later]]
     said = b"".join([*ours, *rest])
     heard = said[: data.draw(st.integers(0, len(said)))]
 

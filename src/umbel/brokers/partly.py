@@ -42,9 +42,10 @@ class PartlySplitBroker(SplitBroker):
         if not carried:
             return await self._ledger.fetch(queues, demand, owner, wait)
         nudges = self._nudges
-        self._start_relay(tuple(carried))
-        await self._see_inboxes(carried)
-        async with self._in_turn():
+        self._relay.serve(carried)
+        await self._reception.see_inboxes(carried)
+        async with self._reception.turn:
+            await self._reception.clear()
             if wait > 0:
                 return await self._fetch_first(own, carried, demand, owner, wait, nudges)
             found = await self._ledger.fetch(own, demand, owner, 0.0)
@@ -71,7 +72,7 @@ class PartlySplitBroker(SplitBroker):
         It waits for nothing if a nudge came since there were so many.
         """
         here = asyncio.create_task(self._ledger.fetch(own, demand, owner, wait))
-        there = asyncio.create_task(self._receive(carried, demand, wait))
+        there = asyncio.create_task(self._reception.receive(carried, demand, wait))
         try:
             await asyncio.sleep(0)
             if nudges != self._nudges:  # before both had begun
@@ -88,16 +89,16 @@ class PartlySplitBroker(SplitBroker):
             here.cancel()
             there.cancel()
             await asyncio.wait([here, there])
-            await self._hall.release(_arrivals(there))
+            await self._reception.hall.release(_arrivals(there))
             raise
         arrivals = _arrivals(there)
         left = admit([one.envelope.kind for one in found], demand)[1]
         places = {*admit([one.lane.kind for one in arrivals], left)[0]}
-        self._hall.hold([a for at, a in enumerate(arrivals) if at not in places])
+        self._reception.hall.hold([a for at, a in enumerate(arrivals) if at not in places])
         if places:
             fitting = [arrival for at, arrival in enumerate(arrivals) if at in places]
             with suppress(Unavailable):  # what was claimed here must not be lost with it
-                found += await self._take(fitting, owner)
+                found += await self._taking.take(fitting, owner)
         return found
 
     def _can_carry(self, envelope: Envelope) -> bool:

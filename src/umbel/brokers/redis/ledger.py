@@ -14,6 +14,7 @@ from umbel.brokers.port import Published, Taken
 from umbel.brokers.redis.broker import LUA, RedisBroker
 from umbel.brokers.redis.publishing import publish_arguments, publish_step, published
 from umbel.brokers.redis.rows import delivery, envelope
+from umbel.drivers.bell import Ear
 from umbel.drivers.redis import moment, pack, text
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Envelope
@@ -84,8 +85,7 @@ class RedisLedger(RedisBroker):
         self, queues: Sequence[str], owner: str, wait: float, other: Future[Any]
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
-        with self._listening(()) as (ear, ticket):
-            other.add_done_callback(lambda _: ear.ring(""))
+        with self._listening(()) as (ear, ticket), _ringing(other, ear):
             while not other.done() and (left := until - self._clock.monotonic()) > 0:
                 ear.clear()
                 if self._hears() and (found := await self._begin_standing(queues, owner, ticket)):
@@ -131,6 +131,20 @@ class RedisLedger(RedisBroker):
                 found, looked = run(LUA["recall"], self._root, [pack(*lane)], left)
                 recalled += found
         return recalled
+
+
+@contextmanager
+def _ringing(other: Future[Any], ear: Ear) -> Iterator[None]:
+    """Whoever listens hears of the other's end. It may outlast many who do."""
+
+    def ring(_: Future[Any]) -> None:
+        ear.ring("")
+
+    other.add_done_callback(ring)
+    try:
+        yield
+    finally:
+        other.remove_done_callback(ring)
 
 
 def _noted(envelopes: Sequence[Envelope], answer: Sequence[Any]) -> list[Published]:
