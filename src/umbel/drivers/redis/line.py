@@ -7,6 +7,7 @@ import ssl
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import hiredis
@@ -23,8 +24,11 @@ _LARGE = 16384
 """Bytes that may not leave at once."""
 _LATELY = 0.0002
 """Seconds for which a connection that has just answered is taken for one that still does."""
+_TURN = 0.1
+"""Seconds that the system waits at a time; then it is for us to see whether there are more."""
 _ROUGHLY = 0.9
-"""Of the time that is left, so much is as good as all: setting it anew is a system call."""
+"""Of that, or of the time that is left, so much is as good as all: setting it anew takes system
+calls, and those who use a line in turn have little time, or much."""
 
 
 Answer = Callable[[], Any]
@@ -56,12 +60,11 @@ class Line:
         self._say(("EVALSHA", script.digest, 1, root, *arguments), until)
 
         def answer() -> Any:
-            self._keep(until)
             try:
-                return self._hear()
+                return self._hear(until)
             except NoScriptError:
                 self._say(("EVAL", script.text, 1, root, *arguments), until)
-                return self._hear()
+                return self._hear(until)
 
         return answer
 
@@ -77,33 +80,37 @@ class Line:
         except BlockingIOError:
             raise TimeoutError from None
 
-    def _hear(self) -> Any:
-        try:
+    def _hear(self, until: float) -> Any:
+        answer = self._reader.gets()
+        while answer is False:  # not all of it is here; no script answers with that
+            self._lookout.wait()
+            heard = self._read(until)
+            if not heard:
+                raise NotConnected("Connection closed by server.")
+            self._reader.feed(heard)
             answer = self._reader.gets()
-            while answer is False:  # not all of it is here; no script answers with that
-                self._lookout.wait()
-                heard = self._socket.recv(_AT_ONCE)
-                if not heard:
-                    raise NotConnected("Connection closed by server.")
-                self._reader.feed(heard)
-                answer = self._reader.gets()
-        except BlockingIOError:
-            raise TimeoutError from None
         self._answered = time.monotonic()
         if isinstance(answer, RedisError):
             raise answer
         return answer
 
-    def _keep(self, until: float, *, large: bool = False) -> None:
-        """Wait no longer than to this moment."""
-        left = until - time.monotonic()
-        if large or not _ROUGHLY * left <= self._timeout <= left:
-            self._allow(left, large=large)
+    def _read(self, until: float) -> bytes:
+        while True:
+            self._keep(until)
+            with suppress(BlockingIOError, TimeoutError):  # a turn is over, perhaps not all of them
+                return self._socket.recv(_AT_ONCE)
 
-    def _allow(self, left: float, *, large: bool) -> None:
-        """Wait no longer than this, or a little less."""
+    def _keep(self, until: float, *, large: bool = False) -> None:
+        """Wait no longer than to this moment. Raises TimeoutError when it has come."""
+        left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
+        turn = min(left, _TURN)
+        if large or not _ROUGHLY * turn <= self._timeout <= left:
+            self._allow(left if large else turn, large=large)
+
+    def _allow(self, left: float, *, large: bool) -> None:
+        """Wait no longer than this at a time, or a little less."""
         if large or isinstance(self._socket, ssl.SSLSocket):
             # What leaves in pieces: Python sees to the time that all of them take.
             self._socket.settimeout(left)
