@@ -232,6 +232,6 @@ class Intake:
             lane=self.lane,
             token=Token(self.generation, delivery.tag),
             data=delivery.body,
-            id=delivery.headers.get(ID),
+            id=delivery.glimpse(ID),
             read=partial(to_heading, delivery),
         )

@@ -62,17 +62,17 @@ def to_heading(delivery: Delivery) -> Heading:
 
     AMQP has words of its own for who asks; an attribute that says otherwise counts more.
     """
-    prefixes = (_PREFIX, _OTHER_PREFIX)
+    prefixes, told = (_PREFIX, _OTHER_PREFIX), delivery.read()
     found: dict[str, Any] = {
         name[len(_PREFIX) :]: value
-        for name, value in delivery.headers.items()
+        for name, value in told.headers.items()
         if isinstance(name, str) and name.startswith(prefixes)
     }
-    if delivery.reply_to and REPLY_TO not in found:
-        found[REPLY_TO] = delivery.reply_to
-    if delivery.correlation and CORRELATION not in found:
-        found[CORRELATION] = delivery.correlation
-    return Heading(found, delivery.content_type)
+    if told.reply_to and REPLY_TO not in found:
+        found[REPLY_TO] = told.reply_to
+    if told.correlation and CORRELATION not in found:
+        found[CORRELATION] = told.correlation
+    return Heading(found, told.content_type)
 
 
 def _is_short(text: str) -> bool:

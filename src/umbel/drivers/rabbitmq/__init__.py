@@ -4,8 +4,9 @@ pika does the talking. It is called back inside the running event loop, asyncio'
 no thread, no task for a message. Everything that knows pika is in this folder.
 """
 
-from umbel.drivers.rabbitmq.channels import Channel, Delivery
+from umbel.drivers.rabbitmq.channels import Channel
 from umbel.drivers.rabbitmq.connections import Connection, connect
+from umbel.drivers.rabbitmq.deliveries import Delivery
 from umbel.drivers.rabbitmq.direct import Direct
 from umbel.drivers.rabbitmq.frames import Message
 from umbel.drivers.rabbitmq.home import Home

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pika  # type: ignore[import-untyped]
 
+from umbel.drivers.rabbitmq.deliveries import Delivery
 from umbel.drivers.rabbitmq.faults import explaining, is_missing
 
 T = TypeVar("T")
@@ -22,17 +23,6 @@ QUEUE = {
     # back as often as workers have no room for them; the books judge what is poisonous.
     "x-delivery-limit": 2**31 - 1,
 }
-
-
-class Delivery(NamedTuple):
-    """A message as it came: what to acknowledge it by, and what it holds."""
-
-    tag: int
-    headers: Mapping[Any, Any]
-    content_type: str
-    body: bytes
-    reply_to: str = ""
-    correlation: str = ""
 
 
 class Channel:
@@ -111,17 +101,17 @@ class Channel:
         """Have messages pushed here, so many unacknowledged at a time."""
 
         def came(_: Any, method: Any, properties: pika.BasicProperties, body: bytes) -> None:
-            headers = properties.headers or {}
-            content_type = _text(properties.content_type)
-            asks = _text(properties.reply_to), _text(properties.correlation_id)
-            deliver(Delivery(method.delivery_tag, headers, content_type, body, *asks))
+            deliver(Delivery(method.delivery_tag, properties, body))
 
         with explaining(self._address):
             self.raw.basic_qos(prefetch_count=prefetch)
             await self.ask(self.raw.basic_consume, queue, came, consumer_tag=name)
+        if self.is_open:
+            self.raw.connection.hear(self.raw.channel_number, name, deliver)
 
     def cancel(self, name: str) -> None:
         """Stop a consumer. What is pushed to it after this goes back by itself."""
+        self._hear_no_more()
         self.raw.basic_cancel(name, callback=lambda _: None)
 
     def acknowledge(self, tag: int, *, and_lower: bool = False) -> None:
@@ -139,6 +129,7 @@ class Channel:
     def close(self) -> None:
         """Free it; what was not acknowledged goes back. Twice is fine."""
         self._on_end = None
+        self._hear_no_more()
         if not (self.raw.is_closed or self.raw.is_closing) and self.raw.connection.is_open:
             self.raw.close()
 
@@ -152,7 +143,11 @@ class Channel:
                 raise
             return True
 
+    def _hear_no_more(self) -> None:
+        self.raw.connection.hear_no_more(self.raw.channel_number)
+
     def _was_closed(self, _: Any, reason: BaseException) -> None:
+        self._hear_no_more()
         for answer in self._waiting:
             if not answer.done():
                 answer.set_exception(reason)
@@ -164,8 +159,3 @@ class Channel:
     def _tell_end(self) -> None:
         if self._on_end is not None:
             self._on_end()
-
-
-def _text(value: str | bytes | None) -> str:
-    """A property of a message. What is not UTF-8 pika leaves as it is."""
-    return value.decode("latin-1") if isinstance(value, bytes) else value or ""

@@ -1,10 +1,10 @@
-"""pika's connection with three habits of its own: it piles up frames, reads on, and hangs up."""
+"""pika's connection with habits of its own: it piles up frames, hears messages, and hangs up."""
 
 from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,10 +13,13 @@ from pika.adapters.asyncio_connection import (  # type: ignore[import-untyped]
     AsyncioConnection,
 )
 
+from umbel.drivers.rabbitmq.deliveries import UNREADABLE, Delivery, pushed
+
+Deliver = Callable[[Delivery], None]
+
 _PILE = 262_144
 """Bytes that are written at once: enough to save the system calls, too few to matter in memory."""
 _HEADER = struct.Struct(">BHLHHQ")
-_UNREADABLE = (ValueError, OverflowError, OSError, LookupError, struct.error, exceptions.AMQPError)
 
 # pika logs each loss and refusal with a traceback. All of that is raised here, with its remedy.
 if logging.getLogger("pika").level == logging.NOTSET:
@@ -29,6 +32,19 @@ class Wire(AsyncioConnection):  # type: ignore[misc]
     hung_up = False
     _pile: list[bytes] | None = None
     _piled = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._ears: dict[int, tuple[bytes, Deliver]] = {}
+        """By channel: a consumer, and who is told of what is pushed to it."""
+        super().__init__(*args, **options)
+
+    def hear(self, channel: int, consumer: str, deliver: Deliver) -> None:
+        """Tell at once of what is pushed to a consumer, the only one of its channel."""
+        self._ears[channel] = consumer.encode(), deliver
+
+    def hear_no_more(self, channel: int) -> None:
+        """Leave what is pushed there to pika. Twice is fine."""
+        self._ears.pop(channel, None)
 
     @contextmanager
     def piling(self) -> Iterator[None]:
@@ -61,6 +77,30 @@ class Wire(AsyncioConnection):  # type: ignore[misc]
             self._pile.clear()
             self._piled = 0
 
+    def _on_data_available(self, data_in: bytes) -> None:
+        """What pika does, but for messages that somebody hears at once."""
+        self._frame_buffer += data_in
+        while self._has_more():
+            consumed, found = self._read_frame()
+            if not found:
+                return
+            self._trim_frame_buffer(consumed)
+            self._process_frame(found)
+
+    def _has_more(self) -> bool:
+        """Whether anything is left but messages that were told of. They stand in their order."""
+        said: bytes = self._frame_buffer
+        at = 0
+        while self._ears and (found := pushed(said, at)) is not None:
+            consumer, deliver = self._ears.get(found.channel, (b"", None))
+            if deliver is None or consumer != found.consumer:
+                break
+            at = found.end
+            deliver(found.delivery)
+        if at:
+            self._trim_frame_buffer(at)  # it counts: a server that sends messages is alive
+        return len(said) > at
+
     def _read_frame(self) -> tuple[int, Any]:
         """A frame. Headers that pika cannot read are left out, and the message arrives bare.
 
@@ -70,7 +110,7 @@ class Wire(AsyncioConnection):  # type: ignore[misc]
         try:
             found: tuple[int, Any] = super()._read_frame()
             return found
-        except _UNREADABLE:
+        except UNREADABLE:
             data = self._frame_buffer
             if data[:1] != bytes([spec.FRAME_HEADER]):
                 raise

@@ -1,0 +1,132 @@
+"""Messages that the server pushes: found at a glance, and read when somebody asks.
+
+pika reads every header of each message, and copies all that has come after each frame. Most
+messages here are in the books already, and nothing is wanted of them but their id.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from pika import exceptions, spec  # type: ignore[import-untyped]
+
+_FRAME = struct.Struct(">BHL")
+_METHOD = struct.Struct(">BHLL")
+_HEADER = struct.Struct(">BHLHHQ")
+_TAG = struct.Struct(">Q")
+_LONG = struct.Struct(">L")
+UNREADABLE = (ValueError, OverflowError, OSError, LookupError, struct.error, exceptions.AMQPError)
+"""What pika raises over properties that it cannot read: a date after the year 9999 is enough."""
+
+
+class Told(NamedTuple):
+    """What a message says of itself."""
+
+    headers: Mapping[Any, Any] = {}
+    content_type: str = ""
+    reply_to: str = ""
+    correlation: str = ""
+
+
+class Delivery:
+    """A message as it came: what to acknowledge it by, and what it holds.
+
+    Its properties are as they came, too, unless pika has read them.
+    """
+
+    __slots__ = ("_properties", "body", "tag")
+
+    def __init__(self, tag: int, properties: bytes | spec.BasicProperties, body: bytes) -> None:
+        self.tag = tag
+        self.body = body
+        self._properties = properties
+
+    def glimpse(self, header: str) -> str | None:
+        """The text of a header, if it can be told without reading the others."""
+        told = self._properties
+        if not isinstance(told, bytes):
+            found = (told.headers or {}).get(header)
+            return found if isinstance(found, str) else None
+        mark = _mark(header)
+        at = told.find(mark) + len(mark)
+        if at < len(mark) or len(told) < at + _LONG.size:
+            return None
+        (size,) = _LONG.unpack_from(told, at)
+        text = told[at + _LONG.size : at + _LONG.size + size]
+        return text.decode() if len(text) == size and text.isascii() else None
+
+    def read(self) -> Told:
+        """All of it; nothing, if pika cannot read it."""
+        told = self._properties
+        if isinstance(told, bytes):
+            try:
+                told = spec.BasicProperties().decode(told)
+            except UNREADABLE:
+                return Told()
+        return Told(
+            told.headers or {},
+            _text(told.content_type),
+            _text(told.reply_to),
+            _text(told.correlation_id),
+        )
+
+
+class Pushed(NamedTuple):
+    """A message among what the server has said, and where it ends there."""
+
+    channel: int
+    consumer: bytes
+    delivery: Delivery
+    end: int
+
+
+def pushed(said: bytes, at: int) -> Pushed | None:
+    """The message that begins there; None if it is another thing, or not all of it is here."""
+    try:
+        kind, channel, size, index = _METHOD.unpack_from(said, at)
+        if kind != spec.FRAME_METHOD or index != spec.Basic.Deliver.INDEX:
+            return None
+        head = _after(said, at, size)
+        name = at + _METHOD.size + 1
+        consumer = said[name : name + said[name - 1]]
+        (tag,) = _TAG.unpack_from(said, name + len(consumer))
+        kind, other, size, _, _, left = _HEADER.unpack_from(said, head)
+        if kind != spec.FRAME_HEADER or other != channel:
+            return None
+        end = _after(said, head, size)
+        told = said[head + _HEADER.size : end - 1]
+        pieces: list[bytes] = []
+        while left > 0:
+            kind, other, size = _FRAME.unpack_from(said, end)
+            if kind != spec.FRAME_BODY or other != channel:
+                return None
+            begin, end = end + _FRAME.size, _after(said, end, size)
+            pieces.append(said[begin : begin + size])
+            left -= size
+    except (struct.error, IndexError):
+        return None
+    body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return Pushed(channel, consumer, Delivery(tag, told, body), end) if left == 0 else None
+
+
+def _after(said: bytes, at: int, size: int) -> int:
+    """Where the next frame begins. Raises IndexError: this one does not end as it should."""
+    end = at + _FRAME.size + size
+    if said[end] != spec.FRAME_END:
+        raise IndexError(end)
+    return end + 1
+
+
+@lru_cache(maxsize=64)
+def _mark(header: str) -> bytes:
+    """What stands before a header's text: its name, and that it is one."""
+    name = header.encode()
+    return bytes([len(name)]) + name + b"S"
+
+
+def _text(value: str | bytes | None) -> str:
+    """A property of a message. What is not UTF-8 pika leaves as it is."""
+    return value.decode("latin-1") if isinstance(value, bytes) else value or ""
