@@ -40,4 +40,4 @@ class Adapter(Peer):
         await app.apublish_many([nothing.s(job) for job in jobs])
 
     async def round_trip(self, job: Job) -> None:
-        await (await nothing.adelay(job))
+        nothing.delay(job).get(timeout=10)

@@ -481,6 +481,66 @@ def test_what_comes_while_nobody_fetches_is_for_the_next_who_does(
     asyncio.run(scenario())
 
 
+@BOTH
+def test_a_fetch_ends_in_its_own_time_also_if_the_one_before_had_more(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            first = asyncio.create_task(take(one.b, one.owner, PLENTY, wait=3600.0))
+            await one.began.get()
+            await one.handed(first)
+            assert await take(one.b, one.owner, PLENTY, wait=0.2) == []
+
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_a_fetch_has_all_of_its_time_also_if_the_one_before_had_less(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest
+) -> None:
+    async def scenario() -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            first = asyncio.create_task(take(one.b, one.owner, PLENTY, wait=1.0))
+            await one.began.get()
+            await one.handed(first)
+            waiting = await one.fetching()
+            assert await one.received.get() == [], "the receive that was under way has its own end"
+            await one.began.get()
+            await one.handed(waiting)
+
+    asyncio.run(scenario())
+
+
+@BOTH
+def test_a_message_that_comes_together_with_a_job_from_the_books_is_held_for_a_moment_only(
+    carrier: str, redis_books: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from umbel.brokers.redis import RedisLedger
+
+    stand_down = RedisLedger._stand_down
+
+    async def scenario() -> None:
+        async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
+            sent, handed = envelope(one.b), envelope(one.b)
+
+            async def too_late(ledger: RedisLedger, *given: Any) -> list[Delivery]:
+                (told,) = await asyncio.to_thread(ledger.note_now, [handed], 10.0)
+                assert told.handed
+                return await stand_down(ledger, *given)
+
+            waiting = await one.fetching(Demand(1, 1))
+            monkeypatch.setattr(RedisLedger, "_stand_down", too_late)
+            await one.broker._transport.send([sent])
+            (found,) = await waiting
+            assert found.id == handed.id
+            (held,) = one.broker._reception.hall._held
+            assert held.id == sent.id
+            monkeypatch.undo()
+
+    asyncio.run(scenario())
+
+
 def test_the_servers_own_limit_is_learned_without_a_loop(machine: Machine) -> None:
     from umbel.brokers.nats import NatsTransport
     from umbel.drivers.nats import Home

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pika
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,7 +116,8 @@ def test_what_headers_cannot_hold_travels_in_the_body(changes: dict[str, object]
 
 def test_both_prefixes_are_read_and_other_headers_are_not() -> None:
     headers = {"cloudEvents_id": "1", "cloudEvents:type": "t", "x-death": [], b"\xff": 1}
-    assert to_heading(Delivery(1, headers, "", b"")) == ({"id": "1", "type": "t"}, "")
+    told = pika.BasicProperties(headers=headers)
+    assert to_heading(Delivery(1, told, b"")) == ({"id": "1", "type": "t"}, "")
 
 
 def test_a_message_that_is_too_large_names_both_sizes() -> None:

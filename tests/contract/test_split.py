@@ -425,7 +425,7 @@ def test_a_fetch_from_both_sides_waits_until_the_one_before_is_wound_up(
             books.note_now([envelope(b)], 10.0)
             assert len(await first) == 1
             async with asyncio.timeout(20):
-                while broker._reception._kept is not None:
+                while broker._reception._under_way is not None:
                     await asyncio.sleep(0.01)
             broker.nudge()
             assert await following == []
@@ -443,15 +443,16 @@ def test_a_nudge_is_heard_also_while_the_receive_of_an_earlier_fetch_is_under_wa
             await asyncio.to_thread(broker.publish_now, [envelope(b)], 10.0)  # makes the stream
             assert len(await broker.fetch(["default"], Demand(5, 5), owner, 20)) == 1
             outlasted = 0
-            for _ in range(20):
+            for steps in range(1, 20):
                 first = asyncio.create_task(broker.fetch(["default"], Demand(5, 5), owner, 20))
                 await asyncio.sleep(0.03)
                 await asyncio.to_thread(broker.publish_now, [envelope(b)], 10.0)
                 assert len(await first) == 1
-                kept = broker._reception._kept
+                kept = broker._reception._under_way
                 outlasted += kept is not None and not kept.task.done()
                 following = asyncio.create_task(broker.fetch(["default"], room, owner, 3600))
-                await asyncio.sleep(0)
+                for _ in range(steps):
+                    await asyncio.sleep(0)
                 broker.nudge()
                 async with asyncio.timeout(20):
                     assert await following == []

@@ -82,6 +82,27 @@ def test_an_id_is_told_at_a_glance() -> None:
     assert found.delivery.glimpse("cloudEvents_source") is None
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"from": {"cloudEvents_id": "of another"}, "cloudEvents_id": "its own"},
+        {"note": "\x0ecloudEvents_idS\0\0\0\x02no", "cloudEvents_id": "its own"},
+        {"number": 7, "cloudEvents_id": "its own"},
+        {"from": {"cloudEvents_id": "of another"}},
+    ],
+    ids=["in a table", "in a text", "after a number", "in a table alone"],
+)
+def test_an_id_that_stands_elsewhere_is_not_taken_for_its_own(headers: dict[str, Any]) -> None:
+    found = pushed(b"".join(message(1, BasicProperties(headers=headers), b"")), 0)
+    assert found is not None
+    assert found.delivery.glimpse("cloudEvents_id") in (None, headers.get("cloudEvents_id"))
+
+
+@given(st.binary(max_size=60))
+def test_whatever_stands_for_properties_a_glimpse_breaks_nothing(told: bytes) -> None:
+    assert Delivery(1, told, b"").glimpse("cloudEvents_id") is None
+
+
 @given(properties, bodies, st.data())
 def test_of_a_message_that_is_not_whole_nothing_is_taken(
     told: BasicProperties, body: bytes, data: st.DataObject

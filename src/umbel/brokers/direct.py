@@ -18,17 +18,13 @@ made when this has returned."""
 
 
 class Meanwhile:
-    """What there is to do while a transport sends, in each round of writing. Here it is nothing."""
+    """What there is to do while a transport sends. Here it is nothing."""
 
     def begin(self) -> None:
-        """Nothing keeps the messages from being written any more."""
-
-    def go_on(self) -> None:
-        """They are written, and no answer has been waited for yet."""
+        """Nothing keeps the messages from being written any more; for each round of writing."""
 
     def finish(self) -> None:
-        """All that is left to do. A server that answers soon is best waited for after this, one
-        that takes its time before; and nothing may be made of its answers until it is called."""
+        """They are written, and no answer has been waited for yet; for each round of writing."""
 
 
 @runtime_checkable
@@ -115,7 +111,8 @@ class DirectPair:
         def recall(lane: Lane, seconds: float) -> None:
             self.ledger.recall_now([lane], seconds)
 
-        with _Note(self.ledger, self._prompt, envelopes, left, self._is_awaited) as note:
+        prompt = self._prompt if self._is_awaited else None
+        with _Note(self.ledger, prompt, envelopes, left) as note:
             meanwhile = note if lanes <= self._used else _NOTHING
             try:
                 self._transport.send_now(envelopes, left(), recall, meanwhile)
@@ -125,7 +122,6 @@ class DirectPair:
                     self.ledger.unsend_now([envelope.id for envelope in envelopes], left())
                 return note.made or self.ledger.publish_now(envelopes, left())
             self._used |= lanes
-            note.go_on()
             note.finish()
         self._is_awaited = any(one.handed for one in note.made)
         # Durable also if they are not noted: whoever receives the messages will do it.
@@ -147,13 +143,11 @@ class _Note(Meanwhile):
         prompt: PromptLedger | None,
         envelopes: Sequence[Envelope],
         left: Callable[[], float],
-        first: bool,
     ) -> None:
         self._ledger = ledger
         self._prompt = prompt
         self._envelopes = envelopes
         self._left = left
-        self._first = first
         self._asked = ExitStack()
         self._answer: Noted | None = None
         self.begun = False
@@ -167,25 +161,19 @@ class _Note(Meanwhile):
         self._asked.close()
 
     def begin(self) -> None:
-        """Ask the books, if they are to be first and need not be waited for."""
-        if self._first and self._prompt is not None:
-            self.go_on()
-
-    def go_on(self) -> None:
-        """Ask the books, unless they were; have it in them, where they must be waited for."""
-        if self.begun:
-            return
-        self.begun = True
-        with suppress(Unavailable):
-            if self._prompt is None:
-                self.made = self._ledger.note_now(self._envelopes, self._left())
-            else:
+        """Have the books begin, if they are to and need not be waited for."""
+        if self._prompt is not None and not self.begun:
+            self.begun = True
+            with suppress(Unavailable):
                 asking = self._prompt.noting(self._envelopes, self._left())
                 self._answer = self._asked.enter_context(asking)
 
     def finish(self) -> None:
-        """Have what they answer, or go without that."""
+        """Have it in the books, or go without that."""
         answer, self._answer = self._answer, None
         with suppress(Unavailable), self._asked:
             if answer is not None:
                 self.made = answer()
+            elif not self.begun:
+                self.begun = True
+                self.made = self._ledger.note_now(self._envelopes, self._left())

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -38,16 +38,27 @@ class Came(NamedTuple):
 class _Receiving:
     """A receive under way. It may outlast its fetch, for the next one that has the same room."""
 
-    def __init__(self, queues: Sequence[str], demand: Demand) -> None:
-        self.task: asyncio.Task[list[Arrival]]
+    def __init__(
+        self,
+        queues: Sequence[str],
+        demand: Demand,
+        until: float,
+        work: Callable[[_Receiving], Coroutine[Any, Any, list[Arrival]]],
+    ) -> None:
+        self.queues = tuple(queues)
+        self.demand = demand
+        self.until = until
         self.is_awaited = True
         """Whether somebody fetches. What comes otherwise waits in the hall."""
+        self.is_over = False
+        """Whether it was told to end, whatever it is doing."""
         self.is_new = True
-        self._for = (tuple(queues), demand)
+        self.task = asyncio.create_task(work(self))
 
-    def suits(self, queues: Sequence[str], demand: Demand) -> bool:
-        """Whether it is what another fetch would begin."""
-        return not self.task.done() and self._for == (tuple(queues), demand)
+    def suits(self, queues: Sequence[str], demand: Demand, until: float) -> bool:
+        """Whether another fetch may go on with it: it has no other room, and no more time."""
+        same = (self.queues, self.demand) == (tuple(queues), demand) and self.until <= until
+        return same and not self.is_over and not self.task.done()
 
     def result(self) -> list[Arrival]:
         """What came of it; nothing if it was stopped or has failed."""
@@ -72,10 +83,8 @@ class Reception:
         self._inboxes: dict[str, bool] = {}
         """Workers' own queues, and whether anything was ever sent there: few are used, and a queue
         elsewhere costs its server something."""
-        self._kept: _Receiving | None = None
-        """That of a fetch that the books were faster for."""
-        self._over = asyncio.Event()
-        """Ends the receiving that goes on, whatever it is doing."""
+        self._under_way: _Receiving | None = None
+        """Of the fetch that is here, or of one before that the books were faster for."""
         self._handed: deque[str] = deque(maxlen=_REMEMBERED)
         """Jobs that the books gave without a message: theirs come later."""
 
@@ -85,26 +94,47 @@ class Reception:
             if is_inbox(queue) and queue not in self._inboxes:
                 self._inboxes[queue] = await self._ledger.waiting([queue], ("io", "cpu"))
 
-    async def next(self, queues: Sequence[str], demand: Demand, owner: str, wait: float) -> Came:
-        """What comes first. Who waits stands by at the books."""
-        there = await self._receiving(queues, demand, wait)
-        try:
-            handed = await self._stand_by(there, queues, demand, owner, wait)
-            if not handed:
-                return Came([], await there.task)
-            self._handed += [one.id for one in handed]
-            self._keep(there, admit([one.envelope.kind for one in handed], demand)[1])
-            return Came(handed, [])
-        except BaseException:
-            there.task.cancel()
-            await self._wind_up(there)
-            raise
+    async def make_way(self, queues: Sequence[str], demand: Demand, until: float) -> None:
+        """Have nothing under way that a fetch cannot go on with. Then ``next`` begins at once, so
+        whoever looks for a nudge in between misses none."""
+        there = self._under_way
+        if there is not None and not there.suits(queues, demand, until):
+            await self.clear()
+
+    async def next(self, queues: Sequence[str], demand: Demand, owner: str, until: float) -> Came:
+        """What comes first, or nothing until then. Who waits stands by at the books."""
+        while True:
+            there = self._under_way or _Receiving(queues, demand, until, self._receive_for)
+            self._under_way, there.is_awaited = there, True
+            try:
+                handed = await self._stand_by(there, owner, until)
+                if handed:
+                    self._keep(there, handed)
+                    return Came(handed, [])
+                arrivals = await there.task
+            except BaseException:
+                there.task.cancel()
+                await self.clear()
+                raise
+            self._under_way = None
+            if arrivals or there.is_over or there.until >= until:
+                return Came([], arrivals)
 
     async def clear(self) -> None:
-        """Receive for nobody: who is here does so itself."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            await self._wind_up(kept)
+        """Receive no more. What has come all the same waits for the next fetch, for a moment."""
+        there, self._under_way = self._under_way, None
+        if there is None:
+            return
+        self._end(there)
+        try:
+            await asyncio.wait([there.task])
+        except BaseException:
+            there.task.cancel()
+            await asyncio.wait([there.task])
+            raise
+        finally:
+            if there.task.done():
+                self.hall.hold(there.result())
 
     async def receive(self, queues: Sequence[str], demand: Demand, wait: float) -> list[Arrival]:
         """Messages that could start now."""
@@ -124,73 +154,65 @@ class Reception:
 
     def nudge(self) -> None:
         """Make whoever waits here return."""
-        self._over.set()
+        if self._under_way is not None:
+            self._under_way.is_over = True
         self._transport.nudge()
 
     async def close(self) -> None:
         """Receive nothing any more; what was not taken goes back. Twice is fine."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.task.cancel()
-            await asyncio.wait([kept.task])
-            kept.result()
+        there, self._under_way = self._under_way, None
+        if there is not None:
+            there.task.cancel()
+            await asyncio.wait([there.task])
+            there.result()
         await self.hall.close()
 
-    async def _receiving(self, queues: Sequence[str], demand: Demand, wait: float) -> _Receiving:
-        """A receive for this fetch: that of the one before, if it would be the same."""
-        if self._kept is not None and self._kept.suits(queues, demand):
-            found, self._kept = self._kept, None
-            found.is_awaited = True
-            return found
-        await self.clear()
-        self._over.clear()
-        found = _Receiving(queues, demand)
-        found.task = asyncio.create_task(self._receive_for(found, queues, demand, wait))
-        return found
-
-    def _keep(self, there: _Receiving, left: Demand) -> None:
+    def _keep(self, there: _Receiving, handed: Sequence[Delivery]) -> None:
         """Go on for the next fetch. Where no room is left nobody may fetch for long."""
+        self._handed += [one.id for one in handed]
+        if there.task.done():  # both have come at once
+            self._under_way = None
+            self.hall.hold(there.result())
+            return
         there.is_awaited = there.is_new = False
-        self._kept = there
-        if not left.fits_any:
-            self.nudge()
+        if not admit([one.envelope.kind for one in handed], there.demand)[1].fits_any:
+            self._end(there)
 
-    async def _stand_by(
-        self, there: _Receiving, queues: Sequence[str], demand: Demand, owner: str, wait: float
-    ) -> list[Delivery]:
+    def _end(self, there: _Receiving) -> None:
+        there.is_awaited, there.is_over = False, True
+        self._transport.nudge()
+
+    async def _stand_by(self, there: _Receiving, owner: str, until: float) -> list[Delivery]:
         """Be given a job by the books, until a message comes."""
-        if self._giver is None or not demand.fits_any:
+        if self._giver is None or not there.demand.fits_any:
             return []
         for _ in range(_STEPS if there.is_new else 0):
             await asyncio.sleep(0)
+        wait = until - self._clock.monotonic()
         if there.task.done():
             return []
-        return await self._giver.stand_by(queues, owner, wait, there.task)
+        return await self._giver.stand_by(there.queues, owner, wait, there.task)
 
-    async def _receive_for(
-        self, receiving: _Receiving, queues: Sequence[str], demand: Demand, wait: float
-    ) -> list[Arrival]:
-        found = await self._receive_new(queues, demand, wait)
-        if receiving.is_awaited:
+    async def _receive_for(self, there: _Receiving) -> list[Arrival]:
+        found = await self._receive_new(there)
+        if there.is_awaited:
             return found
         self.hall.hold(found)
         return []
 
-    async def _receive_new(
-        self, queues: Sequence[str], demand: Demand, wait: float
-    ) -> list[Arrival]:
+    async def _receive_new(self, there: _Receiving) -> list[Arrival]:
         """Receive until it is over, or something new has come.
 
         The message of a job that the books have handed over is late, and a repetition as a rule:
         nobody stops standing by for it. It waits for others, but not for long.
         """
-        until = self._clock.monotonic() + wait
+        demand = there.demand
         most = min(_MANY, demand.io, demand.cpu)
         found: list[Arrival] = []
-        while not self._over.is_set() and (left := until - self._clock.monotonic()) > 0:
+        while not there.is_over and (left := there.until - self._clock.monotonic()) > 0:
             room = replace(demand, io=demand.io - len(found), cpu=demand.cpu - len(found))
             try:
-                came = await self.receive(queues, room, min(left, _SOON) if found else left)
+                came = await self.receive(there.queues, room, min(left, _SOON) if found else left)
             except BaseException:
                 self.hall.hold(found)
                 raise
@@ -202,17 +224,3 @@ class Reception:
     def _are_late(self, arrivals: Sequence[Arrival]) -> bool:
         """Whether these are messages of what was handed over here of late, and nothing else."""
         return all(id_of(one, self._namespace) in self._handed for one in arrivals)
-
-    async def _wind_up(self, there: _Receiving) -> None:
-        """Receive no more. What has come all the same waits for the next fetch, for a moment."""
-        there.is_awaited = False
-        self.nudge()
-        try:
-            await asyncio.wait([there.task])
-        except BaseException:
-            there.task.cancel()
-            await asyncio.wait([there.task])
-            raise
-        finally:
-            if there.task.done():
-                self.hall.hold(there.result())

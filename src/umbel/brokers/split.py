@@ -49,9 +49,8 @@ class SplitBroker:
         self.capabilities = replace(carried(ledger.capabilities), direct=direct)
         self._ledger = ledger
         self._clock = clock
-        common: Any = {"namespace": namespace, "clock": clock}
-        self._answers = Answers(self._transport.reply, find, **common)
-        self._reception = Reception(self._transport, ledger, **common)
+        self._answers = Answers(self._transport.reply, find, namespace=namespace, clock=clock)
+        self._reception = Reception(self._transport, ledger, namespace=namespace, clock=clock)
         self._relay = Relay(
             self._transport,
             ledger,
@@ -63,7 +62,8 @@ class SplitBroker:
             self._transport,
             ledger,
             self._answers,
-            **common,
+            namespace=namespace,
+            clock=clock,
             is_expected=self._reception.is_expected,
             settle=self.settle,
         )
@@ -115,8 +115,9 @@ class SplitBroker:
     ) -> list[Delivery]:
         """What comes first, unless a nudge came since there were so many."""
         silent = True
-        while nudges == self._nudges and (left := until - self._clock.monotonic()) > 0:
-            handed, arrivals = await self._reception.next(queues, demand, owner, left)
+        await self._reception.make_way(queues, demand, until)
+        while nudges == self._nudges and self._clock.monotonic() < until:
+            handed, arrivals = await self._reception.next(queues, demand, owner, until)
             if handed:
                 self._answers.remember(handed)
                 return handed

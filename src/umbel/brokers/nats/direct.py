@@ -54,7 +54,6 @@ class DirectSender:
             line.until = min(until, time.monotonic() + CONFIRMED)
             meanwhile.begin()
             line.post([parcel.post for parcel in parcels])
-            meanwhile.go_on()
             meanwhile.finish()
             line.until = min(until, time.monotonic() + CONFIRMED)
             answers = line.answers()

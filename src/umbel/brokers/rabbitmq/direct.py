@@ -59,8 +59,7 @@ class DirectSender:
         meanwhile: Meanwhile,
     ) -> None:
         for number in range(TRIES):
-            left = self._direct.publish(left, until, meanwhile.begin, meanwhile.go_on)
-            meanwhile.finish()
+            left = self._direct.publish(left, until, meanwhile.begin, meanwhile.finish)
             if not left:
                 return
             for name in dict.fromkeys(one.queue for one in left):

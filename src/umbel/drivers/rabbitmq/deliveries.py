@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from pika import exceptions, spec  # type: ignore[import-untyped]
@@ -18,6 +17,10 @@ _METHOD = struct.Struct(">BHLL")
 _HEADER = struct.Struct(">BHLHHQ")
 _TAG = struct.Struct(">Q")
 _LONG = struct.Struct(">L")
+_FLAGS = struct.Struct(">H")
+_TEXT = ord("S")
+_BEFORE_HEADERS = spec.BasicProperties.FLAG_HEADERS | spec.BasicProperties.FLAG_CONTENT_ENCODING | 1
+"""Whether there are headers, and what hardly anybody sends before them: an encoding, more flags."""
 UNREADABLE = (ValueError, OverflowError, OSError, LookupError, struct.error, exceptions.AMQPError)
 """What pika raises over properties that it cannot read: a date after the year 9999 is enough."""
 
@@ -50,13 +53,10 @@ class Delivery:
         if not isinstance(told, bytes):
             found = (told.headers or {}).get(header)
             return found if isinstance(found, str) else None
-        mark = _mark(header)
-        at = told.find(mark) + len(mark)
-        if at < len(mark) or len(told) < at + _LONG.size:
+        try:
+            return _text_of(told, header.encode())
+        except (struct.error, IndexError):
             return None
-        (size,) = _LONG.unpack_from(told, at)
-        text = told[at + _LONG.size : at + _LONG.size + size]
-        return text.decode() if len(text) == size and text.isascii() else None
 
     def read(self) -> Told:
         """All of it; nothing, if pika cannot read it."""
@@ -120,11 +120,31 @@ def _after(said: bytes, at: int, size: int) -> int:
     return end + 1
 
 
-@lru_cache(maxsize=64)
-def _mark(header: str) -> bytes:
-    """What stands before a header's text: its name, and that it is one."""
-    name = header.encode()
-    return bytes([len(name)]) + name + b"S"
+def _text_of(told: bytes, header: bytes) -> str | None:
+    """Steps over headers that are plain texts, as ours are, to the one of that name.
+
+    Raises:
+        struct.error, IndexError: they end before they should.
+    """
+    (flags,) = _FLAGS.unpack_from(told)
+    if flags & _BEFORE_HEADERS != spec.BasicProperties.FLAG_HEADERS:
+        return None
+    at = _FLAGS.size
+    if flags & spec.BasicProperties.FLAG_CONTENT_TYPE:
+        at += 1 + told[at]
+    (size,) = _LONG.unpack_from(told, at)
+    at += _LONG.size
+    end = at + size
+    while at < end:
+        name, kind = at + 1, at + 1 + told[at]
+        if told[kind] != _TEXT:
+            return None
+        (size,) = _LONG.unpack_from(told, kind + 1)
+        at = kind + 1 + _LONG.size + size
+        if told[name:kind] == header:
+            text = told[at - size : at]
+            return text.decode() if at <= end and text.isascii() else None
+    return None
 
 
 def _text(value: str | bytes | None) -> str:

@@ -91,14 +91,16 @@ class Wire(AsyncioConnection):  # type: ignore[misc]
         """Whether anything is left but messages that were told of. They stand in their order."""
         said: bytes = self._frame_buffer
         at = 0
-        while self._ears and (found := pushed(said, at)) is not None:
-            consumer, deliver = self._ears.get(found.channel, (b"", None))
-            if deliver is None or consumer != found.consumer:
-                break
-            at = found.end
-            deliver(found.delivery)
-        if at:
-            self._trim_frame_buffer(at)  # it counts: a server that sends messages is alive
+        try:
+            while self._ears and (found := pushed(said, at)) is not None:
+                consumer, deliver = self._ears.get(found.channel, (b"", None))
+                if deliver is None or consumer != found.consumer:
+                    break
+                at = found.end
+                deliver(found.delivery)
+        finally:
+            if at:
+                self._trim_frame_buffer(at)  # it counts: a server that sends messages is alive
         return len(said) > at
 
     def _read_frame(self) -> tuple[int, Any]:

@@ -76,7 +76,7 @@ class Line:
         packed = hiredis.pack_command(command)
         self._keep(until, large=len(packed) > _LARGE)
         try:
-            self._socket.sendall(packed)
+            self._socket.sendall(packed)  # nothing else is on its way: what is not large fits
         except BlockingIOError:
             raise TimeoutError from None
 
