@@ -111,6 +111,19 @@ def test_a_published_job_is_in_the_hands_of_who_waits(
     tell(namespace, scenario)
 
 
+def test_who_stands_by_no_more_leaves_nothing_with_whom_it_waited_beside(
+    namespace: str, client: Any
+) -> None:
+    async def scenario(b: Backend) -> None:
+        waiter = await Waiter(b, await enlist(b), client, books=True).stands_by()
+        assert waiter.other._callbacks
+        publish_now(b)
+        assert len(await waiter.task) == 1
+        assert not waiter.other._callbacks
+
+    tell(namespace, scenario)
+
+
 def test_who_was_handed_a_job_is_handed_no_other_before_it_waits_again(
     namespace: str, client: Any
 ) -> None:

@@ -129,8 +129,8 @@ class Channel:
     def close(self) -> None:
         """Free it; what was not acknowledged goes back. Twice is fine."""
         self._on_end = None
-        self._hear_no_more()
         if not (self.raw.is_closed or self.raw.is_closing) and self.raw.connection.is_open:
+            self._hear_no_more()  # else it is done, and its number may be another's by now
             self.raw.close()
 
     async def _unless_missing(self, method: Callable[..., Any], queue: str, **options: Any) -> bool:

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from pika import exceptions, spec  # type: ignore[import-untyped]
 
-_FRAME = struct.Struct(">BHL")
+from umbel.drivers.rabbitmq.frames import FRAME, LONG
+
 _METHOD = struct.Struct(">BHLL")
-_HEADER = struct.Struct(">BHLHHQ")
+HEADER = struct.Struct(">BHLHHQ")
 _TAG = struct.Struct(">Q")
-_LONG = struct.Struct(">L")
 _FLAGS = struct.Struct(">H")
 _TEXT = ord("S")
 _BEFORE_HEADERS = spec.BasicProperties.FLAG_HEADERS | spec.BasicProperties.FLAG_CONTENT_ENCODING | 1
@@ -93,17 +93,17 @@ def pushed(said: bytes, at: int) -> Pushed | None:
         name = at + _METHOD.size + 1
         consumer = said[name : name + said[name - 1]]
         (tag,) = _TAG.unpack_from(said, name + len(consumer))
-        kind, other, size, _, _, left = _HEADER.unpack_from(said, head)
+        kind, other, size, _, _, left = HEADER.unpack_from(said, head)
         if kind != spec.FRAME_HEADER or other != channel:
             return None
         end = _after(said, head, size)
-        told = said[head + _HEADER.size : end - 1]
+        told = said[head + HEADER.size : end - 1]
         pieces: list[bytes] = []
         while left > 0:
-            kind, other, size = _FRAME.unpack_from(said, end)
+            kind, other, size = FRAME.unpack_from(said, end)
             if kind != spec.FRAME_BODY or other != channel:
                 return None
-            begin, end = end + _FRAME.size, _after(said, end, size)
+            begin, end = end + FRAME.size, _after(said, end, size)
             pieces.append(said[begin : begin + size])
             left -= size
     except (struct.error, IndexError):
@@ -114,7 +114,7 @@ def pushed(said: bytes, at: int) -> Pushed | None:
 
 def _after(said: bytes, at: int, size: int) -> int:
     """Where the next frame begins. Raises IndexError: this one does not end as it should."""
-    end = at + _FRAME.size + size
+    end = at + FRAME.size + size
     if said[end] != spec.FRAME_END:
         raise IndexError(end)
     return end + 1
@@ -132,15 +132,15 @@ def _text_of(told: bytes, header: bytes) -> str | None:
     at = _FLAGS.size
     if flags & spec.BasicProperties.FLAG_CONTENT_TYPE:
         at += 1 + told[at]
-    (size,) = _LONG.unpack_from(told, at)
-    at += _LONG.size
+    (size,) = LONG.unpack_from(told, at)
+    at += LONG.size
     end = at + size
     while at < end:
         name, kind = at + 1, at + 1 + told[at]
         if told[kind] != _TEXT:
             return None
-        (size,) = _LONG.unpack_from(told, kind + 1)
-        at = kind + 1 + _LONG.size + size
+        (size,) = LONG.unpack_from(told, kind + 1)
+        at = kind + 1 + LONG.size + size
         if told[name:kind] == header:
             text = told[at - size : at]
             return text.decode() if at <= end and text.isascii() else None

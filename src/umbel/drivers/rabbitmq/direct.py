@@ -148,7 +148,7 @@ class Direct:
             channel.add_on_close_callback(line.was_closed)
             channel.add_on_return_callback(self._was_returned)
             self._ask(line, channel, channel.confirm_delivery, self._was_answered)
-            line.confirmed = self._was_confirmed
+            line.confirmed = self._told
         except BaseException:
             line.drop()
             raise
@@ -185,9 +185,6 @@ class Direct:
         messages = self._told(said)
         if not isinstance(frame.method, pika.spec.Basic.Ack):
             self._refused += messages
-
-    def _was_confirmed(self, said: Confirm) -> None:
-        self._told(said)
 
     def _told(self, said: Confirm) -> list[Message]:
         """The messages that the server has answered for; they are awaited no more."""

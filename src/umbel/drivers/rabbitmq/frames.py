@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 from pika import data, exceptions, spec  # type: ignore[import-untyped]
 
-_FRAME = struct.Struct(">BHL")
+FRAME = struct.Struct(">BHL")
 _PUBLISH = struct.Struct(">HHH")
 _HEADER = struct.Struct(">BHLHHQH")
-_LONG = struct.Struct(">L")
+LONG = struct.Struct(">L")
 _CONFIRM = struct.Struct(">BHLLQBB")
 _END = bytes([spec.FRAME_END])
-_BEFORE_PROPERTIES = _HEADER.size - _FRAME.size
+_BEFORE_PROPERTIES = _HEADER.size - FRAME.size
 _AROUND = spec.FRAME_HEADER_SIZE + spec.FRAME_END_SIZE
 _MANDATORY = b"\x01"
 _DURABLE = b"\x02"
@@ -78,7 +78,7 @@ def written(message: Message, channel: int, largest: int) -> bytes:
     room = largest - _AROUND
     for at in range(0, len(body), room):
         piece = body[at : at + room]
-        found += (_FRAME.pack(spec.FRAME_BODY, channel, len(piece)), piece, _END)
+        found += (FRAME.pack(spec.FRAME_BODY, channel, len(piece)), piece, _END)
     return b"".join(found)
 
 
@@ -101,16 +101,16 @@ def _method(channel: int, queue: str) -> bytes:
     """The frame that says where a message goes: by way of the exchange without a name."""
     index = spec.Basic.Publish.INDEX
     said = _PUBLISH.pack(index >> 16, index & 0xFFFF, 0) + _short("") + _short(queue) + _MANDATORY
-    return _FRAME.pack(spec.FRAME_METHOD, channel, len(said)) + said + _END
+    return FRAME.pack(spec.FRAME_METHOD, channel, len(said)) + said + _END
 
 
 def _table(headers: Mapping[str, str]) -> bytes:
     parts: list[bytes] = []
     for name, text in headers.items():
         value = text.encode()
-        parts += (_known(name), _TEXT, _LONG.pack(len(value)), value)
+        parts += (_known(name), _TEXT, LONG.pack(len(value)), value)
     table = b"".join(parts)
-    return _LONG.pack(len(table)) + table
+    return LONG.pack(len(table)) + table
 
 
 def _short(text: str) -> bytes:

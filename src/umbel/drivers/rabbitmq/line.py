@@ -32,7 +32,7 @@ class Line(connection.Connection):  # type: ignore[misc]
         """The channel that confirms, how much was sent there, and why it was closed."""
         self.sent = 0
         self.closed: BaseException | None = None
-        self.confirmed: Callable[[Confirm], None] = lambda _: None
+        self.confirmed: Callable[[Confirm], object] = lambda _: None
         """Told what the server has taken."""
         self._socket: Any = None
         self._pile: list[bytes] = []

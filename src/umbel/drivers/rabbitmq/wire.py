@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,13 +12,12 @@ from pika.adapters.asyncio_connection import (  # type: ignore[import-untyped]
     AsyncioConnection,
 )
 
-from umbel.drivers.rabbitmq.deliveries import UNREADABLE, Delivery, pushed
+from umbel.drivers.rabbitmq.deliveries import HEADER, UNREADABLE, Delivery, pushed
 
 Deliver = Callable[[Delivery], None]
 
 _PILE = 262_144
 """Bytes that are written at once: enough to save the system calls, too few to matter in memory."""
-_HEADER = struct.Struct(">BHLHHQ")
 
 # pika logs each loss and refusal with a traceback. All of that is raised here, with its remedy.
 if logging.getLogger("pika").level == logging.NOTSET:
@@ -116,6 +114,6 @@ class Wire(AsyncioConnection):  # type: ignore[misc]
             data = self._frame_buffer
             if data[:1] != bytes([spec.FRAME_HEADER]):
                 raise
-            _, channel, size, _, _, length = _HEADER.unpack_from(data)
+            _, channel, size, _, _, length = HEADER.unpack_from(data)
             end = spec.FRAME_HEADER_SIZE + size + spec.FRAME_END_SIZE
             return end, frame.Header(channel, length, spec.BasicProperties())
