@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run evaluation test test-all check simulate bench bench-peers chaos soak fuzz docs format servers clean
+.PHONY: run evaluation test test-all check walk simulate bench bench-peers chaos soak fuzz docs format servers clean
 
 run: $(VENV)/.run  ## Umbel in one process on SQLite, with example tasks
 	$(BIN)/python examples/demo/start.py
@@ -24,6 +24,9 @@ check: $(VENV)/.test  ## lint, format, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+walk: $(VENV)/.test servers  ## the files that one job passes through; ARGS="--list"
+	PYTHONPATH=tests/integration $(BIN)/python tests/walk.py $(ARGS)
 
 simulate: $(VENV)/.test  ## ten thousand runs in virtual time, with faults by seed
 	$(BIN)/python -m umbel.testing.simulation --seeds 10000

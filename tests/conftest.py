@@ -32,6 +32,12 @@ EXTENDED = (
     *("under_faults[redis", "under_faults[rabbitmq", "under_faults[nats", "under_faults[amqp"),
     *("leak_is_found[connection", "nothing_grows_under_steady_work", "bug_is_found[fence-frozen"),
     *("bug_is_found[pause-paused", "bug_is_found[record-cancelled"),
+    # A promise about publishing that is tested with another backlog or another pair.
+    *("frozen_server[nats+redis, the store", "frozen_server[nats+redis-disk"),
+    *("frozen_server[nats+redis-memory", "frozen_server[rabbitmq+redis-", "alone-disk]"),
+    *("alone-memory]", "frozen_server[postgres-memory", "frozen_server[redis-disk"),
+    *("frozen_server[sqlite-memory", "transport_is_silent[memory-", "[asyncio-postgres"),
+    *("[uvloop-postgres-trio", "keeps_no_job_from_the_store[redis-"),
     # Scenarios that run on SQLite, too.
     *("to_the_grave[postgres", "buried_with_the_reason[postgres", "keeps_the_order[postgres"),
     *("plans_run[postgres", "is_missing[postgres", "is_told_too[postgres"),

@@ -115,6 +115,21 @@ SERVERS = (
     Server("NATS", 4222, "nats-server", "nats-server", start_nats),
 )
 
+
+def provide_faketime() -> None:
+    """What gives a process a wrong clock."""
+    if shutil.which("faketime") is not None:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        print("not run: processes with wrong clocks (there is no faketime, and not root)")
+        return
+    try:
+        run("apt-get", "update", "-qq")
+        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "faketime")
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"not run: processes with wrong clocks ({error})", file=sys.stderr)
+
+
 STAYS = "umbel-tests-stay"
 
 
@@ -158,4 +173,5 @@ if __name__ == "__main__":
     for server in SERVERS:
         server.provide()
     keep_a_stream()
+    provide_faketime()
     provide_node_packages()

@@ -32,6 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from umbel.urls import masked
+
 
 def _readable(text: str, limit: int) -> str:
     """Text from outside, so that every store takes it and somebody reads it."""
@@ -40,7 +42,13 @@ def _readable(text: str, limit: int) -> str:
 
 
 class UmbelError(Exception):
-    """Anything Umbel itself raises. Catch this to catch them all."""
+    """Anything Umbel itself raises. Catch this to catch them all.
+
+    Passwords and tokens of URLs in the text are masked.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(masked(one) if isinstance(one, str) else one for one in args))
 
 
 class ConfigurationError(UmbelError, ValueError):
@@ -175,8 +183,8 @@ class RemoteTraceback(Exception):
     """The traceback of the worker, shown as the cause of an exception raised again by a handle."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
+        super().__init__(masked(text))
+        self.text = masked(text)
 
     def __str__(self) -> str:
         return f"\n{self.text}"

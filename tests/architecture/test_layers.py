@@ -45,3 +45,48 @@ def test_no_topic_of_a_suite_hides_a_test_of_another() -> None:
     names = [name for topic in (*BROKER_TOPICS, *STORE_TOPICS) for name in vars(topic)]
     tests = [name for name in names if name.startswith("test_")]
     assert len(tests) == len(set(tests))
+
+
+# --- one way to a terminal -------------------------------------------------------------------
+
+WRITERS = {
+    "terminal.py": {"write"},  # the one place
+    "cli/answers.py": {"Console"},  # draws tables of visible cells, into a string
+    "cli/gatekeeping.py": {"Live"},  # redraws lines that are visible
+    "cli/consent.py": {"confirm"},  # asks a question that is visible
+}
+"""The files that may write to a terminal by themselves, and how."""
+
+
+def _ways_to_write(tree: ast.AST) -> set[str]:
+    """Calls that write text to a standard stream, or may."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in (
+            "rich",
+            "rich.console",
+            "rich.live",
+        ):
+            found |= {alias.name for alias in node.names}
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id == "print":
+            found.add(node.func.id)
+        if isinstance(node.func, ast.Attribute):
+            of, name = ast.unparse(node.func.value), node.func.attr
+            if of == "click" and name in ("echo", "secho", "confirm", "prompt", "echo_via_pager"):
+                found.add(name)
+            if name == "write" and of in ("sys.stdout", "sys.stderr", "stream", "spare"):
+                found.add(name)
+            if of == "logging" and name in ("StreamHandler", "basicConfig"):
+                found.add(name)
+    return found
+
+
+def test_all_text_for_a_terminal_goes_through_the_one_writer() -> None:
+    package = ROOT / "src" / "umbel"
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package).as_posix()
+        if not name.startswith("testing/"):
+            found = _ways_to_write(ast.parse(path.read_text(encoding="utf-8")))
+            assert found == WRITERS.get(name, set()), name

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from chaos.crew import FAKETIME
 from chaos.machines import NotHere
 from chaos.places import PLACES, Place, open_place
 from chaos.planted import PLANTS
@@ -79,6 +80,8 @@ def _repeat(options: argparse.Namespace, name: str, seed: int) -> str:
 def _report(place: Place, outcome: Outcome, folder: Path, repeat: str) -> None:
     if place.without:
         _say(f"  {place.without}")
+    if FAKETIME is None:
+        _say("  not tried: wrong clocks (libfaketime is not installed)")
     if place.disk is not None:
         _say(f"  the full disk was {place.disk.what}")
     faults = ", ".join(f"{name} {times}" for name, times in sorted(outcome.faults.items()))

@@ -10,10 +10,12 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.diary import Diary
+from chaos.diary import CLOCK_OFFSET, Diary, clock_offset
 
 HERE = Path(__file__).parent
 LEASE = 3.0
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
+"""Debian's library that gives a process a wrong clock; None where it is not installed."""
 
 
 @dataclass
@@ -120,7 +122,7 @@ class Crew:
 
     def set_clock(self, member: Member, shift: float) -> None:
         """Its clock jumps, this moment; on one machine everybody's."""
-        self._clock(member).write_text(str(shift))
+        self._clock(member).write_text(f"{shift:+.0f}")
         whose = "all" if self.one_clock else member.name
         self._diary.write("clock", pid=member.pid, note=f"{whose} {shift:+.0f} s")
 
@@ -161,7 +163,7 @@ class Crew:
 
     def _environment(self, member: Member) -> dict[str, str]:
         release = "new" if member.publishes else member.release
-        path = [HERE / release, HERE / "clock", HERE.parent]
+        path = [HERE / release, HERE / "faketime", HERE.parent]
         which = int(member.name[-1]) % len(self._places) if member.publishes else 0
         environment = {
             **os.environ,
@@ -169,9 +171,19 @@ class Crew:
             "UMBEL_BACKLOG": "none",  # what is in memory dies with its process, as it may
             "PYTHONPATH": os.pathsep.join([*map(str, path), os.environ.get("PYTHONPATH", "")]),
             "CHAOS_DIARY": str(self.folder / "diaries"),
+            CLOCK_OFFSET: str(clock_offset()),
         }
-        if self.one_clock or not member.publishes:
-            environment["CHAOS_CLOCK"] = str(self._clock(member))
+        if FAKETIME is not None and (self.one_clock or not member.publishes):
+            clock = self._clock(member)
+            if not clock.exists():
+                clock.write_text("+0")
+            environment |= {
+                "LD_PRELOAD": str(FAKETIME),
+                "FAKETIME_TIMESTAMP_FILE": str(clock),
+                "FAKETIME_CACHE_DURATION": "1",
+                "DONT_FAKE_MONOTONIC": "1",
+                "NO_FAKE_STAT": "1",
+            }
         if self._plant and not member.publishes:
             environment["CHAOS_PLANT"] = self._plant
         return environment

@@ -9,10 +9,21 @@ from pathlib import Path
 
 import msgspec
 
+CLOCK_OFFSET = "CHAOS_CLOCK_OFFSET"
+"""Names the environment variable with the machine's wall time minus its monotonic time."""
+
+
+def clock_offset() -> float:
+    """What this process was told, or the machine's own."""
+    return float(os.environ.get(CLOCK_OFFSET) or time.time() - time.monotonic())
+
 
 def real_time() -> float:
-    """The machine's wall time, also in a process whose ``time.time()`` is wrong on purpose."""
-    return time.clock_gettime(time.CLOCK_REALTIME)
+    """The machine's wall time, also in a process whose wall clock is wrong on purpose."""
+    return _OFFSET + time.monotonic()
+
+
+_OFFSET = clock_offset()
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from functools import partial
 from desk import Desk
 
 from chaos.carriers import LANES
-from chaos.crew import LEASE, Crew, Member
+from chaos.crew import FAKETIME, LEASE, Crew, Member
 from chaos.diary import Diary
 from chaos.machines import Program
 from chaos.noted import all_noted, published
@@ -26,6 +26,7 @@ Later = Callable[[], None]
 Known = dict[str, tuple[float, Callable[[], bool]]]
 
 _DELETED = "queue deleted"
+_MONTH = 30 * 86_400.0
 _NOTED = 3.0
 """Seconds after which whoever published has noted it in the books, or was told of an error."""
 _REST = 10.0
@@ -73,11 +74,12 @@ class Deck:
             "worker frozen": (5, self._freeze),
             "worker stopped and started": (3, self._stop),
             "other release": (2, self._roll),
-            "clock wrong": (3, self._wrong_clock),
             "publisher killed": (2, self._kill_publisher),
             "paused": (3, self._pause),
             "cancelled": (6, self._cancel),
         }
+        if FAKETIME is not None:
+            known["clock wrong"] = (3, self._wrong_clock)
         if self._place.disk is not None:
             known["disk full"] = (1.5, self._fill_disk)
         for station in self._place.stations:
@@ -181,7 +183,7 @@ class Deck:
 
     def _wrong_clock(self) -> bool:
         worker = self._pick.choice(self._crew.workers)
-        shift = self._pick.choice([-7200.0, -600.0, 0.0, 900.0, 10800.0])
+        shift = self._pick.choice([-_MONTH, -7200.0, -600.0, 0.0, 900.0, 10800.0, _MONTH])
         self.ahead = max(self.ahead, shift)
         self._crew.set_clock(worker, shift)
         return True

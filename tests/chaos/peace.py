@@ -90,7 +90,8 @@ class Peace:
         self._crew.reap()
         try:
             for pause in self._desk.ask(lambda o: o.pauses()):
-                self._desk.ask(lambda o, p=pause: o.resume(p.scope, p.name))  # type: ignore[misc]
+                if not pause.holder:
+                    self._desk.ask(lambda o, p=pause: o.resume(p.scope, p.name))  # type: ignore[misc]
             if self._nothing_waits():
                 return True
             if time.monotonic() - self._began > _PATIENCE:
@@ -106,10 +107,13 @@ class Peace:
         return not any(worker.alive for worker in self._crew.workers)
 
     def _replay(self) -> None:
-        """Jobs that only the new release knows were buried by the old one. Now they can run."""
+        """The old release buried jobs with an argument that only the new one has: they can run now.
+
+        A task that only the new release has is no reason to bury a job.
+        """
         wanted = JobFilter(states=(State.BURIED,), limit=1_000_000)
         buried = self._desk.ask(lambda o: o.jobs(wanted))
-        jobs = [record.id for record in buried if record.task.startswith("release.")]
+        jobs = [record.id for record in buried if record.task == "release.changed"]
         for job in jobs:
             self._diary.write("replayed", job=job)
         if jobs:

@@ -128,10 +128,10 @@ class PostgresPlace(Place):
 
 
 class RedisPlace(PostgresPlace):
-    """The same with a Redis. What is due there is said by whoever asks, not by the server."""
+    """The same with a Redis."""
 
     name = "redis"
-    one_clock = True
+    one_clock = False
 
     def __init__(self, server: Redis, disk: Disk | None, seed: int, what: str) -> None:
         Place.__init__(self, server.url, disk)

@@ -153,6 +153,25 @@ def _stop(*_: object) -> None:
     raise Stop
 
 
+def _publish_in_handler(pick: random.Random) -> Callable[..., None]:
+    """A signal handler that publishes, in the middle of whatever its thread is doing."""
+
+    def handle(*_: object) -> None:
+        job = str(uuid.UUID(int=pick.getrandbits(128), version=4))
+        diary.write("meant", job=job, kind="coroutine", note="in a signal handler")
+        try:
+            call = work.coroutine.options(id=job).s(0.01)
+            what = "published" if call.delay().id == job else "not published"
+        except Unavailable:
+            what = "unsure"
+        except UmbelError as error:
+            diary.write("odd", note=repr(error))
+            what = "unsure"
+        diary.write(what, job=job, kind="coroutine")
+
+    return handle
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", required=True)
@@ -160,8 +179,11 @@ def main() -> None:
     options = parser.parse_args()
     pick = random.Random(options.seed)
     signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGALRM, _publish_in_handler(random.Random(f"{options.seed}-handler")))
     try:
         for number in itertools.count(1):
+            if pick.random() < 0.3:
+                signal.setitimer(signal.ITIMER_REAL, pick.uniform(0.0001, 0.01))
             try:
                 publish(pick, poison=number == options.poison)
             except UmbelError as error:
@@ -170,7 +192,8 @@ def main() -> None:
     except Stop:
         pass
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_IGN)
         release.app.close()
 
 

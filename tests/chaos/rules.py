@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from chaos.audit import Entry
+from chaos.diary import Line
 from chaos.story import NEVER, SURE, Job, Run, Story, between, resumed_at
 from umbel.messages import State
 
@@ -14,6 +15,9 @@ Violation = tuple[str, str]
 
 PATIENCE = 2.0
 """Seconds that a machine under load may take from deciding to start a task to its first line."""
+
+_DEADLINE = 2.0
+"""Seconds that a call may take to publish."""
 
 _ENDS: dict[str, tuple[State, ...]] = {
     "fails": (State.BURIED,),
@@ -187,12 +191,12 @@ def one_live_job_a_unique_key(story: Story) -> Iterator[Violation]:
 
 
 def nothing_starts_after_it_expired(story: Story) -> Iterator[Violation]:
-    """By the clock of the worker that started it, which may be wrong."""
+    """By the store's clock, however wrong that of the worker is that started it."""
     for job in story.jobs.values():
         for run in job.runs:
             if job.meant is None or job.meant.until is None or job.replayed:
                 continue
-            late = run.start.clock - job.meant.until
+            late = _store_time(story, run.start) - job.meant.until
             lease = job.leases.get(run.start.fence)
             since = lease.claimed.at if lease is not None else run.start.at
             if late <= PATIENCE or _jumped(story, since, run.start.at):
@@ -202,18 +206,46 @@ def nothing_starts_after_it_expired(story: Story) -> Iterator[Violation]:
 
 
 def nothing_starts_before_it_is_due(story: Story) -> Iterator[Violation]:
-    """By the machine's clock, or by the worker's if that is ahead; unless a clock jumped."""
+    """By the store's clock, however wrong that of the worker is that started it."""
     for job in story.jobs.values():
         for run in job.runs:
             if job.meant is not None and job.meant.due is not None:
-                early = job.meant.due - max(run.start.at, run.start.clock)
+                early = job.meant.due - _store_time(story, run.start)
                 if early > 0.1 and not _jumped(story, job.meant.at, run.start.at):
                     yield job.id, f"started {early:.2f} s before its time"
 
 
+def nothing_expires_before_its_time(story: Story) -> Iterator[Violation]:
+    """By the store's clock, however wrong that of the worker is that met it."""
+    for job in story.jobs.values():
+        record, meant = job.record, job.meant
+        expired = record is not None and record.state is State.EXPIRED
+        if not expired or meant is None or meant.until is None or record is None:
+            continue
+        early = meant.until - (record.finished or 0.0)
+        if early > 0.1 and not _jumped(story, meant.at, meant.until):
+            yield job.id, f"expired {early:.2f} s before its time"
+
+
+def _store_time(story: Story, line: Line) -> float:
+    return line.clock if story.one_clock else line.at
+
+
 def _jumped(story: Story, since: float, until: float) -> bool:
-    """Whether a clock was set at about that time: processes do not all see it at once."""
-    return any(since - PATIENCE < line.at < until + PATIENCE for line in story.of("clock"))
+    """Whether the store's clock was set at about that time: processes do not see it at once."""
+    low, high = since - PATIENCE, until + PATIENCE
+    return story.one_clock and any(low < line.at < high for line in story.of("clock"))
+
+
+def no_call_outlasts_its_deadline(story: Story) -> Iterator[Violation]:
+    """A call may be made twice, and interrupted once by a handler that makes one itself."""
+    for job in story.jobs.values():
+        answered = [line for line in job.lines if line.what in (*SURE, *NEVER, "unsure")]
+        if job.meant is None or not answered or job.meant.note == "in a transaction":
+            continue
+        took = answered[0].at - job.meant.at
+        if took > 4 * _DEADLINE + PATIENCE:
+            yield job.id, f"publishing took {took:.1f} s"
 
 
 def each_job_ends_as_its_kind_says(story: Story) -> Iterator[Violation]:
@@ -228,7 +260,7 @@ def each_job_ends_as_its_kind_says(story: Story) -> Iterator[Violation]:
         if record.state not in allowed:
             yield job.id, f"{record.state}: {record.reason}"
         for_deaths = record.state is State.BURIED and job.kind in ("poison", "fragile")
-        if for_deaths and not record.deaths:
+        if for_deaths and not any(attempt.ended == "lost" for attempt in record.attempts):
             yield job.id, f"buried without a death: {record.reason}"
 
 
@@ -241,10 +273,22 @@ def attempts_are_counted_right(story: Story) -> Iterator[Violation]:
         ends = [attempt.ended for attempt in record.attempts]
         if record.attempt != 1 + ends.count("retry"):
             yield job.id, f"attempt {record.attempt} after {ends.count('retry')} failures"
-        if record.deaths != ends.count("lost"):
+        # The death of a worker that turned out to be alive is taken back; the attempt stays told.
+        if not _certain_deaths(story, job) <= record.deaths <= ends.count("lost"):
             yield job.id, f"{record.deaths} deaths counted, {ends.count('lost')} told"
-        if job.kind == "fragile" and record.deaths and record.state is not State.BURIED:
+        if job.kind == "fragile" and "lost" in ends and record.state is not State.BURIED:
             yield job.id, "it ran again after a death, and was not to"
+
+
+def _certain_deaths(story: Story, job: Job) -> int:
+    """Runs that had begun, and not ended, when their process was killed or ended."""
+    return sum(
+        run.end is None
+        and (gone := story.gone(run.start.pid)) is not None
+        and (lease := job.leases.get(run.start.fence)) is not None
+        and (lease.ended is None or gone < lease.ended.at)
+        for run in job.runs
+    )
 
 
 def nobody_ends_unasked(story: Story) -> Iterator[Violation]:
@@ -272,6 +316,8 @@ RULES: tuple[Rule, ...] = (
     one_live_job_a_unique_key,
     nothing_starts_after_it_expired,
     nothing_starts_before_it_is_due,
+    nothing_expires_before_its_time,
+    no_call_outlasts_its_deadline,
     each_job_ends_as_its_kind_says,
     attempts_are_counted_right,
     nobody_ends_unasked,

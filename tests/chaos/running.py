@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import msgspec
 from desk import Desk
 from processes import until
 
+from chaos.audit import Entry
 from chaos.crew import Crew
-from chaos.diary import Diary, read
+from chaos.diary import Diary, Line, read
 from chaos.faults import Deck
 from chaos.peace import PEACE, Peace
 from chaos.places import Place
@@ -78,8 +79,17 @@ def run(place: Place, folder: Path, plan: Plan) -> Outcome:
         crew.end()
         desk.close()
     entries = audit.entries()
+    if place.one_clock:
+        entries = in_real_time(entries, read(folder / "diaries"))
     (folder / "audit.json").write_bytes(b"\n".join(map(msgspec.json.encode, entries)))
-    story = Story(read(folder / "diaries"), entries, records, audit.fences(), audit.business())
+    story = Story(
+        read(folder / "diaries"),
+        entries,
+        records,
+        audit.fences(),
+        audit.business(),
+        one_clock=place.one_clock,
+    )
     violations = broken(story)
     counts = figures(story)
     if not counts["starts"]:
@@ -87,6 +97,20 @@ def run(place: Place, folder: Path, plan: Plan) -> Outcome:
     if not drained:
         violations.append(("", f"not everything came to an end within {PEACE:g} s of peace"))
     return Outcome(story, deck.done, violations, plan.seconds, took, counts)
+
+
+def in_real_time(entries: Sequence[Entry], lines: Sequence[Line]) -> list[Entry]:
+    """Entries of a file, which its processes stamped with their wrong clock, by the right one.
+
+    A clock is wrong by more than a run takes, so only one of the shifts makes sense for each entry.
+    """
+    shifts = {0.0, *(float(line.note.split()[1]) for line in lines if line.what == "clock")}
+    began, ended = lines[0].at - 60, lines[-1].at + 60
+
+    def real(at: float) -> float:
+        return next((at - shift for shift in shifts if began < at - shift < ended), at)
+
+    return [msgspec.structs.replace(entry, at=real(entry.at)) for entry in entries]
 
 
 def _begin(crew: Crew, desk: Desk) -> None:

@@ -78,7 +78,11 @@ class Story:
         records: Sequence[Record] = (),
         fences: dict[str, int] | None = None,
         business: set[str] | None = None,
+        *,
+        one_clock: bool = False,
     ) -> None:
+        self.one_clock = one_clock
+        """Whether the store goes by the clocks of the processes, which are wrong together."""
         self.lines = lines
         self.entries = entries
         self.records = records

@@ -214,13 +214,28 @@ def test_a_start_long_after_its_expiry_is_found() -> None:
     rule = rules.nothing_starts_after_it_expired
     meant = line(0.5, "meant", until=0.9)
     assert found(rule, [meant, line(3.1, "start", 1)], LIFE) != []
-    assert found(rule, [meant, line(3.1, "start", 1, clock=0.8)], LIFE) == [], "its clock is slow"
+    slow = line(3.1, "start", 1, clock=0.8)
+    assert found(rule, [meant, slow], LIFE) != [], "a slow clock is no excuse"
+    assert [*rule(Story([meant, slow], LIFE, one_clock=True))] == [], "unless it is the store's"
 
 
 def test_a_start_before_its_time_is_found() -> None:
     rule = rules.nothing_starts_before_it_is_due
     assert found(rule, [line(0.5, "meant", due=3.0), RUN[0]], LIFE) == []
     assert found(rule, [line(0.5, "meant", due=3.5), RUN[0]], LIFE) != []
+
+
+def test_an_expiry_before_its_time_is_found() -> None:
+    rule = rules.nothing_expires_before_its_time
+    expired = record(State.EXPIRED, None, finished=5.0)
+    assert found(rule, [line(0.5, "meant", until=5.0)], LIFE, [expired]) == []
+    assert found(rule, [line(0.5, "meant", until=9.0)], LIFE, [expired]) != []
+
+
+def test_a_call_that_outlasts_its_deadline_is_found() -> None:
+    rule = rules.no_call_outlasts_its_deadline
+    assert found(rule, MEANT) == []
+    assert found(rule, [line(0.5, "meant"), line(11.5, "unsure")]) != []
 
 
 def test_an_end_that_does_not_fit_the_kind_is_found() -> None:
@@ -246,5 +261,8 @@ def test_attempts_and_deaths_that_do_not_add_up_are_found() -> None:
     assert found(rule, MEANT, LIFE, [record(deaths=1)]) != []
     lost = (Attempt(1, "w", 1.0, 2.0, "lost"), Attempt(1, "w", 3.0, 5.0, "succeeded"))
     assert found(rule, MEANT, LIFE, [record(deaths=1, attempts=lost)]) == []
+    assert found(rule, MEANT, LIFE, [record(deaths=0, attempts=lost)]) == [], "it was taken back"
+    killed = [line(3.5, "killed", job="")]
+    assert found(rule, [*MEANT, RUN[0], *killed], LIFE, [record(deaths=0, attempts=lost)]) != []
     fragile = [line(0.5, "meant", kind="fragile")]
     assert found(rule, fragile, LIFE, [record(deaths=1, attempts=lost)]) != []

@@ -19,7 +19,7 @@ from umbel.brokers.amqp.messages import to_arrival, to_message  # noqa: E402
 from umbel.brokers.amqp.names import queue_name  # noqa: E402
 from umbel.drivers.amqp import Home, Post, decode, encode, sections  # noqa: E402
 from umbel.errors import BadMessage, ConfigurationError  # noqa: E402
-from umbel.messages import JSON, Body, Envelope, fresh_id  # noqa: E402
+from umbel.messages import JSON, Body, BodyCodec, Envelope, fresh_id  # noqa: E402
 from umbel.messages.wire import MEDIA_TYPE, attributes, read_message, write  # noqa: E402
 
 IO = Lane("default", "io")
@@ -111,6 +111,15 @@ def test_a_message_that_was_cut_is_none_or_what_proton_makes_of_it(
 def test_other_forms_of_a_body_are_read_too() -> None:
     for body, expected in (("text", b"text"), ({"args": [1]}, b'{"args":[1]}'), (None, b"")):
         assert decode(proton.Message(body).encode()).body == expected
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_body_with_a_number_that_json_does_not_have_is_refused_and_not_changed(
+    number: float,
+) -> None:
+    found = decode(proton.Message({"args": [number]}).encode())
+    with pytest.raises(BadMessage, match="data: not valid application/json"):
+        BodyCodec().decode(Body(JSON, found.body))
 
 
 def test_other_kinds_of_value_become_what_cloud_events_say() -> None:

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jsonschema
 import pytest
@@ -29,11 +29,16 @@ from umbel.messages import (
     wire,
 )
 from umbel.messages.documents import addressed, answer_from, asked_by
-from umbel.testing import Backend
+from umbel.testing import Backend, wrong_clocks
 from umbel.testing.acts import FAILURE, RESULT, finished, publish
 
-Ask = Callable[[str], str | None]
-"""The document of a job as text; None while there is none."""
+
+class Ask(Protocol):
+    """Asks for the document of a job as text; None while there is none."""
+
+    def __call__(self, job: str, namespace: str = "umbel") -> str | None: ...
+
+
 Told = Callable[[Backend, Ask], Awaitable[None]]
 
 
@@ -46,10 +51,11 @@ def tell_sqlite(told: Told, folder: Path) -> None:
 
     path = str(folder / "umbel.db")
 
-    def ask(job: str) -> str | None:
+    def ask(job: str, namespace: str = "umbel") -> str | None:
         with closing(sqlite3.connect(path)) as connection:
-            query = "select event from document where id = ?"
-            rows: list[tuple[str | None]] = connection.execute(query, (job,)).fetchall()
+            query = "select event from document where id = ? and namespace = ?"
+            rows: list[tuple[str | None]] = connection.execute(query, (job, namespace)).fetchall()
+        assert len(rows) <= 1
         if not rows:
             raise Unknown(f"there is no job {job}")
         return rows[0][0]
@@ -68,11 +74,13 @@ def tell_postgres(told: Told) -> None:
 
     schema = f"umbel_documents_{fresh_id()[-6:]}"
 
-    def ask(job: str) -> str | None:
+    def ask(job: str, namespace: str = "umbel") -> str | None:
         with psycopg.connect(URL) as connection:
-            query = f"select {schema}.document(%s)::text"
+            # The namespace may be left out when it is the usual one.
+            asked = (job,) if namespace == "umbel" else (job, namespace)
+            query = f"select {schema}.document({', '.join(['%s'] * len(asked))})::text"
             try:
-                row: Any = connection.execute(query, (job,)).fetchone()
+                row: Any = connection.execute(query, asked).fetchone()
             except psycopg.errors.NoDataFound as error:
                 raise Unknown(str(error)) from None
             found: str | None = row[0]
@@ -80,7 +88,7 @@ def tell_postgres(told: Told) -> None:
 
     async def main() -> None:
         await migrate(Home(f"{URL}?schema={schema}"))
-        async with opened(f"{URL}?schema={schema}", "umbel") as backend:
+        async with opened(f"{URL}?schema={schema}", "umbel", wrong_clocks("documents")) as backend:
             await told(backend, ask)
 
     try:
@@ -143,6 +151,23 @@ def test_a_job_that_is_not_finished_has_none_and_an_unknown_id_is_told_apart(
         nobody = fresh_id()
         with pytest.raises(Unknown, match=f"there is no job {nobody}"):
             ask(nobody)
+
+    tell(told)
+
+
+def test_jobs_of_one_id_in_two_namespaces_have_each_their_document(
+    tell: Callable[[Told], None],
+) -> None:
+    async def told(b: Backend, ask: Ask) -> None:
+        async with b.another("elsewhere") as other:
+            job = await finished(b, Succeeded(RESULT))
+            with pytest.raises(Unknown, match=f"there is no job {job}"):
+                ask(job, "elsewhere")
+            await finished(other, Succeeded(Body("application/json", b"[7]")), id=job)
+            for namespace, result in (("umbel", [42]), ("elsewhere", [7])):
+                text = ask(job, namespace)
+                assert text is not None
+                assert json.loads(text)["data"] == result
 
     tell(told)
 

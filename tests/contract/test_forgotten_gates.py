@@ -54,7 +54,7 @@ def put(path: str, rows: list[tuple[str, int, str]]) -> None:
 
 
 async def prune(b: Backend) -> None:
-    assert await b.records.prune(before=0, keep=KEPT, limit=KEPT) == 0
+    assert await b.records.prune(older_than=1e9, keep=KEPT, limit=KEPT) == 0
 
 
 def test_fifty_tokens_used_once_leave_no_row(path: str) -> None:
@@ -150,9 +150,9 @@ def test_on_postgres_tokens_go_while_somebody_lets_others_pass(home: PostgresHom
             )
             async with other.transaction():
                 await other.execute(f"select from {table} where key = '{RATE}#7' for update")
-                await records.prune(before=0, keep=KEPT, limit=KEPT)
+                await records.prune(older_than=1e9, keep=KEPT, limit=KEPT)
             first = await _keys(other, table)
-            await records.prune(before=0, keep=KEPT, limit=KEPT)
+            await records.prune(older_than=1e9, keep=KEPT, limit=KEPT)
             then = await _keys(other, table)
         await database.close()
         assert set(first) - set(then) == {f"umbel {RATE}#7"}

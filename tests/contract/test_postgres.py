@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from umbel.brokers.postgres import PostgresLedger
-from umbel.clock import SystemClock
+from umbel.clock import Clock, SystemClock
 from umbel.drivers.postgres import Database, Home, migrate
 from umbel.messages import fresh_id
 from umbel.stores.postgres import (
@@ -24,7 +24,7 @@ from umbel.stores.postgres import (
     PostgresSteps,
     PostgresTransactions,
 )
-from umbel.testing import Backend, Backends
+from umbel.testing import Backend, Backends, wrong_clocks
 from umbel.testing.brokers import BrokerSuite, GateSuite, LedgerSuite, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite
 from umbel.testing.stores import StoreSuite
@@ -64,10 +64,12 @@ async def _migrate(home: Home) -> None:
 
 
 @asynccontextmanager
-async def opened(url: str, namespace: str, **looks: float) -> AsyncIterator[Backend]:
+async def opened(
+    url: str, namespace: str, clocks: Iterator[Clock], **looks: float
+) -> AsyncIterator[Backend]:
     """One process's adapters."""
     database = Database(Home(url))
-    how = {"namespace": namespace, "clock": SystemClock()}
+    how = {"namespace": namespace, "clock": next(clocks)}
     try:
         yield Backend(
             broker=PostgresLedger(database, **how, **looks),
@@ -80,7 +82,7 @@ async def opened(url: str, namespace: str, **looks: float) -> AsyncIterator[Back
             routes=PostgresRoutes(database, **how),
             clock=SystemClock(),
             namespace=namespace,
-            another=lambda other=None: opened(url, other or namespace, **looks),
+            another=lambda other=None: opened(url, other or namespace, clocks, **looks),
             transaction=async_transaction,
             sync_transaction=transaction,
             step_transactions=(transactions := PostgresTransactions(database.home)),
@@ -107,14 +109,14 @@ async def async_transaction() -> AsyncIterator[psycopg.AsyncConnection]:
 
 
 class TestListening(BrokerSuite, GateSuite, RouteSuite, LedgerSuite, StoreSuite, MachineSuite):
-    """Woken by the server."""
+    """Woken by the server. Each process has a wrong clock."""
 
     examples = 25
 
     @pytest.fixture
-    def backend(self, schema: str) -> Backends:
-        url = f"{URL}?schema={schema}"
-        return lambda: opened(url, f"t{fresh_id()}", safety_poll=PATIENCE)
+    def backend(self, schema: str, request: pytest.FixtureRequest) -> Backends:
+        url, test = f"{URL}?schema={schema}", request.node.name
+        return lambda: opened(url, f"t{fresh_id()}", wrong_clocks(test), safety_poll=PATIENCE)
 
 
 class TestPolling(BrokerSuite, GateSuite, MachineSuite):
@@ -123,6 +125,6 @@ class TestPolling(BrokerSuite, GateSuite, MachineSuite):
     examples = 10
 
     @pytest.fixture
-    def backend(self, schema: str) -> Backends:
-        url = f"{URL}?schema={schema}&listen=false&poll=0.05"
-        return lambda: opened(url, f"t{fresh_id()}")
+    def backend(self, schema: str, request: pytest.FixtureRequest) -> Backends:
+        url, test = f"{URL}?schema={schema}&listen=false&poll=0.05", request.node.name
+        return lambda: opened(url, f"t{fresh_id()}", wrong_clocks(test))

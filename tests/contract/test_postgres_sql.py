@@ -220,7 +220,7 @@ def test_where_the_history_is_to_end_is_found_without_reading_a_record(home: Hom
 
 def test_pruning_reads_what_is_to_go_and_nothing_else(home: Home) -> None:
     fill(home)
-    long_ago = {"before": 0.0, "finished": "2001-01-01", "id": fresh_id(), "limit": 1000}
+    long_ago = {"age": 1e9, "finished": "2001-01-01", "id": fresh_id(), "limit": 1000}
     found = _plan(home, "prune", **long_ago)
     (look,) = [n for n in found if n.get("Index Name") == "record_finished"]
     assert (look["Actual Rows"], look.get("Rows Removed by Filter", 0)) == (0, 0)
@@ -346,9 +346,31 @@ def test_a_cloud_event_is_published_with_all_its_attributes(home: Home) -> None:
     asyncio.run(scenario())
 
 
+def test_seconds_in_a_cloud_event_are_counted_by_the_server(home: Home) -> None:
+    event = {
+        "specversion": "1.0",
+        "type": "umbel.command",
+        "id": fresh_id(),
+        "source": "/billing",
+        "subject": "tasks.add",
+        "data": {"args": [1]},
+        "notbefore": "PT3600S",
+        "expiry": "PT7200.5S",
+    }
+    with plain() as connection:
+        publish_event(connection, home, event)
+        found = connection.execute(
+            f"select state, date_part('epoch', not_before - created),"
+            f" date_part('epoch', expires - created) from {home.schema}.job where id = %s",
+            [event["id"]],
+        ).fetchone()
+    assert found == ("scheduled", 3600.0, 7200.5)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("notbefore", "Pardon"),
         ("type", "umbel.event"),
         ("subject", None),
         ("queue", ""),
@@ -366,6 +388,19 @@ def test_a_wrong_attribute_of_a_cloud_event_is_named(home: Home, field: str, val
         del event[field]
     with plain() as connection, pytest.raises(psycopg.DataError, match=f"^{field}: "):
         publish_event(connection, home, event)
+
+
+def test_sql_publishes_an_id_once_in_each_namespace(home: Home) -> None:
+    job = fresh_id()
+    with plain() as connection:
+        for namespace in ("one", "two", "one"):
+            sql = f"select {home.schema}.publish('tests.add', id => %s, namespace => %s)"
+            row: Any = connection.execute(sql, (job, namespace)).fetchone()
+            assert str(row[0]) == job
+        rows = connection.execute(
+            f"select namespace from {home.schema}.job where id = %s order by 1", (job,)
+        ).fetchall()
+    assert [space for (space,) in rows] == ["one", "two"]
 
 
 def publish_event(connection: Any, home: Home, event: dict[str, Any]) -> None:

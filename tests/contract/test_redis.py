@@ -11,6 +11,7 @@ import pytest
 redis = pytest.importorskip("redis")
 
 from umbel.brokers.redis import RedisLedger  # noqa: E402
+from umbel.clock import Clock, SystemClock  # noqa: E402
 from umbel.drivers.redis import Database, Home  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
 from umbel.stores.redis import (  # noqa: E402
@@ -22,7 +23,7 @@ from umbel.stores.redis import (  # noqa: E402
     RedisRoutes,
     RedisSteps,
 )
-from umbel.testing import Backend, Backends, FakeClock  # noqa: E402
+from umbel.testing import Backend, Backends, wrong_clocks  # noqa: E402
 from umbel.testing.brokers import BrokerSuite, GateSuite, LedgerSuite, RouteSuite  # noqa: E402
 from umbel.testing.brokers.machine import MachineSuite  # noqa: E402
 from umbel.testing.stores import StoreSuite  # noqa: E402
@@ -59,11 +60,11 @@ def prefix() -> Iterator[str]:
 
 
 @asynccontextmanager
-async def opened(prefix: str, name: str, clock: FakeClock) -> AsyncIterator[Backend]:
+async def opened(prefix: str, name: str, clocks: Iterator[Clock]) -> AsyncIterator[Backend]:
     """One process's adapters. Whatever a test calls a namespace, it is this module's own."""
     namespace = name if name.startswith(prefix) else prefix + name
     database = Database(Home(URL))
-    how = {"namespace": namespace, "clock": clock}
+    how = {"namespace": namespace, "clock": next(clocks)}
     try:
         yield Backend(
             broker=RedisLedger(database, **how, safety_poll=PATIENCE),
@@ -74,17 +75,17 @@ async def opened(prefix: str, name: str, clock: FakeClock) -> AsyncIterator[Back
             steps=RedisSteps(database, **how),
             deployments=RedisDeployments(database, **how),
             routes=RedisRoutes(database, **how),
-            clock=clock,
+            clock=SystemClock(),
             namespace=namespace,
-            another=lambda other=None: opened(prefix, other or namespace, clock),
+            another=lambda other=None: opened(prefix, other or namespace, clocks),
         )
     finally:
         await database.close()
 
 
 class TestRedis(BrokerSuite, GateSuite, RouteSuite, LedgerSuite, StoreSuite, MachineSuite):
-    """Each process its own connections to one server."""
+    """Each process its own connections to one server, and a wrong clock."""
 
     @pytest.fixture
-    def backend(self, prefix: str) -> Backends:
-        return lambda: opened(prefix, fresh_id(), FakeClock())
+    def backend(self, prefix: str, request: pytest.FixtureRequest) -> Backends:
+        return lambda: opened(prefix, fresh_id(), wrong_clocks(request.node.name))

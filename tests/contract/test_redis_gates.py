@@ -19,6 +19,7 @@ from redis.crc import key_slot  # noqa: E402
 
 from umbel.brokers import Demand  # noqa: E402
 from umbel.brokers.redis import RedisLedger  # noqa: E402
+from umbel.clock import SystemClock  # noqa: E402
 from umbel.drivers.redis import Database, Home, root_of  # noqa: E402
 from umbel.messages import Delivery, Outcome, Parked, Rule, Succeeded, fresh_id  # noqa: E402
 from umbel.stores.redis import (  # noqa: E402
@@ -30,7 +31,7 @@ from umbel.stores.redis import (  # noqa: E402
     RedisRoutes,
     RedisSteps,
 )
-from umbel.testing import Backend, FakeClock  # noqa: E402
+from umbel.testing import Backend, wrong_clocks  # noqa: E402
 from umbel.testing.acts import (  # noqa: E402
     FAR,
     PATIENCE,
@@ -49,6 +50,7 @@ from umbel.testing.acts import (  # noqa: E402
 
 Scenario = Callable[[Backend], Awaitable[None]]
 
+_CLOCKS = wrong_clocks(__name__)
 URL = os.environ.get("UMBEL_TEST_REDIS", "redis://127.0.0.1:6379/0")
 NEVER = 3600.0
 """A safety poll so slow that only a push can explain an answer."""
@@ -78,8 +80,8 @@ def namespace(client: Any) -> Iterator[str]:
 
 @asynccontextmanager
 async def opened(namespace: str) -> AsyncIterator[Backend]:
-    database, clock = Database(Home(URL)), FakeClock()
-    how = {"namespace": namespace, "clock": clock}
+    database = Database(Home(URL))
+    how = {"namespace": namespace, "clock": next(_CLOCKS)}
     try:
         yield Backend(
             broker=RedisLedger(database, **how, safety_poll=NEVER),
@@ -90,7 +92,7 @@ async def opened(namespace: str) -> AsyncIterator[Backend]:
             steps=RedisSteps(database, **how),
             deployments=RedisDeployments(database, **how),
             routes=RedisRoutes(database, **how),
-            clock=clock,
+            clock=SystemClock(),
             namespace=namespace,
             another=lambda other=None: opened(other or namespace),
         )

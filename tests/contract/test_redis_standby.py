@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from test_redis_data import Scenario, opened
+from test_redis_data import Scenario, fall_due, opened
 from test_redis_data import client as client  # fixtures
 from test_redis_data import namespace as namespace
 from test_redis_data import tell as tell_patiently
@@ -312,12 +312,11 @@ def test_what_was_never_heard_of_goes_back_after_a_lease(namespace: str, client:
     async def scenario(b: Backend) -> None:
         waiter = await Waiter(b, await enlist(b), client).stands_by()
         async with b.another() as publisher:
-            publisher.advance(3600)  # what counts is when the worker began to wait, by its clock
             sent = publish_now(publisher)
         await waiter.give_up()
         assert await b.broker.extend(waiter.owner, [], LEASE) == []
         assert state(client, b, sent) == "running"
-        b.advance(LEASE + 1)
+        client.hincrbyfloat(f"{root_of(namespace)}:job:{sent.id}", "claimed", -LEASE - 1)
         assert await b.broker.extend(waiter.owner, [], LEASE) == []
         assert state(client, b, sent) == "queued"
         got = await take_one(b, await enlist(b))
@@ -526,7 +525,8 @@ class StandbyMachine(RuleBasedStateMachine):
             for owner in self.owners:  # what was never heard of goes back
                 self._run(self.b.broker.extend(owner, [], -1e9))
             self._run(self.b.broker.recover())
-            self.b.advance(3600)  # those suspected of having killed somebody come late
+            # Those suspected of having killed somebody would come late.
+            fall_due(self._client, self.b.namespace)
             last = self._run(enlist(self.b))
             while found := self._run(take(self.b, last)):
                 self._got(last, found)

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -17,9 +17,9 @@ from urllib.parse import quote
 import pytest
 
 from umbel.brokers import Carry, Demand, Lane, Ledger, Lost, SplitBroker
-from umbel.errors import MessageTooLarge
-from umbel.messages import Body, State, Succeeded, fresh_id, inbox
-from umbel.testing import Backend, Backends
+from umbel.errors import BadMessage, MessageTooLarge
+from umbel.messages import Body, Envelope, State, Succeeded, fresh_id, inbox
+from umbel.testing import Backend, Backends, wrong_clocks
 from umbel.testing.acts import RESULT, enlist, envelope, settle
 from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
 from umbel.testing.stores import StoreSuite
@@ -162,9 +162,9 @@ def redis(redis_prefix: str) -> Any:
 @pytest.fixture
 def redis_books(redis_prefix: str) -> Any:
     """Redis as what keeps the books."""
-    from test_redis import FakeClock, opened
+    from test_redis import opened
 
-    return lambda: opened(redis_prefix, fresh_id(), FakeClock())
+    return lambda: opened(redis_prefix, fresh_id(), wrong_clocks("pairs over Redis"))
 
 
 @pytest.fixture
@@ -184,7 +184,9 @@ def postgres() -> Iterator[Any]:
 
     schema = f"umbel_split_{os.getpid()}_{fresh_id()[-6:]}"
     asyncio.run(migrate(Home(f"{URL}?schema={schema}")))
-    yield lambda: opened(f"{URL}?schema={schema}", f"t{fresh_id()}")
+    yield lambda: opened(
+        f"{URL}?schema={schema}", f"t{fresh_id()}", wrong_clocks("pairs over PostgreSQL")
+    )
     with psycopg.connect(URL, autocommit=True) as connection:
         connection.execute(f'drop schema "{schema}" cascade')
 
@@ -257,19 +259,97 @@ def test_a_job_too_large_for_its_transport_is_refused_whatever_way_it_would_go(
     asyncio.run(scenario())
 
 
-def test_a_job_in_the_books_that_cannot_be_carried_keeps_nobody_waiting(
+UNSENDABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "infinite expires": ("expires", {"expires": float("inf")}),
+    "expires in the year 20000": ("expires", {"expires": 5.7e11}),
+    "infinite not_before": ("not_before", {"not_before": float("-inf")}),
+    "created in the year 20000": ("created", {"created": 5.7e11}),
+}
+"""What stops a job from being sent: the field that the reason has to name, and its value."""
+PAIRS = [("nats", "postgres"), ("redis", "sqlite"), ("rabbitmq", "redis_books")]
+
+
+async def assert_buried_and_passed_by(b: Backend, bad: Sequence[Envelope], reason: str) -> None:
+    """Of some jobs that are in the job store, the bad ones are buried and ten others are given."""
+    store = cast(SplitBroker, b.broker)._ledger
+    await store.publish(bad)  # as a program that writes rows itself
+    good = [envelope(b, unique=fresh_id()) for _ in range(10)]
+    await b.broker.publish(good)
+    owner, found = await enlist(b), set[str]()
+    async with asyncio.timeout(40):
+        while len(found) < len(good):
+            found |= {one.id for one in await b.broker.fetch(["default"], Demand(20, 20), owner, 5)}
+        assert found == {one.id for one in good}
+        for one in bad:
+            while not (record := await b.records.find(one.id)).state.finished:
+                await b.broker.fetch(["default"], Demand(20, 20), owner, 0.1)
+            assert record.state is State.BURIED
+            assert reason in record.reason
+
+
+@pytest.mark.parametrize("what", [*UNSENDABLE])
+@pytest.mark.parametrize(("carrier", "store"), PAIRS)
+def test_a_job_whose_time_cannot_be_sent_is_buried_and_the_others_go_on(
+    carrier: str, store: str, what: str, request: pytest.FixtureRequest
+) -> None:
+    field, changes = UNSENDABLE[what]
+
+    store_of, carry = request.getfixturevalue(store), request.getfixturevalue(carrier)
+
+    async def scenario() -> None:
+        async with split(store_of(), carry) as b:
+            await assert_buried_and_passed_by(b, [envelope(b, **changes)], field)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("carrier", "store", "size"),
+    [
+        ("nats", "postgres", 2_000_000),
+        ("nats", "redis_books", 2_000_000),
+        ("rabbitmq", "sqlite", 17_000_000),
+    ],
+)
+def test_a_job_whose_headers_are_too_large_for_the_transport_is_buried_and_the_others_go_on(
+    carrier: str, store: str, size: int, request: pytest.FixtureRequest
+) -> None:
+    store_of, carry = request.getfixturevalue(store), request.getfixturevalue(carrier)
+
+    async def scenario() -> None:
+        async with split(store_of(), carry) as b:
+            bad = envelope(b, headers={"note": "x" * size})
+            await assert_buried_and_passed_by(b, [bad], "headers")
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_of_jobs_that_cannot_be_carried_is_buried_and_the_others_go_on(
     nats: Any, sqlite: Any
 ) -> None:
     async def scenario() -> None:
         async with split(sqlite(), nats) as b:
-            large = envelope(b, body=Body("application/json", b"1" * 2_000_000))
-            small = envelope(b, unique="goes by the relay")
-            books = cast(SplitBroker, b.broker)._ledger
-            await books.publish([large])  # as somebody with a shell would
-            await b.broker.publish([small])
-            async with asyncio.timeout(30):
-                (found,) = await b.broker.fetch(["default"], Demand(5, 5), await enlist(b), 20)
-            assert found.id == small.id
+            large = Body("application/json", b"1" * 1_100_000)
+            await assert_buried_and_passed_by(b, [envelope(b, body=large)], "bytes")
+            # More than the relay looks at together: they hold no other job back either.
+            many = [envelope(b, expires=float("inf")) for _ in range(600)]
+            await assert_buried_and_passed_by(b, many, "expires")
+
+    asyncio.run(scenario())
+
+
+def test_a_job_that_cannot_be_sent_is_refused_whatever_way_it_would_go(
+    nats: Any, sqlite: Any
+) -> None:
+    async def scenario() -> None:
+        async with split(sqlite(), nats) as b:
+            for way in ({}, {"unique": "x"}, {"not_before": b.clock.now() + 60}):
+                with pytest.raises(BadMessage, match="expires"):
+                    await b.broker.publish([envelope(b, expires=5.7e11, **way)])
+                large = envelope(b, headers={"note": "x" * 2_000_000}, **way)
+                with pytest.raises(MessageTooLarge, match="headers"):
+                    await b.broker.publish([large])
+            assert await b.broker.depths() == []
 
     asyncio.run(scenario())
 

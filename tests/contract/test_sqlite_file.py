@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import stat
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ import pytest
 from umbel.clock import SystemClock
 from umbel.drivers.sqlite import Database, Home
 from umbel.publisher.backlogs.sqlite import SqliteBacklog
+from umbel.stores import JobFilter
+from umbel.testing.acts import finished
 
 CROWD = 4
 FILES = 60
@@ -63,3 +69,97 @@ def test_closing_waits_for_the_thread_that_is_at_work(tmp_path: Path) -> None:
         assert await working == (7,)
 
     asyncio.run(scenario())
+
+
+# --- who can read it -------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o277], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    return {one.name: oct(stat.S_IMODE(one.stat().st_mode)) for one in folder.iterdir()}
+
+
+def test_a_new_database_and_its_log_are_the_owners_alone(tmp_path: Path, umask: int) -> None:
+    with closing(Home(str(tmp_path / "a.db")).connect(1.0)) as connection:
+        connection.execute("create table t (x)")
+        assert modes(tmp_path) == {"a.db": "0o600", "a.db-wal": "0o600", "a.db-shm": "0o600"}
+
+
+def test_a_new_backlog_and_its_lock_are_the_owners_alone(tmp_path: Path, umask: int) -> None:
+    backlog = SqliteBacklog(str(tmp_path / "b.db"), "umbel", SystemClock(), limit=10)
+    assert backlog.oldest(1) == []
+    assert backlog.lead()
+    names = ("b.db", "b.db-wal", "b.db-shm", "b.db.umbel.lock")
+    assert modes(tmp_path) == dict.fromkeys(names, "0o600")
+    backlog.close()
+
+
+@pytest.mark.parametrize("opening", [open_store, open_backlog])
+def test_a_database_that_exists_keeps_its_mode(
+    tmp_path: Path, opening: Callable[[Path], Any]
+) -> None:
+    path = tmp_path / "a.db"
+    path.touch()
+    path.chmod(0o640)
+    opening(path)
+    assert modes(tmp_path) == {"a.db": "0o640"}
+
+
+def test_a_link_to_a_database_that_is_not_there_yet_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "a.db")
+    open_store(tmp_path / "link.db")
+    assert modes(tmp_path)["a.db"] == "0o600"
+
+
+@pytest.mark.parametrize("opening", [open_store, open_backlog])
+def test_a_database_has_its_mode_before_sqlite_opens_it(
+    tmp_path: Path, umask: int, opening: Callable[[Path], Any]
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    def look(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "sqlite3.connect" and str(arguments[0]) == str(tmp_path / "a.db"):
+            seen.append(modes(tmp_path))
+
+    sys.addaudithook(look)
+    opening(tmp_path / "a.db")
+    assert seen == [{"a.db": "0o600"}]
+
+
+class SetClock:
+    """The machine's clock, which a test may set."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+def test_what_finishes_while_the_clock_is_behind_is_not_pruned_when_it_is_right_again(
+    tmp_path: Path,
+) -> None:
+    from test_sqlite import opened
+
+    clock = SetClock()
+
+    async def run() -> None:
+        home = Home(str(tmp_path / "jobs.db"))
+        async with opened(lambda: home, clock, "clocks") as b:  # type: ignore[arg-type]
+            before = await finished(b)
+            assert await b.records.prune(older_than=86_400, keep=1000, limit=1000) == 0
+            clock.ahead = -30 * 86_400.0
+            behind = await finished(b)
+            clock.ahead = 0.0
+            assert await b.records.prune(older_than=86_400, keep=1000, limit=1000) == 0
+            assert {one.id for one in await b.records.search(JobFilter())} == {before, behind}
+
+    asyncio.run(run())

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,6 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import pytest
 
@@ -29,6 +32,7 @@ DEADLINE = float(os.environ.get("UMBEL_TEST_DEADLINE", "60"))
 
 E = TypeVar("E", bound=events.Event)
 T = TypeVar("T")
+HOST = "127.0.0.1"
 
 
 # --- applications ----------------------------------------------------------------------------
@@ -89,6 +93,65 @@ class Places:
     def close(self) -> None:
         if self._schema is not None:
             self._schema.__exit__(None, None, None)
+
+
+# --- servers ---------------------------------------------------------------------------------
+
+
+def needs(port: int, what: str) -> None:
+    try:
+        socket.create_connection((HOST, port), timeout=2).close()
+    except OSError:
+        pytest.skip(f"not run: tests on {what}; no server listens on port {port}")
+
+
+@contextmanager
+def rabbitmq() -> Iterator[str]:
+    """A virtual host of one test's own."""
+    needs(5672, "RabbitMQ")
+    if shutil.which("rabbitmqctl") is None:
+        pytest.skip("not run: tests on RabbitMQ; no rabbitmqctl to make a virtual host with")
+    vhost = f"umbel-it-{os.getpid()}-{fresh_id()[-6:]}"
+
+    def rabbitmqctl(*command: str) -> None:
+        quiet = subprocess.DEVNULL
+        subprocess.run(["rabbitmqctl", "-q", *command], check=True, stdout=quiet, cwd="/")
+
+    rabbitmqctl("add_vhost", vhost)
+    rabbitmqctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+    try:
+        yield f"amqp://guest:guest@{HOST}:5672/{quote(vhost, safe='')}"
+    finally:
+        rabbitmqctl("delete_vhost", vhost)
+
+
+@contextmanager
+def nats(namespace: str) -> Iterator[str]:
+    """A server whose streams of that namespace are gone afterwards."""
+    needs(4222, "NATS")
+    import nats as library
+
+    async def clean() -> None:
+        client = await library.connect(f"nats://{HOST}:4222")
+        manager = client.jetstream()
+        for found in await manager.streams_info():
+            if found.config.name.partition("+")[0] == namespace:
+                await manager.delete_stream(found.config.name)
+        await client.close()
+
+    yield f"nats://{HOST}:4222"
+    asyncio.run(clean())
+
+
+@contextmanager
+def redis(namespace: str) -> Iterator[str]:
+    """A server whose keys of that namespace are gone afterwards."""
+    needs(6379, "Redis")
+    library = pytest.importorskip("redis")
+    yield f"redis://{HOST}:6379/0"
+    with closing(library.Redis(HOST, 6379)) as client:
+        for key in client.scan_iter(match=f"umbel:{{{namespace}}}*", count=1000):
+            client.delete(key)
 
 
 # --- waiting ---------------------------------------------------------------------------------
@@ -462,11 +525,11 @@ def ask(app: Umbel, question: Callable[[Operations], Awaitable[T]]) -> T:
 
 
 def beats_pass(app: Umbel, count: int) -> None:
-    """Wait until the one worker there is has beaten so often."""
+    """Wait until the one worker there is has beaten so often, in one incarnation."""
 
     def beats() -> int:
-        [member] = ask(app, lambda operations: operations._registry.members())
-        return member.beat
+        members = ask(app, lambda operations: operations._registry.members())
+        return max(member.beat for member in members)
 
     first = beats()
     until(lambda: beats() >= first + count, f"{count} heartbeats")

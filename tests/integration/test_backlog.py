@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from integration.conftest import Place
 from integration.running import Proxy
@@ -325,6 +326,27 @@ def test_a_wrong_backlog_is_named(sqlite: Place, settings: dict[str, Any], text:
         adder(sqlite.app(**settings)).delay(1)
 
 
+@contextmanager
+def led_elsewhere(opened: Callable[[], Backlog]) -> Iterator[None]:
+    """A child process leads this backlog meanwhile. A lock on a file is a process's own."""
+    done, ready = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(ready[1], b"y" if opened().lead() else b"n")
+            os.close(done[1])
+            os.read(done[0], 1)
+        finally:
+            os._exit(0)
+    try:
+        assert os.read(ready[0], 1) == b"y"
+        yield
+    finally:
+        for end in (*done[::-1], *ready):
+            os.close(end)
+        os.waitpid(child, 0)
+
+
 class TestEveryBacklog:
     """What each kind of backlog does alike."""
 
@@ -372,6 +394,40 @@ class TestEveryBacklog:
         assert held.messages == 4
         assert held.oldest is not None
 
+    def test_the_time_that_a_message_is_kept_counts_of_its_seconds(self, opened: Any) -> None:
+        backlog, (plain, short, long) = opened(), self.made(3)
+        short, long = replace(short, delay=0.0, expires_in=0.001), replace(long, delay=3600.0)
+        backlog.put([plain, short, long])
+        first = backlog.oldest(3)[2].delay
+        while (last := backlog.oldest(3)[2].delay) == first:
+            pass
+        assert 0 < last < first < 3600.0
+        until(lambda: backlog.oldest(3)[1].expires_in == 0.0, "its last millisecond to pass")
+        assert backlog.oldest(3)[0] == plain
+        assert backlog.oldest(3)[1].delay == 0.0
+
+    @pytest.mark.parametrize("jump", [-86_400.0, 86_400.0])
+    def test_a_wall_clock_that_jumps_changes_no_age_of_a_message(
+        self, opened: Any, monkeypatch: pytest.MonkeyPatch, jump: float
+    ) -> None:
+        backlog, right = opened(), time.time
+        backlog.put([replace(self.made(1)[0], delay=3600.0)])
+        monkeypatch.setattr(time, "time", lambda: right() + jump)
+        assert 3000.0 < backlog.oldest(1)[0].delay <= 3600.0
+
+    def test_it_knows_what_it_holds(self, opened: Any) -> None:
+        backlog, (first, second) = opened(), self.made(2)
+        backlog.put([first])
+        assert [backlog.has(job) for job in (first.id, second.id, "no id")] == [True, False, False]
+        backlog.remove([first.id])
+        assert not backlog.has(first.id)
+
+    def test_some_messages_may_be_left_out(self, opened: Any) -> None:
+        backlog, sent = opened(), self.made(5)
+        backlog.put(sent)
+        left_out = [sent[0].id, sent[2].id]
+        assert backlog.oldest(2, left_out) == [sent[1], sent[3]]
+
     def test_the_same_message_is_kept_once(self, opened: Any) -> None:
         backlog, sent = opened(), self.made(2)
         backlog.put(sent)
@@ -384,6 +440,30 @@ class TestEveryBacklog:
         with pytest.raises(BacklogFull):
             backlog.put(self.made(2))
         assert backlog.held().messages == 2
+
+    def test_one_id_waits_in_each_namespace_and_leaves_only_its_own(self, opened: Any) -> None:
+        (sent,) = self.made(1)
+        one, two = opened("one"), opened("two")
+        for backlog in (one, two):
+            backlog.put([sent])
+            assert backlog.oldest(10) == [sent]
+        one.remove([sent.id])
+        assert one.oldest(10) == []
+        assert two.oldest(10) == [sent]
+
+    def test_each_namespace_has_a_limit_of_its_own(self, opened: Any) -> None:
+        one, two = opened("one", limit=2), opened("two", limit=2)
+        one.put(self.made(2))
+        two.put(self.made(2))
+        assert two.held().messages == 2
+
+    def test_a_process_that_leads_keeps_no_other_namespace_waiting(self, opened: Any) -> None:
+        mine, other = opened("one"), opened("two")
+        if isinstance(mine, MemoryBacklog):
+            pytest.skip("a backlog in memory is its process's own")
+        with led_elsewhere(lambda: opened("one")):
+            assert not mine.lead()
+            assert other.lead()
 
     def test_only_one_leads(self, opened: Any) -> None:
         one = opened()

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
-import socket
-import subprocess
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
-from running import DEADLINE, Places, Signal, ask, until, with_faults, working
+from running import (
+    DEADLINE,
+    Places,
+    Signal,
+    ask,
+    nats,
+    rabbitmq,
+    redis,
+    until,
+    with_faults,
+    working,
+)
 
 from umbel import State, Umbel
 from umbel.errors import DeploymentLost, DeploymentUnderWay
@@ -24,7 +30,6 @@ from umbel.operations import DeployView, Operations
 from umbel.stores import DeploymentPlan, JobFilter, WorkerEntry
 from umbel.tasks.fingerprints import fingerprint, python
 
-HOST = "127.0.0.1"
 PROMPT = 1.2
 """A lease so short that a worker confirms within half a second."""
 
@@ -34,64 +39,6 @@ def places() -> Iterator[Places]:
     places = Places()
     yield places
     places.close()
-
-
-def needs(port: int, what: str) -> None:
-    try:
-        socket.create_connection((HOST, port), timeout=2).close()
-    except OSError:
-        pytest.skip(f"not run: deployments over {what}; nobody listens on port {port}")
-
-
-@contextmanager
-def rabbitmq() -> Iterator[str]:
-    """A virtual host of one test's own."""
-    needs(5672, "RabbitMQ")
-    if shutil.which("rabbitmqctl") is None:
-        pytest.skip(
-            "not run: deployments over RabbitMQ; no rabbitmqctl to make a virtual host with"
-        )
-    vhost = f"umbel-deploy-{os.getpid()}-{fresh_id()[-6:]}"
-
-    def rabbitmqctl(*command: str) -> None:
-        quiet = subprocess.DEVNULL
-        subprocess.run(["rabbitmqctl", "-q", *command], check=True, stdout=quiet, cwd="/")
-
-    rabbitmqctl("add_vhost", vhost)
-    rabbitmqctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
-    try:
-        yield f"amqp://guest:guest@{HOST}:5672/{quote(vhost, safe='')}"
-    finally:
-        rabbitmqctl("delete_vhost", vhost)
-
-
-@contextmanager
-def nats(namespace: str) -> Iterator[str]:
-    """A server whose streams of that namespace are gone afterwards."""
-    needs(4222, "NATS")
-    import nats as library
-
-    async def clean() -> None:
-        client = await library.connect(f"nats://{HOST}:4222")
-        manager = client.jetstream()
-        for found in await manager.streams_info():
-            if found.config.name.partition("+")[0] == namespace:
-                await manager.delete_stream(found.config.name)
-        await client.close()
-
-    yield f"nats://{HOST}:4222"
-    asyncio.run(clean())
-
-
-@contextmanager
-def redis(namespace: str) -> Iterator[str]:
-    """A server whose keys of that namespace are gone afterwards."""
-    needs(6379, "Redis")
-    library = pytest.importorskip("redis")
-    yield f"redis://{HOST}:6379/0"
-    with closing(library.Redis(HOST, 6379)) as client:
-        for key in client.scan_iter(match=f"umbel:{{{namespace}}}*", count=1000):
-            client.delete(key)
 
 
 @pytest.fixture(params=["memory", "file", "postgres", "redis", "rabbitmq", "nats"])

@@ -416,7 +416,6 @@ UNREADABLE = {
     "headers too large": (event(note="x" * 70_000), "body: more than 65,536 characters"),
 }
 UNFIT = {
-    "an unknown task": (event(subject="hello.nobody"), "no task 'hello.nobody'"),
     "wrong arguments": (event(data={"args": [20]}), "data: does not fit hello.add"),
     "data too large": (event(data={"args": ["x" * LIMIT, 1]}), "data: 100,"),
 }

@@ -368,7 +368,7 @@ def test_pausing_twice_and_resuming_what_is_not_paused_are_fine(app: Umbel) -> N
     assert ask(app, lambda operations: operations.pauses()) == ()
 
 
-@pytest.mark.parametrize("name", ["a'b", 'a"b', "all", "ü 漢", ""])
+@pytest.mark.parametrize("name", ["a'b", 'a"b', "all", "ü 漢"])
 def test_a_queue_of_any_name_can_be_paused(memory: Umbel, name: str) -> None:
     pause(memory, "queue", name)
     assert [p.name for p in ask(memory, lambda operations: operations.pauses())] == [name]

@@ -537,6 +537,17 @@ def test_the_same_id_publishes_once_also_after_the_job_has_finished(place: Place
     assert place.ids() == [job]
 
 
+def test_the_same_id_in_two_namespaces_is_two_jobs(place: Place) -> None:
+    job, names = fresh_id(), (place.namespace, f"{place.namespace}2")
+    adders = [adder(place.app(namespace=name)) for name in names]
+    handles = [add.options(id=job).delay(n, n) for n, add in enumerate(adders, 1)]
+    assert [handle.id for handle in handles] == [job, job]
+    assert [handle.record().namespace for handle in handles] == [*names]
+    with working(place_worker(place)):
+        assert handles[0].get(HANG) == 2
+    assert handles[1].record().state is State.QUEUED
+
+
 def test_the_same_id_from_sixteen_threads_publishes_once(place: Place) -> None:
     add = adder(place.app()).options(id=fresh_id())
     published = in_threads(lambda n: add.delay(n, n))
@@ -736,6 +747,33 @@ def test_an_argument_of_ten_megabytes_is_refused_and_says_what_to_do(place: Plac
     assert "reference" in str(refused.value)
     assert "max_message" in str(refused.value)
     assert take.name in str(refused.value)
+    assert place.jobs() == []
+
+
+@pytest.mark.parametrize("latest", [datetime.max, datetime.max.replace(tzinfo=UTC)])
+@pytest.mark.parametrize("field", ["expires", "not_before"])
+def test_a_moment_that_no_message_can_carry_is_refused_whatever_way_it_would_go(
+    place: Place, field: str, latest: datetime
+) -> None:
+    app = place.app()
+
+    @app.task
+    def take() -> None: ...
+
+    def call(**options: Any) -> Any:
+        return take.options(**{field: latest}, **options)
+
+    with closing(place.connect()) as connection:
+        ways: list[Callable[[], object]] = [
+            lambda: call().delay(),
+            lambda: call(unique="key").delay(),
+            lambda: asyncio.run(call().adelay()),
+            lambda: app.publish_many([call().s()]),
+            lambda: call(connection=connection).delay(),
+        ]
+        for way in ways:
+            with pytest.raises(ConfigurationError, match=f"^{field}=.*leave {field} out"):
+                way()
     assert place.jobs() == []
 
 

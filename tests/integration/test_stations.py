@@ -18,7 +18,7 @@ pytest.importorskip("proton", reason="not run: links; Qpid Proton is not install
 import trustme
 
 from integration.conftest import Place
-from integration.running import Proxy
+from integration.running import Proxy, until
 from umbel import Retry, Umbel, step
 from umbel.app.stations import Station
 from umbel.drivers.amqp import Home, Post, connect, decode, encode
@@ -442,6 +442,23 @@ def test_a_stranger_hears_of_a_job_that_had_to_wait_in_the_backlog(
     assert asyncio.run(main()).body == b"42"
 
 
+@pytest.mark.parametrize("kind", ["publisher", "router"])
+def test_a_process_that_serves_links_publishes_what_an_earlier_one_kept_as_soon_as_it_starts(
+    distant: Place, proxy: Proxy, tmp_path: Path, kind: str
+) -> None:
+    settings: dict[str, Any] = {"backlog": f"sqlite:///{tmp_path}/backlog.db", "deadline": 1.0}
+    before = with_tasks(distant.app(**settings))
+    proxy.cut()
+    kept = the(before, "add").delay(20, 22)
+    before.close()
+    proxy.mend()
+    served = Served(with_tasks(distant.app(**settings)), kind=kind)
+    try:
+        until(lambda: kept.id in distant.ids(), "what was kept")
+    finally:
+        served.stop()
+
+
 def test_garbage_on_the_socket_is_refused_told_once_and_disturbs_nobody(
     served: Served, sqlite: Place
 ) -> None:
@@ -557,3 +574,23 @@ def test_who_serves_links_is_not_at_a_link_itself(served: Served) -> None:
 
     with pytest.raises(ConfigurationError, match="broker's own"):
         asyncio.run(main())
+
+
+def test_a_worker_on_a_link_leaves_jobs_of_a_task_that_it_does_not_have(served: Served) -> None:
+    old = Umbel(served.url(), deadline=15.0, backlog="none")
+    missing: list[events.Event] = []
+    old.telemetry.subscribe(missing.append)
+
+    @old.task(name="other")
+    async def other() -> None: ...
+
+    async def main() -> list[int]:
+        with closing(old), closing(served.client()) as new:
+            async with working(old):
+                handles = [await the(new, "add").adelay(n, 1) for n in range(5)]
+                while not any(isinstance(event, events.TaskMissing) for event in missing):
+                    await asyncio.sleep(0.01)
+                async with working(new):
+                    return [await handle for handle in handles]
+
+    assert asyncio.run(main()) == [1, 2, 3, 4, 5]

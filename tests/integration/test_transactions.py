@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row
+from servers import PrivatePostgres
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 from integration.conftest import HANG, PATIENCE, POSTGRES, Place, working
-from umbel import State, Umbel, Unique
+from umbel import Retry, State, Umbel, Unique, current, step
 from umbel.drivers.sqlite.watch import LogWatch, touch
-from umbel.errors import ConfigurationError, DuplicateJob, SchemaError, UnknownJob
+from umbel.errors import ConfigurationError, DuplicateJob, SchemaError, UmbelError, UnknownJob
 from umbel.messages import fresh_id
 
 
@@ -79,7 +81,60 @@ def scoped_session_of_sqlalchemy(place: Place) -> Iterator[Any]:
         session.remove()
 
 
+@contextmanager
+def of_django(place: Place) -> Iterator[Any]:
+    django = pytest.importorskip("django", reason="not run: Django is not installed")
+    from django.conf import settings
+    from django.db.utils import ConnectionHandler
+
+    if not settings.configured:
+        settings.configure(USE_TZ=True, LOGGING_CONFIG=None)
+        django.setup()
+    connection = ConnectionHandler({"default": django_settings(place)})["default"]
+    connection.set_autocommit(False)
+    try:
+        yield connection
+    finally:
+        connection.rollback()
+        connection.close()
+
+
+def django_settings(place: Place) -> dict[str, Any]:
+    where: dict[str, Any] = {"ENGINE": "django.db.backends.sqlite3", "NAME": place.path}
+    if place.kind == "postgres":
+        info = psycopg.conninfo.conninfo_to_dict(place.url.partition("?")[0])
+        where = {"ENGINE": "django.db.backends.postgresql", "NAME": info["dbname"]}
+        where |= {"USER": info["user"], "HOST": info["host"], "PORT": info.get("port", "")}
+    return where
+
+
+@contextmanager
+def of_psycopg2(place: Place) -> Iterator[Any]:
+    library = _psycopg2(place)
+    with closing(library.connect(place.url.partition("?")[0])) as connection:
+        yield connection
+
+
+@contextmanager
+def session_on_psycopg2(place: Place) -> Iterator[Any]:
+    _psycopg2(place)
+    url = place.sqlalchemy_url.replace("+psycopg:", "+psycopg2:")
+    engine = sa.create_engine(url, poolclass=NullPool)
+    with Session(engine) as session:
+        yield session
+    engine.dispose()
+
+
+def _psycopg2(place: Place) -> Any:
+    if place.kind == "sqlite":
+        pytest.skip("psycopg2 is for PostgreSQL")
+    return pytest.importorskip("psycopg2", reason="not run: psycopg2 is not installed")
+
+
 SYNC: dict[str, Callable[[Place], Any]] = {
+    "django": of_django,
+    "psycopg2": of_psycopg2,
+    "session on psycopg2": session_on_psycopg2,
     "driver": of_the_driver,
     "sqlalchemy connection": of_sqlalchemy,
     "sqlalchemy session": session_of_sqlalchemy,
@@ -134,7 +189,62 @@ async def own_session_of_async_sqlalchemy(place: Place) -> AsyncIterator[Any]:
             yield session
 
 
+@asynccontextmanager
+async def of_asyncpg(place: Place) -> AsyncIterator[Any]:
+    library = pytest.importorskip("asyncpg", reason="not run: asyncpg is not installed")
+    url = place.url.partition("?")[0]
+    connection = await library.connect(url, connection_class=_by_hand(library))
+    await connection.execute("begin")
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+@asynccontextmanager
+async def of_a_pool_of_asyncpg(place: Place) -> AsyncIterator[Any]:
+    library = pytest.importorskip("asyncpg", reason="not run: asyncpg is not installed")
+    url = place.url.partition("?")[0]
+    async with (
+        library.create_pool(url, connection_class=_by_hand(library), min_size=1) as pool,
+        pool.acquire() as connection,
+    ):
+        await connection.execute("begin")
+        yield connection
+
+
+def _by_hand(library: Any) -> Any:
+    class ByHand(library.Connection):  # type: ignore[misc]
+        """A connection of asyncpg whose transactions are ended as those of others are."""
+
+        async def commit(self) -> None:
+            await self.execute("commit")
+            await self.execute("begin")
+
+        async def rollback(self) -> None:
+            await self.execute("rollback")
+            await self.execute("begin")
+
+    return ByHand
+
+
+@asynccontextmanager
+async def session_on_asyncpg(place: Place) -> AsyncIterator[Any]:
+    pytest.importorskip("greenlet", reason="not run: SQLAlchemy's asyncio needs greenlet")
+    pytest.importorskip("asyncpg", reason="not run: asyncpg is not installed")
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    url = place.sqlalchemy_url.replace("+psycopg:", "+asyncpg:")
+    engine = create_async_engine(url, poolclass=NullPool)
+    async with AsyncSession(engine) as session:
+        yield session
+    await engine.dispose()
+
+
 ASYNC: dict[str, Callable[[Place], Any]] = {
+    "asyncpg": of_asyncpg,
+    "pool of asyncpg": of_a_pool_of_asyncpg,
+    "session on asyncpg": session_on_asyncpg,
     "psycopg": of_async_psycopg,
     "sqlalchemy connection": of_async_sqlalchemy,
     "sqlalchemy session": session_of_async_sqlalchemy,
@@ -156,6 +266,10 @@ def aopened(request: pytest.FixtureRequest, postgres: Place) -> Any:
 
 def own_write(connection: Any, text: str) -> None:
     """Something of the caller's own in the same transaction."""
+    if not hasattr(connection, "execute"):  # of psycopg2 or Django
+        with connection.cursor() as cursor:
+            cursor.execute(text)
+        return
     is_driver = isinstance(connection, sqlite3.Connection | psycopg.Connection)
     connection.execute(text if is_driver else sa.text(text))
 
@@ -446,6 +560,164 @@ def test_a_block_of_psycopgs_own_transaction_decides(postgres: Place) -> None:
     assert postgres.ids() == [kept.id]
 
 
+DJANGO = """
+import asyncio, json
+import django
+from django.conf import settings
+settings.configure(USE_TZ=True, LOGGING_CONFIG=None, DATABASES={"default": json.loads(sys.argv[3])})
+django.setup()
+from django.db import connection, transaction
+from umbel.errors import ConfigurationError, DuplicateJob
+within = add.options(connection=connection)
+print(within.delay(0, 0).state)  # no transaction: at once
+with transaction.atomic():
+    kept = within.options(unique="k").delay(1, 1)
+    try:
+        within.options(unique="k").delay(2, 2)
+    except DuplicateJob:
+        print("refused")
+    try:
+        with transaction.atomic():
+            within.delay(3, 3)
+            raise LookupError
+    except LookupError:
+        pass
+    with connection.cursor() as cursor:
+        cursor.execute("select 1")
+print(kept.state)
+try:
+    with transaction.atomic():
+        within.delay(4, 4)
+        raise LookupError
+except LookupError:
+    pass
+try:
+    asyncio.run(within.adelay(5, 5))
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+def test_djangos_own_connection_and_atomic_blocks_decide(place: Place) -> None:
+    pytest.importorskip("django", reason="not run: Django is not installed")
+    printed = place.script(DJANGO, json.dumps(django_settings(place))).splitlines()
+    assert printed[:3] == ["queued", "refused", "queued"]
+    assert "sync_to_async" in printed[3]
+    assert len(place.jobs()) == 2
+
+
+def test_a_transaction_of_asyncpg_decides(postgres: Place) -> None:
+    library = pytest.importorskip("asyncpg", reason="not run: asyncpg is not installed")
+    app = postgres.app()
+    add = adder(app)
+
+    async def main() -> list[str]:
+        connection = await library.connect(POSTGRES)
+        within = add.options(connection=connection)
+        at_once = await within.adelay(0, 0)
+        assert (await at_once.arecord()).state is State.QUEUED
+        async with connection.transaction():
+            kept = await app.apublish_many([within.s(n, n) for n in range(3)])
+            with suppress(ZeroDivisionError):
+                async with connection.transaction():
+                    await within.adelay(1, 1)
+                    raise ZeroDivisionError
+        with suppress(ZeroDivisionError):
+            async with connection.transaction():
+                await within.adelay(2, 2)
+                raise ZeroDivisionError
+        with pytest.raises(ConfigurationError, match="adelay"):
+            within.delay(3, 3)
+        await connection.close()
+        with pytest.raises(UmbelError, match="closed"):
+            await within.adelay(4, 4)
+        return [at_once.id, *(one.id for one in kept)]
+
+    published = asyncio.run(main())
+    assert postgres.ids() == sorted(published)
+
+
+@pytest.mark.parametrize("library", ["psycopg2", "asyncpg"])
+def test_any_text_travels_through_other_libraries_as_it_is(postgres: Place, library: str) -> None:
+    made = pytest.importorskip(library, reason=f"not run: {library} is not installed")
+    text = "é '\"\\ %s %(id)s %% $1 {} \n"
+    app = postgres.app()
+    echo = app.task(name=f"echo {text}")(lambda value: value)
+    said: Any = {"queue": f"q {text}", "unique": f"k {text}", "priority": -3, "delay": 60.5}
+
+    async def by_asyncpg() -> list[str]:
+        connection = await made.connect(POSTGRES)
+        async with connection.transaction():
+            within = echo.options(connection=connection, **said)
+            one = await within.adelay(text)
+            more = await app.apublish_many([within.options(unique=f"{n}").s(text) for n in "ab"])
+        await connection.close()
+        return [one.id, *(handle.id for handle in more)]
+
+    if library == "asyncpg":
+        ids = asyncio.run(by_asyncpg())
+    else:
+        with closing(made.connect(POSTGRES)) as connection:
+            within = echo.options(connection=connection, **said)
+            ids = [within.delay(text).id]
+            many = app.publish_many([within.options(unique=f"{n}").s(text) for n in "ab"])
+            ids += [handle.id for handle in many]
+            connection.commit()
+    records = [app.handle(one).record() for one in ids]
+    for record in records:
+        assert app.codec.decode(record.body) == {"args": [text], "kwargs": {}}
+        assert (record.task, record.queue, record.priority) == (echo.name, said["queue"], -3)
+    assert [record.unique for record in records] == [said["unique"], "a", "b"]
+
+
+@pytest.mark.parametrize("library", ["psycopg2", "asyncpg"])
+def test_a_step_in_a_transaction_of_another_library_shares_its_fate(
+    postgres: Place, library: str
+) -> None:
+    made = pytest.importorskip(library, reason=f"not run: {library} is not installed")
+    app, runs = postgres.app(), []
+
+    async def acount(connection: Any) -> int:
+        runs.append(1)
+        return int(await connection.fetchval("select 7"))
+
+    def count(connection: Any) -> int:
+        runs.append(1)
+        with connection.cursor() as cursor:
+            cursor.execute("select 7")
+            return int(cursor.fetchone()[0])
+
+    @app.task(retry=Retry(3, first=0))
+    async def awork() -> int:
+        connection = await made.connect(POSTGRES)
+        try:
+            async with connection.transaction():
+                found = await step.using(connection).transaction(acount)
+                if len(runs) == 1:
+                    raise LookupError("rolled back")
+        finally:
+            await connection.close()
+        if current.job.attempt == 2:
+            raise LookupError("after the commit")
+        return found
+
+    @app.task(retry=Retry(3, first=0))
+    def work() -> int:
+        with closing(made.connect(POSTGRES)) as connection:
+            found: int = step.using(connection).transaction(count)
+            if len(runs) == 1:
+                raise LookupError("rolled back")
+            connection.commit()
+        if current.job.attempt == 2:
+            raise LookupError("after the commit")
+        return found
+
+    with working(app):
+        task: Any = awork if library == "asyncpg" else work
+        assert task.delay().get(HANG) == 7
+    assert len(runs) == 2
+
+
 def test_a_file_that_umbel_never_opened_says_what_to_do(tmp_path: Path) -> None:
     add = adder(Umbel(f"sqlite:///{tmp_path}/umbel.db"))
     with closing(sqlite3.connect(tmp_path / "umbel.db")) as connection:
@@ -668,10 +940,266 @@ def test_an_async_connection_in_sync_code_is_pointed_to_adelay(
 
 
 def test_a_closed_connection_is_refused_and_nothing_published(place: Place) -> None:
-    from umbel.errors import UmbelError
-
     connection = place.connect()
     connection.close()
     with pytest.raises(UmbelError, match="closed"):
         adder(place.app()).options(connection=connection).delay(1, 1)
     assert place.jobs() == []
+
+
+# --- a connection to the wrong place ----------------------------------------------------------
+
+
+@contextmanager
+def another_database(migrated_for: Place | None = None) -> Iterator[str]:
+    """The URL of a new database on the same server, perhaps with the schema of a place."""
+    name = f"umbel_other_{fresh_id()[-12:]}"
+    with psycopg.connect(POSTGRES, autocommit=True) as connection:
+        connection.execute(f'create database "{name}"')
+        base, _, _ = POSTGRES.rpartition("/")
+        try:
+            if migrated_for is not None:
+                url = f"{base}/{name}?schema={migrated_for.schema}"
+                asyncio.run(Umbel(url).site.migrate())
+            yield f"{base}/{name}"
+        finally:
+            connection.execute(f'drop database if exists "{name}" with (force)')
+
+
+def with_password(url: str) -> str:
+    return url.replace("@", ":s3cret@", 1)
+
+
+@pytest.mark.parametrize("migrated", [False, True], ids=["without our tables", "with our tables"])
+def test_a_connection_to_another_database_is_refused_and_stays_usable(
+    postgres: Place, migrated: bool
+) -> None:
+    add = adder(postgres.app())
+    with (
+        another_database(postgres if migrated else None) as other,
+        psycopg.connect(with_password(other)) as connection,
+    ):
+        name = other.rpartition("/")[2]
+        connection.execute("create table theirs (x integer)")
+        for _ in range(2):  # refused each time, not only when it is looked at first
+            with pytest.raises(ConfigurationError) as refused:
+                add.options(connection=connection).delay(1, 1)
+            told = str(refused.value)
+            assert told.startswith("connection: ")
+            assert name in told
+            assert "database test" in told
+            assert "migrate" not in told
+            assert "s3cret" not in told
+        with pytest.raises(ConfigurationError, match=f"connection.*{name}"):
+            asyncio.run(add.options(connection=connection).adelay(1, 1))
+        connection.execute("insert into theirs values (1)")
+        connection.commit()
+        assert connection.execute("select count(*) from theirs").fetchone() == (1,)
+    assert postgres.jobs() == []
+
+
+def test_an_async_connection_to_another_database_is_refused_and_stays_usable(
+    postgres: Place,
+) -> None:
+    add = adder(postgres.app())
+
+    async def main(other: str) -> None:
+        async with await psycopg.AsyncConnection.connect(other) as connection:
+            await connection.execute("create table theirs (x integer)")
+            name = other.rpartition("/")[2]
+            with pytest.raises(ConfigurationError, match=f"connection.*{name}"):
+                await add.options(connection=connection).adelay(1, 1)
+            await connection.execute("insert into theirs values (1)")
+
+    with another_database(postgres) as other:
+        asyncio.run(main(other))
+    assert postgres.jobs() == []
+
+
+def test_a_connection_to_another_server_with_the_same_names_is_refused(
+    server: PrivatePostgres, postgres: Place
+) -> None:
+    base, _, query = server.url.partition("?")
+    url = f"{base}?{query + '&' if query else ''}schema={postgres.schema}"
+    asyncio.run(Umbel(url).site.migrate())
+    app = Umbel(url, namespace=postgres.namespace)
+    add = adder(app)
+    with psycopg.connect(POSTGRES) as connection:
+        with pytest.raises(ConfigurationError, match=r"connection: .*5432"):
+            add.options(connection=connection).delay(1, 1)
+        assert connection.execute("select 'usable'").fetchone() == ("usable",)
+    app.close()
+    assert postgres.jobs() == []
+
+
+@pytest.mark.parametrize("library", ["psycopg2", "asyncpg"])
+def test_another_database_is_refused_for_other_libraries_too(postgres: Place, library: str) -> None:
+    made = pytest.importorskip(library, reason=f"not run: {library} is not installed")
+    add = adder(postgres.app())
+
+    async def by_asyncpg(other: str) -> None:
+        connection = await made.connect(other)
+        async with connection.transaction():
+            with pytest.raises(ConfigurationError, match="connection: it leads to database"):
+                await add.options(connection=connection).adelay(1, 1)
+            assert await connection.fetchval("select 'usable'") == "usable"
+        await connection.close()
+
+    with another_database(postgres) as other:
+        if library == "asyncpg":
+            asyncio.run(by_asyncpg(other))
+            return
+        with closing(made.connect(other)) as connection, connection.cursor() as cursor:
+            with pytest.raises(ConfigurationError, match="connection: it leads to database"):
+                add.options(connection=connection).delay(1, 1)
+            cursor.execute("select 'usable'")
+            assert cursor.fetchone() == ("usable",)
+    assert postgres.jobs() == []
+
+
+def test_a_session_on_another_database_is_refused_and_stays_usable(postgres: Place) -> None:
+    add = adder(postgres.app())
+    with another_database(postgres) as other:
+        engine = sa.create_engine(other.replace("postgresql://", "postgresql+psycopg://"))
+        with Session(engine) as session:
+            session.execute(sa.text("create table theirs (x integer)"))
+            with pytest.raises(ConfigurationError, match="connection: it leads to database"):
+                add.options(connection=session).delay(1, 1)
+            session.execute(sa.text("insert into theirs values (1)"))
+            session.commit()
+        engine.dispose()
+    assert postgres.jobs() == []
+
+
+def test_tables_that_the_application_lacks_itself_are_told_as_that() -> None:
+    app = Umbel(f"{POSTGRES}?schema=umbel_missing_{fresh_id()[-12:]}")
+    add = adder(app)
+    with psycopg.connect(POSTGRES) as connection:
+        connection.execute("create temporary table theirs (x integer)")
+        with pytest.raises(SchemaError, match="umbel db migrate"):
+            add.options(connection=connection).delay(1, 1)
+        connection.execute("insert into theirs values (1)")  # still usable
+    app.close()
+
+
+def test_a_role_that_may_not_write_our_tables_is_named_and_the_transaction_stays_usable(
+    postgres: Place,
+) -> None:
+    add = adder(postgres.app())
+    role = f"umbel_role_{fresh_id()[-12:]}"
+    with psycopg.connect(POSTGRES, autocommit=True) as owner:
+        owner.execute(f'create role "{role}" login')
+        try:
+            with psycopg.connect(POSTGRES, user=role) as connection:
+                with pytest.raises(ConfigurationError, match=f"connection: .*{role}.*grant"):
+                    add.options(connection=connection).delay(1, 1)
+                assert connection.execute("select 'usable'").fetchone() == ("usable",)
+                connection.rollback()
+                owner.execute(f'grant usage on schema "{postgres.schema}" to "{role}"')
+                tables = f'all tables in schema "{postgres.schema}"'
+                owner.execute(f'grant select, insert, update, delete on {tables} to "{role}"')
+                handle = add.options(connection=connection).delay(1, 1)
+                connection.commit()
+            assert postgres.ids() == [handle.id]
+        finally:
+            owner.execute(f'drop owned by "{role}"')
+            owner.execute(f'drop role "{role}"')
+
+
+def other_files(folder: Path) -> dict[str, Callable[[], sqlite3.Connection]]:
+    def of_umbel() -> sqlite3.Connection:
+        asyncio.run(Umbel(f"sqlite:///{folder}/other.db").site.migrate())
+        return sqlite3.connect(folder / "other.db")
+
+    def attached() -> sqlite3.Connection:
+        connection = sqlite3.connect(folder / "main.db")
+        connection.execute("attach ? as umbel", (str(folder / "umbel.db"),))
+        return connection
+
+    return {
+        "other.db": of_umbel,
+        "plain.db": lambda: sqlite3.connect(folder / "plain.db"),
+        "main.db": attached,
+        "memory": lambda: sqlite3.connect(":memory:"),
+    }
+
+
+@pytest.mark.parametrize("which", ["other.db", "plain.db", "main.db", "memory"])
+def test_a_connection_to_another_file_is_refused_and_stays_usable(
+    sqlite: Place, which: str
+) -> None:
+    add = adder(sqlite.app())
+    with closing(other_files(Path(sqlite.path).parent)[which]()) as connection:
+        connection.execute("create table theirs (x)")
+        for publish in (
+            lambda: add.options(connection=connection).delay(1, 1),
+            lambda: asyncio.run(add.options(connection=connection).adelay(1, 1)),
+        ):
+            with pytest.raises(ConfigurationError) as refused:
+                publish()
+            told = str(refused.value)
+            assert told.startswith("connection: ")
+            assert which in told
+            assert sqlite.path in told
+        connection.execute("insert into theirs values (1)")
+        connection.commit()
+        assert connection.execute("select count(*) from theirs").fetchone() == (1,)
+    assert sqlite.jobs() == []
+
+
+def test_the_same_file_by_another_name_is_accepted(
+    sqlite: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = adder(sqlite.app())
+    folder = Path(sqlite.path).parent
+    (folder / "link").symlink_to(folder, target_is_directory=True)
+    monkeypatch.chdir(folder)
+    for name in ("umbel.db", f"{folder}/link/umbel.db", f"file:{sqlite.path}?mode=rw"):
+        with closing(sqlite3.connect(name, uri=name.startswith("file:"))) as connection:
+            add.options(connection=connection).delay(1, 1)
+            connection.commit()
+    assert len(sqlite.jobs()) == 3
+
+
+def test_a_database_in_memory_takes_no_connection_of_a_caller() -> None:
+    app = Umbel("sqlite:///:memory:")
+    with (
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(ConfigurationError, match=r"connection: .*memory"),
+    ):
+        adder(app).options(connection=connection).delay(1, 1)
+    app.close()
+
+
+def test_a_step_on_a_connection_to_another_place_is_refused_before_anything_happens(
+    place: Place, tmp_path: Path
+) -> None:
+    app, calls = place.app(), []
+
+    @app.task(retry=0)
+    def work() -> None:
+        with other() as connection:
+            step.using(connection).transaction(lambda _: calls.append(1))
+
+    @app.task(retry=0)
+    async def awork() -> None:
+        with other() as connection:
+            await step.using(connection).transaction(lambda _: calls.append(1))
+
+    with ExitStack() as stack:
+        if place.kind == "sqlite":
+            url = str(tmp_path / "another.db")
+
+            def other() -> Any:
+                return closing(sqlite3.connect(url))
+        else:
+            url = stack.enter_context(another_database(place))
+
+            def other() -> Any:
+                return psycopg.connect(url)
+
+        with working(app):
+            for task in (work, awork):
+                with pytest.raises(ConfigurationError, match="connection: it leads to"):
+                    task.delay().get(HANG)  # type: ignore[attr-defined]
+    assert calls == []

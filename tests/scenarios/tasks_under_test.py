@@ -21,6 +21,23 @@ async def work(seconds: float) -> None:
     tracer.leave("end")
 
 
+@app.task
+async def work_until_told(file: str) -> None:
+    """Runs until there is such a file."""
+    tracer.leave("start")
+    while not Path(file).exists():
+        await asyncio.sleep(0.02)
+    tracer.leave("end")
+
+
+@app.task
+def read_in_thread(pipe: str) -> None:
+    """Waits in a call that nothing interrupts, until somebody opens the pipe at its other end."""
+    tracer.leave("start")
+    Path(pipe).read_bytes()
+    tracer.leave("end")
+
+
 @app.task(max_deaths=1)
 async def fragile_work(seconds: float) -> None:
     await asyncio.sleep(seconds)

@@ -138,7 +138,7 @@ def unsigned(office: Office, mark: int, data: st.DataObject) -> Envelope:
 
 
 def signed_by_a_stranger(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    return seal(office.unsigned(mark), STRANGER.keys[0])
+    return seal(office.unsigned(mark), STRANGER.keys[0], office.app.clock.now())
 
 
 def another_argument(office: Office, mark: int, data: st.DataObject) -> Envelope:
@@ -162,7 +162,7 @@ def another_worker(office: Office, mark: int, data: st.DataObject) -> Envelope:
 
 def another_namespace(office: Office, mark: int, data: st.DataObject) -> Envelope:
     theirs = replace(office.unsigned(mark), namespace="elsewhere")
-    return replace(seal(theirs, office.ring.keys[0]), namespace="scenario")
+    return replace(seal(theirs, office.ring.keys[0], office.app.clock.now()), namespace="scenario")
 
 
 def another_header(office: Office, mark: int, data: st.DataObject) -> Envelope:
@@ -197,13 +197,13 @@ def a_garbled_seal(office: Office, mark: int, data: st.DataObject) -> Envelope:
 
 
 def expired(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    long_ago = replace(office.unsigned(mark), created=office.app.clock.now() - 90_000)
-    return seal(long_ago, office.ring.keys[0])
+    return seal(office.unsigned(mark), office.ring.keys[0], office.app.clock.now() - 90_000)
 
 
 def expired_and_lengthened(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    ended = replace(office.unsigned(mark), expires=office.app.clock.now() - 60)
-    return replace(seal(ended, office.ring.keys[0]), expires=None)
+    now = office.app.clock.now()
+    ended = replace(office.unsigned(mark), expires=now - 60)
+    return replace(seal(ended, office.ring.keys[0], now), expires=None)
 
 
 TAMPERED: list[Tamper] = [

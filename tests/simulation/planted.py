@@ -13,6 +13,7 @@ import pytest
 from umbel.brokers.sqlite import SqliteBroker
 from umbel.brokers.sqlite import settling as sqlite_settling
 from umbel.brokers.sqlite.rows import SQL
+from umbel.drivers.sqlite import lapses as sqlite_lapses
 from umbel.drivers.sqlite import writing
 from umbel.errors import Unavailable
 from umbel.messages import Lease, Settlement
@@ -20,6 +21,7 @@ from umbel.resilience import Verdict
 from umbel.router import Lifeline, Router
 from umbel.stores import WorkerEntry
 from umbel.stores.sqlite import SqliteRegistry
+from umbel.stores.sqlite import registry as sqlite_registry
 from umbel.worker import heart
 from umbel.worker.consumer import Consumer
 from umbel.worker.heart import Heart
@@ -167,6 +169,18 @@ def leave_without_giving_back(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...
     return ("left in good order",)
 
 
+def ignore_reports_of_lapses(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """A worker that was alive is counted as dead all the same."""
+    monkeypatch.setattr(sqlite_registry, "report_lapses", lambda *said: None)
+    return ("deaths went from",)
+
+
+def take_back_too_many_deaths(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    query = sqlite_lapses.SQL["correct_live"].replace("deaths - 1", "0")
+    monkeypatch.setitem(sqlite_lapses.SQL, "correct_live", query)
+    return ("deaths went from",)
+
+
 def watch_from_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """A beat that came while the question was on its way is taken for an older one."""
 
@@ -255,6 +269,8 @@ PLANTED: tuple[Plant, ...] = (
     confirm_a_pause_too_soon,
     take_back_what_was_just_given,
     leave_without_giving_back,
+    ignore_reports_of_lapses,
+    take_back_too_many_deaths,
     watch_from_before_the_answer,
     rest_as_long_as_the_server_likes,
 )

@@ -155,7 +155,7 @@ class Quiet:
     async def sort(self, kinds: Any) -> int:
         return 0
 
-    async def waiting(self, kinds: Any) -> bool:
+    async def waiting(self, kinds: Any, without: Any = ()) -> bool:
         return False
 
 
@@ -163,7 +163,7 @@ class Still:
     """A worker that has nothing to do."""
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: {"kinds": {}, "free_kinds": [], "stopping": False}.get(name, 0)
+        return lambda *_: {"kinds": {}, "free": Demand(), "stopping": False}.get(name, 0)
 
 
 def heart_of(intake: Any, life: Life, clock: FakeClock, lease: float) -> Heart:
@@ -174,7 +174,7 @@ def heart_of(intake: Any, life: Life, clock: FakeClock, lease: float) -> Heart:
         lease=lease,
         stall=60.0,
         open_intake=lambda: intake,
-        open_upkeep=list,
+        open_upkeep=lambda every: [],
         clock=clock,
         telemetry=Telemetry(),
     )

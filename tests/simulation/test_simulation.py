@@ -56,7 +56,7 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
-    first, second = simulate(5), simulate(5)
+    first, second = simulate(32), simulate(32)
     assert len(first.log) > 50
     assert first.log == second.log
     assert first == second

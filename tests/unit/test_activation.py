@@ -19,8 +19,10 @@ from umbel.messages import (
     Delivery,
     Envelope,
     Expired,
+    Interrupted,
     Lease,
     Rejected,
+    inbox,
 )
 from umbel.tasks import Registry, Track, task
 from umbel.worker.activation import Activation, Activator
@@ -58,10 +60,11 @@ def activate(
     if body is None:
         body = Body(JSON, msgspec.json.encode({"args": [1, 2]} if data is None else data))
     made = Envelope(id=JOB, subject=subject, body=body, headers=headers or {}, **envelope)
-    delivery = Delivery(envelope=made, lease=Lease(JOB, "life", 4), attempt=3, deaths=1)
+    lease = Lease(JOB, "life", 4)
+    delivery = Delivery(envelope=made, lease=lease, attempt=3, deaths=1, claimed=now)
     notes: list[Any] = []
     return Activator(registry, BodyCodec(limit=5_000), lambda *n: notes.append(n)).activate(
-        delivery, now
+        delivery
     )
 
 
@@ -140,10 +143,15 @@ def test_a_calls_own_options_replace_the_tasks() -> None:
 # --- what does not ---------------------------------------------------------------------------
 
 
-def test_a_task_nobody_declared_is_rejected_with_the_nearest_name() -> None:
-    reason = rejected(activate(subject="tests.ad"))
-    assert "'tests.ad'" in reason
-    assert "tests.add" in reason
+def test_a_job_of_a_task_that_is_not_there_goes_back_with_the_nearest_name() -> None:
+    outcome = activate(subject="tests.ad")
+    assert isinstance(outcome, Interrupted)
+    assert "'tests.ad'" in outcome.reason
+    assert "tests.add" in outcome.reason
+
+
+def test_a_message_to_one_worker_that_does_not_have_the_task_is_rejected() -> None:
+    assert "'tests.ad'" in rejected(activate(subject="tests.ad", queue=inbox(3)))
 
 
 @pytest.mark.parametrize(

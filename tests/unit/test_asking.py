@@ -46,6 +46,7 @@ class Post:
     def __init__(self) -> None:
         self.sent: list[str] = []
         self.away = 0
+        self.unsendable: set[str] = set()
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -54,6 +55,8 @@ class Post:
         if self.away:
             self.away -= 1
             raise Unavailable("away")
+        if self.unsendable & {one.asked.address for one in replies}:
+            raise ValueError("year 20000 is out of range")
         self.sent += [one.asked.address for one in replies]
 
 
@@ -160,5 +163,17 @@ def test_an_address_that_is_too_long_is_none() -> None:
         answers.settled([done(one) for one in found], [])
         await answers.close()
         assert post.sent == ["x" * 1024]
+
+    tell(told)
+
+
+def test_an_answer_that_cannot_be_sent_keeps_no_other_answer_back() -> None:
+    async def told(answers: Answers, post: Post) -> None:
+        post.unsendable = {"a7"}
+        found = [delivery(replyto=f"a{number}") for number in range(20)]
+        answers.remember(found)
+        answers.settled([done(one) for one in found], [])
+        await answers.close()
+        assert post.sent == [f"a{number}" for number in range(20) if number != 7]
 
     tell(told)

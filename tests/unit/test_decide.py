@@ -81,7 +81,7 @@ def activated(
         attempt=attempt,
         sections=sections or {},
     )
-    made = Activator(registry, CODEC, lambda *_: None).activate(delivery, 0.0)
+    made = Activator(registry, CODEC, lambda *_: None).activate(delivery)
     assert isinstance(made, Activation)
     return made
 

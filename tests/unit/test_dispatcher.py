@@ -180,14 +180,15 @@ def test_what_was_claimed_for_one_who_has_gone_goes_back_at_once() -> None:
     run(main)
 
 
-def test_a_worker_whose_life_is_over_hears_it_and_the_others_wait_on() -> None:
+@pytest.mark.parametrize("problem", [LeaseLost("over"), ValueError("an odd row")])
+def test_a_worker_whose_fetch_fails_hears_it_and_the_others_wait_on(problem: Exception) -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
         line = dispatcher.line(["q"])
-        shelf.problems["dead"] = LeaseLost("over")
+        shelf.problems["failing"] = problem
         other = asyncio.create_task(line.fetch("other", Demand(1, 1), 20))
-        with pytest.raises(LeaseLost):
-            await line.fetch("dead", Demand(9, 9), 20)
+        with pytest.raises(type(problem)):
+            await line.fetch("failing", Demand(9, 9), 20)
         shelf.put("io1")
         assert ids(await other) == ["io1"]
 

@@ -55,17 +55,19 @@ def refusal(message: Envelope, ring: Keyring = RING, when: datetime = NOW) -> Re
 
 
 def test_a_seal_holds_until_the_message_ends() -> None:
-    sealed = seal(envelope(), signer(RING))
+    sealed = seal(envelope(), signer(RING), NOW.timestamp())
     assert read_seal(sealed, RING, NOW.timestamp()) == NOW.timestamp() + 86_400
-    late = seal(envelope(not_before=NOW.timestamp() + 1000), signer(RING))
+    late = seal(envelope(not_before=NOW.timestamp() + 1000), signer(RING), NOW.timestamp())
     assert read_seal(late, RING, NOW.timestamp()) == NOW.timestamp() + 87_400
-    short = seal(envelope(expires=NOW.timestamp() + 9.5), signer(RING))
+    short = seal(envelope(expires=NOW.timestamp() + 9.5), signer(RING), NOW.timestamp())
     assert read_seal(short, RING, NOW.timestamp()) == NOW.timestamp() + 10
+    counted = seal(envelope(expires_in=9.5), signer(RING), NOW.timestamp())
+    assert read_seal(counted, RING, NOW.timestamp()) == NOW.timestamp() + 10 + 3600
 
 
 def test_without_a_seal_or_with_a_strangers_it_is_refused() -> None:
     assert refusal(envelope()) is Refusal.UNSIGNED
-    assert refusal(seal(envelope(), signer(STRANGER))) is Refusal.FORGED
+    assert refusal(seal(envelope(), signer(STRANGER), NOW.timestamp())) is Refusal.FORGED
 
 
 texts = st.text(max_size=20)
@@ -81,7 +83,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 @given(st.data(), st.sampled_from(sorted(FIELDS)))
 def test_nothing_that_matters_can_be_changed_under_a_seal(data: st.DataObject, field: str) -> None:
-    sealed = seal(envelope(), signer(RING))
+    sealed = seal(envelope(), signer(RING), NOW.timestamp())
     other = data.draw(FIELDS[field])
     if field == "headers":
         other = {**other, SEAL: sealed.headers[SEAL]}
@@ -91,7 +93,7 @@ def test_nothing_that_matters_can_be_changed_under_a_seal(data: st.DataObject, f
 
 @given(st.data())
 def test_no_other_text_passes_for_a_seal(data: st.DataObject) -> None:
-    sealed = seal(envelope(), signer(RING))
+    sealed = seal(envelope(), signer(RING), NOW.timestamp())
     text = sealed.headers[SEAL]
     at = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(at, len(text)))
@@ -118,7 +120,7 @@ def test_no_two_messages_have_the_same_signature(first: bytes, second: bytes, na
     one = envelope(subject=name, body=Body(JSON, first))
     two = replace(one, body=Body(JSON, second))
     assume(first != second)
-    moved = replace(two, headers=seal(one, signer(RING)).headers)
+    moved = replace(two, headers=seal(one, signer(RING), NOW.timestamp()).headers)
     assert refusal(moved) is Refusal.FORGED
 
 
@@ -131,8 +133,8 @@ def test_a_new_key_is_trusted_before_it_signs_and_the_old_one_after_that() -> No
     assert signer(ring) == replace(old, until=NOW + 3 * HOUR)
     new = signer(ring, NOW + HOUR)
     assert new.id != old.id
-    assert refusal(seal(envelope(), new), ring) is None
-    sealed = seal(envelope(), old)
+    assert refusal(seal(envelope(), new, NOW.timestamp()), ring) is None
+    sealed = seal(envelope(), old, NOW.timestamp())
     assert refusal(sealed, ring, NOW + 3 * HOUR - timedelta(seconds=1)) is None
     assert refusal(sealed, ring, NOW + 3 * HOUR) is Refusal.FORGED
 
@@ -146,14 +148,14 @@ def test_rotating_again_and_again_forgets_what_is_past() -> None:
 
 
 def test_a_revoked_key_is_not_trusted() -> None:
-    sealed = seal(envelope(), signer(RING))
+    sealed = seal(envelope(), signer(RING), NOW.timestamp())
     assert refusal(sealed, RING.without(signer(RING).id)) is Refusal.FORGED
 
 
 def test_who_has_public_keys_checks_and_cannot_sign() -> None:
     public = RING.public_only()
     assert public.signer(NOW) is None
-    assert refusal(seal(envelope(), signer(RING)), public) is None
+    assert refusal(seal(envelope(), signer(RING), NOW.timestamp()), public) is None
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -166,6 +168,28 @@ def test_a_file_is_its_owners_alone_and_gives_back_what_was_written(tmp_path: Pa
     assert Keyring.read(path) == ring
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(path.parent) == ["keys"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o277], ids=oct)
+def test_a_new_file_and_its_folders_are_the_owners_alone_whatever_the_umask(
+    tmp_path: Path, umask: int
+) -> None:
+    path = tmp_path / "a" / "b" / "keys"
+    before = os.umask(umask)
+    try:
+        RING.write(path)
+    finally:
+        os.umask(before)
+    found = [stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent, path.parent.parent)]
+    assert found == [0o600, 0o700, 0o700]
+
+
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    RING.write(path)
+    path.chmod(0o640)
+    RING.rotated(NOW, HOUR, HOUR).write(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_file_that_is_there_is_not_written_over_by_a_new_one(tmp_path: Path) -> None:

@@ -31,6 +31,18 @@ def test_what_is_settled_is_no_longer_held() -> None:
     assert life.held() == []
 
 
+def test_lives_that_ended_are_named_until_they_were_reported() -> None:
+    life = Life("worker")
+    first = life.incarnation
+    assert life.former() == ()
+    life.begin_anew()
+    second = life.incarnation
+    life.begin_anew()
+    assert life.former() == (first, second)
+    life.reported((first,))
+    assert life.former() == (second,)
+
+
 def test_a_new_life_holds_nothing_and_keeps_the_name() -> None:
     life = Life("worker")
     held_by(life)

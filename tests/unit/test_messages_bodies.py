@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 import math
 import pickle
+import re
 import uuid
 from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -123,6 +125,68 @@ def test_message_pack_keeps_bytes_and_not_a_number() -> None:
     data, number = codec.decode(codec.encode([b"\x00\xff", math.nan]))
     assert data == b"\x00\xff"
     assert math.isnan(number)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(value=anything)
+def test_json_carries_a_value_as_it_is_or_refuses_it_and_names_the_place(value: Any) -> None:
+    try:
+        body = CODECS["json"].encode(value, name="value")
+    except NotEncodable as refused:
+        place, number = re.fullmatch(  # type: ignore[union-attr]
+            r"message: (.+) is (NaN|Infinity|-Infinity): JSON .*", str(refused), re.DOTALL
+        ).groups()
+        found = value
+        for index, key, name in re.findall(
+            r"\[(\d+)\]|\[(\"(?:[^\"\\]|\\.)*\")\]|\.(\w+)", place, re.DOTALL
+        ):
+            found = found[int(index) if index else json.loads(key) if key else name]
+        assert str(found) == {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}[number]
+    else:
+        assert CODECS["json"].decode(body) == value
+
+
+@pytest.mark.parametrize("codec", [CODECS["msgpack"], CODECS["pickle"]])
+@given(value=plain, number=st.sampled_from([math.nan, math.inf, -math.inf]))
+def test_other_formats_carry_a_value_with_nan_as_it_is(
+    codec: BodyCodec, value: Any, number: float
+) -> None:
+    whole = [value, {"a": number}, number]
+    assert repr(codec.decode(codec.encode(whole))) == repr(whole)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({7: math.nan}, "message: [7] is NaN"),
+        ({7: math.nan, "big": 2**70}, 'message: ["7"] is NaN'),
+        ({1.5: [math.inf]}, "message: [1.5][0] is Infinity"),
+        ({b"x": math.nan}, "message: [b'x'] is NaN"),
+    ],
+)
+def test_whatever_the_keys_are_a_number_that_json_lacks_is_refused(value: Any, told: str) -> None:
+    with pytest.raises(NotEncodable) as refused:
+        CODECS["json"].encode(value)
+    assert told in str(refused.value)
+
+
+def test_a_number_that_json_lacks_is_found_at_any_depth() -> None:
+    value: Any = math.nan
+    for _ in range(400):
+        value = [value]
+    with pytest.raises(NotEncodable, match=r"(\[0\]){400} is NaN"):
+        CODECS["json"].encode(value)
+
+
+def test_bytes_that_look_like_nan_are_no_reason_to_refuse_a_value() -> None:
+    value = {"data": b"\xcb\x7f\xf8" * 3, "none": None}
+    assert b"null" in CODECS["json"].encode(value).data
 
 
 @pytest.mark.parametrize("codec", OPEN)

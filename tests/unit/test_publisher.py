@@ -217,3 +217,43 @@ def test_what_is_given_up_before_it_was_sent_is_not_sent() -> None:
     publisher.publish([made()])
     assert all(unwanted.id not in batch for batch in broker.batches)
     publisher.close()
+
+
+def test_the_caller_with_the_most_time_left_leads_next() -> None:
+    broker = Broker()
+    publisher = a_publisher(broker)
+    broker.open.clear()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(publisher.publish, [made()])
+        assert broker.busy.acquire(timeout=HANG)
+        names: list[Future[str]] = []
+        for number in range(3):
+            names.append(pool.submit(_named, publisher))
+            while len(publisher._line) < number + 1:
+                threading.Event().wait(0.001)
+        broker.open.set()
+        first.result(HANG)
+        latest = names[-1].result(HANG)
+    assert broker.threads[1] == latest
+    assert [len(batch) for batch in broker.batches] == [1, 3]
+
+
+def _named(publisher: Publisher) -> str:
+    publisher.publish([made()])
+    return threading.current_thread().name
+
+
+def test_a_send_that_keeps_has_as_long_as_the_caller_with_the_least_time() -> None:
+    clock, given = FakeClock(), list[float]()
+
+    def send(envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        given.append(timeout)
+        return [Published(envelope.id) for envelope in envelopes]
+
+    for keeps in (True, False):
+        publisher = Publisher(send, clock, deadline=10.0, keeps=keeps)
+        early = Parcel([made()], clock.monotonic() + 4, can_lead=False)
+        publisher._line.append(early)
+        publisher.publish([made()])
+        assert early.answered
+    assert [round(seconds) for seconds in given] == [4, 10]

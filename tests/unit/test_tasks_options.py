@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -11,13 +11,20 @@ import pytest
 from umbel.errors import ConfigurationError
 from umbel.tasks import CallOptions, Retry, TaskOptions, Track, Unique, task
 
-NUMBERS = [0, -1, math.nan, math.inf, "5", True]
+NUMBERS = [0, -1, math.nan, math.inf, 1e11, 10**400, "5", True]
+BEYOND = [
+    datetime.max,
+    datetime.max.replace(tzinfo=UTC),
+    datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))),
+    datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+]
+"""Moments that no message can carry."""
 SHARED: dict[str, list[Any]] = {
     "queue": ["", "x" * 256, "a\x00b", 5],
     "priority": [1.5, "high", True, 40_000, -40_000],
     "timeout": NUMBERS,
-    "delay": [-1, math.nan, "5", True],
-    "expires": NUMBERS,
+    "delay": [-1, math.nan, 1e11, 10**400, "5", True],
+    "expires": [*NUMBERS, *BEYOND],
     "retry": ["often", 1.5, True, -1],
     "track": ["everything", 5],
 }
@@ -59,6 +66,19 @@ def test_short_forms_are_accepted() -> None:
 def test_a_moment_is_an_expiry() -> None:
     moment = datetime(2030, 1, 1, tzinfo=UTC)
     assert TaskOptions(expires=moment).expires == CallOptions(expires=moment).expires == moment
+
+
+@pytest.mark.parametrize("moment", BEYOND)
+def test_a_moment_that_no_message_can_carry_is_refused_and_named(moment: datetime) -> None:
+    with pytest.raises(ConfigurationError, match=r"^not_before=.*9999-12-31.*leave not_before out"):
+        CallOptions(not_before=moment)
+
+
+@pytest.mark.parametrize("moment", [datetime.min, datetime(9999, 12, 31, 23, 59, 59)])
+def test_the_first_and_the_last_moment_that_a_message_can_carry_are_accepted(
+    moment: datetime,
+) -> None:
+    assert CallOptions(not_before=moment, expires=moment).expires == moment
 
 
 def test_a_delay_and_a_moment_together_are_refused() -> None:

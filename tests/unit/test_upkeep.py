@@ -71,9 +71,9 @@ class Scene:
         self.backend: Backend = Umbel("sqlite:///:memory:", clock=self.clock).site.open()
         self.registry = Absent(self.backend.registry)
 
-    def lifeline(self) -> Lifeline:
+    def lifeline(self, **settings: Any) -> Lifeline:
         broker, registry = self.backend.broker, cast(Registry, self.registry)
-        how: Any = {"clock": self.clock, "telemetry": self.telemetry}
+        how: Any = {"clock": self.clock, "telemetry": self.telemetry, **settings}
         return Lifeline(registry, broker, self.backend.routes, **how)
 
     @contextmanager
@@ -281,6 +281,54 @@ async def test_a_watcher_that_could_not_look_has_seen_nothing(scene: Scene) -> N
     scene.clock.advance(LEASE + 0.1)
     await lifeline.look()
     assert await scene.alive() == set()
+
+
+@story
+async def test_a_watcher_that_was_frozen_counts_that_time_against_no_worker(scene: Scene) -> None:
+    every = LEASE / 3
+    life, lifeline = await scene.enlist(), scene.lifeline(every=every)
+    await lifeline.look()
+    scene.clock.advance(5 * LEASE)
+    await lifeline.look()
+    assert await scene.alive() == {life}, "nobody was watched meanwhile"
+    scene.clock.advance(every)
+    await lifeline.look()
+    assert await scene.alive() == {life}, "it has time to beat"
+    for _ in range(2):
+        scene.clock.advance(every + 0.1)
+        await lifeline.look()
+    assert await scene.alive() == set()
+
+
+@story
+async def test_a_store_that_was_frozen_counts_that_time_against_no_worker(scene: Scene) -> None:
+    every = LEASE / 3
+    life, lifeline = await scene.enlist(), scene.lifeline(every=every)
+    await lifeline.look()
+    members = scene.backend.registry.members
+
+    async def slowly() -> Any:
+        scene.clock.advance(5 * LEASE)
+        return await members()
+
+    scene.clock.advance(every)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scene.backend.registry, "members", slowly)
+        await lifeline.look()
+    scene.clock.advance(every)
+    await lifeline.look()
+    assert await scene.alive() == {life}, "nobody could beat meanwhile"
+
+
+@story
+async def test_a_watcher_that_is_always_late_finds_the_dead_all_the_same(scene: Scene) -> None:
+    life, lifeline = await scene.enlist(), scene.lifeline(every=LEASE / 3)
+    lively = await scene.enlist("lively")
+    for _ in range(6):
+        await lifeline.look()
+        await scene.beat(lively)
+        scene.clock.advance(LEASE)
+    assert await scene.alive() == {lively}, life
 
 
 # --- Lifeline: what happens to their jobs ----------------------------------------------------

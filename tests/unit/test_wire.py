@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -136,8 +137,8 @@ BAD: dict[str, list[Any]] = {
     "queue": ["", 5, "x" * 256, "a\x00", {}],
     "kind": ["gpu", 5, [], {}],
     "priority": ["high", 1.5, 40000, -40000, True, "--5", "", "-", "9" * 20, [], {}, "1_0", "²"],
-    "notbefore": ["later", 5, [], "0000-00-00T00:00:00Z"],
-    "expiry": ["never", 5, {}],
+    "notbefore": ["later", 5, [], "0000-00-00T00:00:00Z", "PT", "P1D", "PT-1S", "PT1e9S"],
+    "expiry": ["never", 5, {}, "PT1M", "pt5s", "PT5S ", "PT5.S"],
     "attempt": [0, -1, "x", 2**40, False, [], "--1"],
     "maxdeaths": [0, -1, "x", 40000, [], "--1"],
     "uniquekey": ["", 5, "x" * 256, "a\x00", []],
@@ -229,6 +230,24 @@ def test_what_the_schema_accepts_is_read(changes: dict[str, Any]) -> None:
         wire.read(json.dumps(event).encode())
 
 
+@given(
+    delay=st.none() | st.integers(0, 10**16).map(lambda micros: micros / 1_000_000),
+    expires_in=st.none() | st.floats(0, 10_000_000_000),
+)
+def test_seconds_travel_as_durations(delay: float | None, expires_in: float | None) -> None:
+    body = Body(JSON, b'{"args":[],"kwargs":{}}')
+    sent = Envelope(
+        id=BASE["id"], subject="tests.add", body=body, delay=delay, expires_in=expires_in
+    )
+    written = wire.write(sent)
+    VALIDATOR.validate(json.loads(written))
+    binary = wire.read_message(wire.attributes(sent), JSON, body.data)
+    for found in (wire.read(written), binary):
+        assert (found.not_before, found.expires, found.created) == (None, None, 0.0)
+        assert found.delay == pytest.approx(delay, abs=1e-6)
+        assert found.expires_in == pytest.approx(expires_in, abs=1e-6)
+
+
 @pytest.mark.parametrize("field", ["traceparent", "datacontenttype", "data_base64"])
 def test_text_the_schema_lets_be_empty_is_read(field: str) -> None:
     event = BASE | {field: ""}
@@ -236,6 +255,13 @@ def test_text_the_schema_lets_be_empty_is_read(field: str) -> None:
         del event["data"]
     if VALIDATOR.is_valid(event):
         wire.read(json.dumps(event).encode())
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, {"a": [math.inf]}])
+def test_an_attribute_that_is_not_finite_is_refused_by_name(value: Any) -> None:
+    attributes = {name: text for name, text in BASE.items() if name != "data"}
+    with pytest.raises(BadMessage, match=r"^weight: .* JSON cannot carry it"):
+        wire.read_message({**attributes, "weight": value}, JSON, b"{}")
 
 
 def test_a_header_never_replaces_a_field_of_the_message() -> None:

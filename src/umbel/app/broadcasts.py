@@ -44,6 +44,8 @@ class _Broadcast:
         self._args = args
         self._kwargs = kwargs
         self._job = current.job
+        # The store's clock says how old the job is; what has passed since is measured here.
+        self._published = desk.monotonic() - (self._job.claimed - self._job.created)
         self._ended: dict[int, Told] = {}
         self._told: dict[int, str] = {}
 
@@ -72,7 +74,7 @@ class _Broadcast:
         """Tell those that have come since, for as long as it is for them, too."""
         window = self._task.declared.broadcast
         new = [s for s in await self._seats() if s.alive and s.index not in self._told]
-        if window is True or self._desk.now() > self._job.created + float(window):
+        if window is True or self._desk.monotonic() > self._published + float(window):
             for seat in new:  # a run before this one may have told it
                 if await self._known(seat.index):
                     self._told[seat.index] = seat.worker
@@ -85,12 +87,12 @@ class _Broadcast:
         """What came of one part, unless it is still to come."""
         name, job = self._told[index], self._part(index)
         try:
-            record = await self._desk.hand_over(self._desk.finished(job, _LOOK))
+            record = await self._desk.bridge.arun(self._desk.finished(job, _LOOK))
         except ResultTimeout:
             seats = {seat.index: seat for seat in await self._seats()}
             if index in seats and seats[index].alive and seats[index].worker == name:
                 return
-            await self._desk.hand_over(self._desk.cancel(job, f"worker {name} is gone"))
+            await self._desk.bridge.arun(self._desk.cancel(job, f"worker {name} is gone"))
             self._ended[index] = Told(index=index, state="missing", reason="its worker is gone")
         else:
             self._ended[index] = self._outcome(index, record)
@@ -106,13 +108,13 @@ class _Broadcast:
 
     async def _known(self, index: int) -> bool:
         try:
-            await self._desk.hand_over(self._desk.record(self._part(index)))
+            await self._desk.bridge.arun(self._desk.record(self._part(index)))
         except UnknownJob:
             return False
         return True
 
     async def _seats(self) -> list[Seat]:
-        return await self._desk.hand_over(self._desk.routes.seats())
+        return await self._desk.bridge.arun(self._desk.routes.seats())
 
     def _part(self, index: int) -> str:
         return derived_id(self._job.id, index, 0)

@@ -2,46 +2,70 @@
 
 Messages are published in the caller's own thread; what is waited for runs on the bridge's loop.
 The adapters are the desk's own. After a fork the child opens new ones; the parent's are left
-alone.
+alone. A call inside another call of the same thread, in a signal handler or a finalizer, is
+published by other adapters in another thread: see ``Reentrant``.
 """
 
 from __future__ import annotations
 
-import atexit
+import asyncio
 import logging
 import os
 import threading
 import time
-import weakref
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar, cast
 
 import anyio
 import msgspec
 
+from umbel.app.exiting import close_at_exit
 from umbel.app.inbox import addressed
-from umbel.app.keeping import backlog
+from umbel.app.keeping import backlog, load_backlog
+from umbel.app.reentrant import Reentrant
 from umbel.app.sites import Site
-from umbel.brokers import Broker, DirectBroker, Published
+from umbel.brokers import Broker, DirectBroker, Published, TimedBroker
 from umbel.clock import Clock
 from umbel.configuration import Settings
+from umbel.drivers import reentry
 from umbel.drivers.connections import unwrap
-from umbel.errors import ConfigurationError, UmbelError, Unavailable, UnknownJob
+from umbel.errors import (
+    ConfigurationError,
+    PublishTimeout,
+    ResultTimeout,
+    UmbelError,
+    Unavailable,
+    UnknownJob,
+)
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec, Envelope, Record
-from umbel.publisher import Bridge, Builder, Forwarder, Publisher, Send, Tell, waker
-from umbel.publisher.backlogs import Held
+from umbel.publisher import (
+    Bridge,
+    Builder,
+    Forwarder,
+    Publisher,
+    ReentrantForwarder,
+    Send,
+    waker,
+)
+from umbel.publisher.backlogs import Backlog, Held
+from umbel.resilience import Backoff
 from umbel.router import Backend
-from umbel.stores import PromptRecords, Routes
+from umbel.stores import PromptRecords, Routes, Seat
 from umbel.tasks import Handle, Signature, inside, running
 from umbel.tasks.handle import Told
 from umbel.telemetry import Telemetry, events
 
 _log = logging.getLogger("umbel")
 T = TypeVar("T")
+Publishing = Coroutine[Any, Any, list[Published]]
 _LOOK = 0.1
 """Seconds that a look for a record may take before it is waited for as ever."""
+_GRACE = 0.1
+"""Seconds after its timeout that a store may take to say that a job is not finished."""
+_LOOKS = Backoff(first=0.02, factor=1.5, cap=0.25, jitter=0.0)
+"""Pauses between looks for a message in the backlog."""
 
 
 class Opened(NamedTuple):
@@ -77,7 +101,12 @@ class Desk:
         self._opened: Opened | None = None
         self._forgotten: list[Any] = []
         self._warned: set[str] = set()
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()
+        self._backlogs: dict[int, Backlog | None] = {}
+        """What the calls of one generation share, at every level."""
+        self._reentrant: dict[tuple[int, int], Reentrant] = {}
+        """By generation and level."""
+        load_backlog(settings)
         os.register_at_fork(after_in_child=self._forget_lock)
 
     # --- Outlet ------------------------------------------------------------------------------
@@ -87,7 +116,7 @@ class Desk:
         if not signatures:
             return []
         if _names_workers(signatures):
-            signatures = addressed(signatures, self.wait_for(self.routes.seats()))
+            signatures = addressed(signatures, self._seats())
         envelopes = self._builder.build(signatures, inside.get())
         connection = self._connection(signatures)
         if connection is None and self._held(signatures, envelopes):
@@ -104,7 +133,7 @@ class Desk:
         if not signatures:
             return []
         if _names_workers(signatures):
-            signatures = addressed(signatures, await self.hand_over(self.routes.seats()))
+            signatures = addressed(signatures, await self._aseats())
         envelopes = self._builder.build(signatures, inside.get())
         connection = self._connection(signatures)
         if connection is None and self._held(signatures, envelopes):
@@ -115,6 +144,29 @@ class Desk:
         else:
             published = await self._apublish(envelopes)
         return self._handles(signatures, published)
+
+    def _seats(self) -> list[Seat]:
+        """The workers' names and indexes. Raises PublishTimeout."""
+        deadline = self._settings.deadline
+        try:
+            if level := reentry.here.level:
+                return self._inside(level).ask(lambda backend: backend.routes.seats(), deadline)
+            return self.bridge.run(self.routes.seats(), deadline)
+        except TimeoutError as error:
+            raise self._too_late(error) from None
+
+    async def _aseats(self) -> list[Seat]:
+        try:
+            with anyio.fail_after(self._settings.deadline):
+                return await self.hand_over(self.routes.seats())
+        except TimeoutError as error:
+            raise self._too_late(error) from None
+
+    def _too_late(self, error: TimeoutError) -> BaseException:
+        if isinstance(error, UmbelError):
+            return error
+        late = f"not published within {self._settings.deadline:g} s"
+        return PublishTimeout(f"{late}: the store does not say which worker has the name")
 
     def _connection(self, signatures: Sequence[Signature[Any]]) -> Any:
         """In whose transaction they are published: the caller's, or that of the step here."""
@@ -130,9 +182,7 @@ class Desk:
             return False
         declared = run.task.declared
         if declared.publishing == "held" and run.task.goes_out_by(self):
-            if run.held is None:
-                run.held = []
-            run.held += envelopes
+            run.hold(envelopes, self._clock.monotonic())
             return True
         if declared.interruptible and declared.publishing is None:
             self._warn(run.task.name, signatures)
@@ -146,13 +196,22 @@ class Desk:
             self._tell(events.PublishedUnheld(task=task, calls=repeatable[0].task.name))
 
     def _publish(self, envelopes: list[Envelope]) -> list[Published]:
-        return self._publisher().publish(envelopes)
+        here = reentry.here
+        if level := here.level:
+            return self._inside(level).publish(envelopes)
+        here.level = 1
+        try:
+            return self._publisher().publish(envelopes)
+        finally:
+            here.level = 0
 
     async def _apublish(self, envelopes: list[Envelope]) -> list[Published]:
         publisher, answered, wake = self._publisher(), anyio.Event(), waker()
         parcel = publisher.publish_soon(envelopes, lambda: wake(answered.set))
         try:
-            await answered.wait()
+            with anyio.move_on_after(parcel.until - self._clock.monotonic()):
+                await answered.wait()
+            publisher.run_out(parcel)  # unless it is answered
         except BaseException:
             publisher.give_up(parcel)
             raise
@@ -187,10 +246,11 @@ class Desk:
     def flush(self, timeout: float) -> int:
         """Publish what is kept, for so long; how many messages are left."""
         forwarder, until = self._open().forwarder, self._clock.monotonic() + timeout
-        while forwarder is not None and (left := forwarder.held().messages):
-            if self._clock.monotonic() >= until:
-                return left
-            time.sleep(0.02)
+        with reentry.entered():
+            while forwarder is not None and (left := forwarder.held().messages):
+                if self._clock.monotonic() >= until:
+                    return left
+                time.sleep(0.02)
         return 0
 
     # --- Jobs --------------------------------------------------------------------------------
@@ -200,8 +260,19 @@ class Desk:
         return await self._backend().records.find(job)
 
     async def finished(self, job: str, timeout: float | None) -> Record:
-        """The record once it is final. Raises UnknownJob, ResultTimeout."""
-        return await self._backend().records.finished(job, timeout)
+        """The record once it is final; for the bridge's loop. Raises UnknownJob, ResultTimeout.
+
+        A message in this process's backlog is unknown to the store: it has to be published first.
+        """
+        until, kept, looks = self._until(timeout), self._open().forwarder, 0
+        # Looking there first misses nothing: a message is published before it is removed.
+        while kept is not None and kept.holds and await asyncio.to_thread(kept.keeps, job):
+            left, looks = self._left(until), looks + 1
+            if left is not None and left <= 0:
+                raise ResultTimeout(f"job {job} has not finished within {timeout} s")
+            pause = _LOOKS.delay(looks)
+            await asyncio.sleep(pause if left is None else min(pause, left))
+        return await self._backend().records.finished(job, self._left(until))
 
     def ended(self, job: str, timeout: float | None) -> Record:
         """``finished`` for a caller that blocks. What is final by now is found in its own thread.
@@ -211,12 +282,25 @@ class Desk:
         Raises:
             UnknownJob: no such job. ResultTimeout: not final in time.
         """
-        look = self._open().look
-        if look is not None:
-            with suppress(Unavailable):  # whoever waits keeps on trying
+        until, look = self._until(timeout), self._open().look
+        if look is not None and not reentry.here.level:
+            with reentry.entered(), suppress(Unavailable):  # the wait below tries again
                 if (record := look(job, _LOOK)) is not None:
                     return record
-        return self.wait_for(self.finished(job, timeout))
+        left = self._left(until)
+        with _keeping_to(timeout, job):
+            return self.bridge.run(self.finished(job, left), _with_grace(left))
+
+    async def aended(self, job: str, timeout: float | None) -> Record:
+        """``ended`` for async code."""
+        with _keeping_to(timeout, job):
+            return await self.bridge.arun(self.finished(job, timeout), _with_grace(timeout))
+
+    def _until(self, timeout: float | None) -> float | None:
+        return None if timeout is None else self._clock.monotonic() + timeout
+
+    def _left(self, until: float | None) -> float | None:
+        return None if until is None else max(until - self._clock.monotonic(), 0.0)
 
     async def cancel(self, job: str, reason: str) -> bool:
         """Ask for it not to run or to stop. False when it ended otherwise. Raises UnknownJob."""
@@ -225,9 +309,9 @@ class Desk:
             raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
         return found[job] in ("running", "cancelled")
 
-    def now(self) -> float:
-        """The time by the application's clock."""
-        return self._clock.now()
+    def monotonic(self) -> float:
+        """Seconds since some fixed point, by the application's clock."""
+        return self._clock.monotonic()
 
     @property
     def routes(self) -> Routes:
@@ -235,24 +319,49 @@ class Desk:
         return self._backend().routes
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Block a sync caller until the work is done on the bridge."""
-        return self.bridge.run(work)
+        """Block a sync caller until the work is done on the bridge. Raises Unavailable."""
+        with self._answering():
+            return self.bridge.run(work, self._settings.deadline)
 
     async def hand_over(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await work on the bridge from any other loop."""
-        return await self.bridge.arun(work)
+        """Await work on the bridge from any other loop. Raises Unavailable."""
+        with self._answering():
+            return await self.bridge.arun(work, self._settings.deadline)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Work that is not done within the deadline is an Unavailable."""
+        try:
+            yield
+        except TimeoutError as error:
+            if isinstance(error, UmbelError):
+                raise
+            raise Unavailable(
+                f"the store has not answered within {self._settings.deadline:g} s (deadline); check"
+                " that its server runs"
+            ) from None
 
     # --- adapters ----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the adapters now, not with the first call. What a backlog holds is published."""
+        self._open()
 
     def close(self) -> None:
         """Close the adapters and the bridge. Using the desk again opens new ones."""
         opened, self._opened = self._opened, None
-        if opened is not None and opened.generation == self.bridge.generation:
-            if opened.forwarder is not None:
-                _part(opened.forwarder, self._settings.deadline, self._tell)
-            opened.publisher.close()
-            self.bridge.run(opened.backend.close(), timeout=5)
-        self.bridge.close()
+        generation = self.bridge.generation
+        with reentry.entered():
+            if opened is not None and opened.generation == generation:
+                if opened.forwarder is not None:
+                    opened.forwarder.close(self._settings.deadline)
+                opened.publisher.close()
+                self.bridge.run(opened.backend.close(), timeout=5)
+            self.bridge.close()
+            for (made, _), parts in list(self._reentrant.items()):
+                if made == generation:
+                    parts.close()
+        self._backlogs.pop(generation, None)
 
     def _backend(self) -> Backend:
         return self._open().backend
@@ -265,27 +374,83 @@ class Desk:
         opened = self._opened
         if opened is not None and opened.generation == generation:
             return opened
-        with self._opening:
+        with reentry.entered(), self._opening:
             if self._opened is None or self._opened.generation != generation:
-                self._forgotten.append(self._opened)  # a parent's is not to be touched here
-                backend = self._site.open(inline=True)
-                send, deadline = self._send(backend.broker), self._settings.deadline
-                forwarder = self._forwarder(send)
-                publisher = Publisher(
-                    forwarder.send if forwarder else send, self._clock, deadline=deadline
-                )
-                records = backend.records
-                look = records.look if isinstance(records, PromptRecords) else None
-                self._opened = Opened(generation, backend, publisher, forwarder, look)
+                made = self._make(generation)
+                if self._opened is None or self._opened.generation != generation:
+                    self._forgotten.append(self._opened)  # a parent's is not to be touched here
+                    self._opened = made
+                elif made.forwarder is not None:
+                    # A call inside this one was faster: in a signal handler or a finalizer.
+                    made.forwarder.close(0.0)
             return self._opened
 
+    def _make(self, generation: int) -> Opened:
+        backend = self._site.open(inline=True)
+        send, deadline = self._send(backend.broker, self.bridge), self._settings.deadline
+        forwarder = self._forwarder(send)
+        publisher = Publisher(
+            forwarder.send if forwarder else send,
+            self._clock,
+            deadline=deadline,
+            keeps=forwarder is not None,
+        )
+        records = backend.records
+        look = records.look if isinstance(records, PromptRecords) else None
+        return Opened(generation, backend, publisher, forwarder, look)
+
+    def _backlog(self) -> Backlog | None:
+        generation = self.bridge.generation
+        if generation not in self._backlogs:
+            self._backlogs.setdefault(generation, backlog(self._settings, self._clock))
+        return self._backlogs.get(generation)
+
     def _forwarder(self, send: Send) -> Forwarder | None:
-        kept, deadline = backlog(self._settings, self._clock), self._settings.deadline
+        kept, deadline = self._backlog(), self._settings.deadline
         if kept is None:
             return None
         forwarder = Forwarder(send, kept, self._clock, deadline=deadline, tell=self._tell)
-        atexit.register(_part_at_exit, weakref.ref(forwarder), deadline, self._tell)
+        close_at_exit(forwarder, deadline)
         return forwarder
+
+    # --- calls inside a call -----------------------------------------------------------------
+
+    def _inside(self, level: int) -> Reentrant:
+        """What publishes for calls that are made inside others. Waits for no lock."""
+        key = self.bridge.generation, level
+        if (found := self._reentrant.get(key)) is not None:
+            return found
+        parts = Reentrant(
+            level,
+            lambda: self._site.open(inline=True),
+            self._send,
+            self._reentrant_forwarder,
+            self._clock,
+            deadline=self._settings.deadline,
+            keeps=self._settings.backlog != "none",
+        )
+        return self._reentrant.setdefault(key, parts)
+
+    def _reentrant_forwarder(self, send: Send) -> ReentrantForwarder | None:
+        kept = self._backlog()
+        if kept is None:
+            return None
+        return ReentrantForwarder(send, kept.beside(), self._present_forwarder, self._publish_kept)
+
+    def _present_forwarder(self) -> Forwarder | None:
+        opened = self._opened
+        if opened is None or opened.generation != self.bridge.generation:
+            return None
+        return opened.forwarder
+
+    def _publish_kept(self, why: str) -> None:
+        """Have the forwarder see to the backlog, in a thread that may wait for its locks."""
+
+        def work() -> None:
+            if (forwarder := self._open().forwarder) is not None:
+                forwarder.publish_kept(why)
+
+        reentry.thread(work, name="umbel-kept", level=0).start()
 
     def _tell(self, event: events.Event) -> None:
         """Tell whoever listens; in a program that has no listener of ours, its log."""
@@ -295,14 +460,19 @@ class Desk:
             fields = " ".join(f"{k}={v!r}" for k, v in msgspec.structs.asdict(event).items())
             _log.log(logging.getLevelName(event.level.upper()), "%s %s", event.text, fields)
 
-    def _send(self, broker: Broker) -> Send:
+    def _send(self, broker: Broker, bridge: Bridge) -> Send:
         """How to publish for a caller that blocks: in its thread, or on the bridge."""
         if broker.capabilities.direct:
             return cast(DirectBroker, broker).publish_now
 
+        def publish(envelopes: Sequence[Envelope], timeout: float) -> Publishing:
+            if isinstance(broker, TimedBroker):
+                return broker.publish_timed(envelopes, timeout)
+            return broker.publish(envelopes)
+
         def send(envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
             try:
-                return self.bridge.run(broker.publish(envelopes), timeout)
+                return bridge.run(publish(envelopes, timeout), timeout)
             except TimeoutError as error:
                 if isinstance(error, UmbelError):
                     raise
@@ -311,19 +481,26 @@ class Desk:
         return send
 
     def _forget_lock(self) -> None:
-        self._opening = threading.Lock()  # a thread of the parent's may hold the other for ever
+        self._opening = threading.RLock()  # a thread of the parent's may hold the other for ever
 
 
-def _part_at_exit(kept: weakref.ref[Forwarder], deadline: float, tell: Tell) -> None:
-    forwarder = kept()
-    if forwarder is not None:
-        _part(forwarder, deadline, tell)
+@contextmanager
+def _keeping_to(timeout: float | None, job: str) -> Iterator[None]:
+    """A wait that took too long is a ResultTimeout that names the caller's own timeout."""
+    try:
+        yield
+    except ResultTimeout:
+        raise ResultTimeout(f"job {job} has not finished within {timeout} s") from None
+    except TimeoutError as error:
+        if isinstance(error, UmbelError):
+            raise
+        raise ResultTimeout(
+            f"job {job} has not finished within {timeout} s: its store has not answered"
+        ) from None
 
 
-def _part(forwarder: Forwarder, deadline: float, tell: Tell) -> None:
-    left = forwarder.close(deadline)
-    if left:
-        tell(events.BacklogLost(messages=left))
+def _with_grace(timeout: float | None) -> float | None:
+    return None if timeout is None else timeout + _GRACE
 
 
 def _returns(signature: Signature[Any]) -> Any:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
 from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.errors import ConfigurationError
 from umbel.publisher.backlogs import Backlog, MemoryBacklog, Reserve
+from umbel.urls import masked_url
 
 _SHARE = 0.15
 """Of the publishing deadline a backlog may take so much; memory takes over then."""
+
+
+def load_backlog(settings: Settings) -> None:
+    """Import what a backlog needs: later, a signal handler may come in the middle of it."""
+    if settings.backlog in ("memory", "none"):
+        return
+    with suppress(ImportError):  # told when it is used
+        if urlsplit(settings.backlog).scheme == "sqlite":
+            import umbel.publisher.backlogs.sqlite
+        else:
+            import umbel.publisher.backlogs.postgres  # noqa: F401
 
 
 def backlog(settings: Settings, clock: Clock) -> Backlog | None:
@@ -32,7 +45,8 @@ def _durable(settings: Settings, clock: Clock) -> Backlog:
             from umbel.publisher.backlogs.postgres import PostgresBacklog
         except ImportError as error:
             raise ConfigurationError(
-                f"backlog={url!r} needs its driver: pip install 'umbel[postgres]' ({error})"
+                f"backlog={masked_url(url)!r} needs its driver:"
+                f" pip install 'umbel[postgres]' ({error})"
             ) from None
         return PostgresBacklog(url, namespace, clock, limit=limit, busy=busy)
     from umbel.publisher.backlogs.sqlite import SqliteBacklog
@@ -40,6 +54,6 @@ def _durable(settings: Settings, clock: Clock) -> Backlog:
     path = unquote(parts.path)[1:]
     if parts.netloc or parts.query or not path or path == ":memory:":
         raise ConfigurationError(
-            f"backlog={url!r}: three slashes and a path, as in sqlite:///backlog.db"
+            f"backlog={masked_url(url)!r}: three slashes and a path, as in sqlite:///backlog.db"
         )
     return SqliteBacklog(path, namespace, clock, limit=limit, busy=busy)

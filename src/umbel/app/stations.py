@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from umbel.brokers import Broker, Published
 from umbel.clock import Clock
 from umbel.drivers.amqp import Home, Post
-from umbel.errors import Unavailable, UnknownJob
+from umbel.errors import ResultTimeout, Unavailable, UnknownJob
 from umbel.links import LinkServer, Served, Take
 from umbel.messages import Envelope, Record
 from umbel.messages.documents import Asked, addressed, answer_from
@@ -25,6 +25,10 @@ from umbel.worker.intake import Intake
 INTAKE = "intake/"
 """Before the queues, in the address of a worker's intake."""
 
+_MAX_INTAKES = 16
+"""Sets of queues from which one peer may fetch."""
+_READ_AT_ONCE = 8
+"""Results that are read at once for one peer."""
 _UPKEEP = 3.0
 _AGAIN = 1.0
 _FOR_PUBLISHERS: dict[str, frozenset[str]] = {
@@ -57,6 +61,31 @@ class Counter:
         return await self._publish(envelopes)
 
 
+class Results:
+    """The records as one peer sees them: results that exist already are read a few at a time.
+
+    A peer may wait for many results at once. If all of them exist, reading them all at once would
+    fill the memory before the first of them is sent.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._reading = asyncio.Semaphore(_READ_AT_ONCE)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    async def finished(self, job: str, timeout: float | None) -> Record:
+        """The record once it is final. Raises UnknownJob, ResultTimeout."""
+        async with self._reading:
+            try:
+                return await self._records.finished(job, 0)
+            except ResultTimeout:
+                if timeout == 0:
+                    raise
+        return await self._records.finished(job, timeout)
+
+
 class Station:
     """Serves links until it is stopped."""
 
@@ -66,7 +95,7 @@ class Station:
         open_backend: Callable[[], Backend],
         publish: Publish,
         *,
-        open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]] | None,
+        open_upkeep: Callable[[float], list[Callable[[], Awaitable[object]]]] | None,
         operate: bool,
         clock: Clock,
         telemetry: Telemetry,
@@ -94,9 +123,8 @@ class Station:
         server = LinkServer(
             self._home, lambda: self._nodes(backend, dispatcher, routes=routes), self._telemetry
         )
-        upkeep = asyncio.create_task(
-            look_after(self._open_upkeep() if self._open_upkeep else [], _UPKEEP, self._telemetry)
-        )
+        duties = self._open_upkeep(_UPKEEP) if self._open_upkeep else []
+        upkeep = asyncio.create_task(look_after(duties, _UPKEEP, self._telemetry))
         try:
             where = await server.start()
             self.address.set_result(where)
@@ -140,11 +168,11 @@ class StationNodes:
         operate: bool,
     ) -> None:
         self._backend = backend
+        self._results = Results(backend.records)
         self._publish = publish
         self._route = route
         self._operate = operate
-        self._routers: list[SharedRouter] = []
-        self._told: set[asyncio.Task[None]] = set()
+        self._routers: dict[str, SharedRouter] = {}
 
     def find(self, address: str) -> Served | Take | None:
         if address == "commands":
@@ -156,7 +184,7 @@ class StationNodes:
             return None
         ports: dict[str, tuple[type, Any]] = {
             "broker": (Broker, Counter(backend.broker, self._publish)),
-            "records": (Records, backend.records),
+            "records": (Records, self._results),
             "control": (Control, backend.control),
             "gates": (Gates, backend.gates),
             "steps": (Steps, backend.steps),
@@ -167,45 +195,43 @@ class StationNodes:
         return Served(*ports[address], None if self._operate else allowed)
 
     async def gone(self) -> None:
-        for task in self._told:
-            task.cancel()
-        for router in self._routers:
+        for router in self._routers.values():
             await router.close()
 
     def _intake(self, queues: str) -> Served | None:
         if self._route is None:
             return None
-        router = self._route([unquote(queue) for queue in queues.split(",")])
-        self._routers.append(router)
+        router = self._routers.get(queues)
+        if router is None:
+            if len(self._routers) >= _MAX_INTAKES:
+                return None
+            router = self._route([unquote(queue) for queue in queues.split(",")])
+            self._routers[queues] = router
         return Served(Intake, router)
 
-    async def _take(self, post: Post, reply: Callable[[Post], None]) -> None:
+    async def _take(self, post: Post) -> Awaitable[Post] | None:
         """A command from somebody who does not know us: a CloudEvent, in either mode."""
         content_type = post.content_type or ("" if post.attributes else MEDIA_TYPE)
         envelope = read_message(post.attributes, content_type, post.body)
         (published,) = await self._publish([envelope])
-        if post.reply_to:
-            correlation = post.correlation or published.id
-            task = asyncio.create_task(self._tell(published.id, correlation, reply))
-            self._told.add(task)
-            task.add_done_callback(self._told.discard)
+        if not post.reply_to:
+            return None
+        return self._tell(published.id, post.correlation or published.id)
 
     async def _end_of(self, job: str) -> Record:
         """The record once it is final, however long the store is away or the job in a backlog."""
         while True:
             with suppress(Unavailable, UnknownJob):
-                return await self._backend.records.finished(job, None)
+                return await self._results.finished(job, None)
             await asyncio.sleep(_AGAIN)
 
-    async def _tell(self, job: str, correlation: str, reply: Callable[[Post], None]) -> None:
+    async def _tell(self, job: str, correlation: str) -> Post:
         asked = Asked("", correlation)
         document = addressed(answer_from(await self._end_of(job)), asked)
-        reply(
-            Post(
-                body=document.body.data,
-                content_type=document.body.content_type,
-                subject=document.subject,
-                correlation=correlation,
-                attributes=attributes(document),
-            )
+        return Post(
+            body=document.body.data,
+            content_type=document.body.content_type,
+            subject=document.subject,
+            correlation=correlation,
+            attributes=attributes(document),
         )

@@ -66,6 +66,7 @@ class Umbel:
         pickle_key: str | None = None,
         keep_days: float | None = None,
         keep_count: int | None = None,
+        missing_task_days: float | None = None,
         route_idle: float | None = None,
         keys: str | None = None,
         clock: Clock | None = None,
@@ -85,6 +86,7 @@ class Umbel:
             "pickle_key": pickle_key,
             "keep_days": keep_days,
             "keep_count": keep_count,
+            "missing_task_days": missing_task_days,
             "route_idle": route_idle,
             "keys": keys,
         }
@@ -98,7 +100,7 @@ class Umbel:
             limit=self.settings.max_message,
             pickle_key=self.settings.pickle_key.encode() or None,
         )
-        self.site = site(self.settings, self.clock)
+        self.site = site(self.settings, self.clock, self.telemetry)
         self._keys = self._open_keys()
         self._desk = Desk(
             self.site, self.settings, self.codec, self.clock, self.telemetry, self._keys
@@ -278,7 +280,7 @@ class Umbel:
     def _station(
         self,
         listen: str,
-        open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]] | None,
+        open_upkeep: Callable[[float], list[Callable[[], Awaitable[object]]]] | None,
         *,
         operate: bool,
     ) -> Station:
@@ -298,6 +300,7 @@ class Umbel:
             raise ConfigurationError(
                 f"listen={listen!r}: give umbel://, umbel+tcp:// or umbel+unix://"
             )
+        self._desk.open()  # what an earlier process kept is published without waiting for a message
         return Station(
             home,
             self.site.open,
@@ -357,8 +360,8 @@ class Umbel:
         """Close connections. Using the application again opens new ones."""
         self._desk.close()
 
-    def _open_upkeep(self) -> list[Callable[[], Awaitable[object]]]:
-        from umbel.router import Forsaken, Lifeline, Pruner
+    def _open_upkeep(self, every: float) -> list[Callable[[], Awaitable[object]]]:
+        from umbel.router import Forsaken, Lifeline, MissingTasks, Pruner
 
         if isinstance(self.site, LinkSite):
             return []  # the router does it
@@ -370,10 +373,20 @@ class Umbel:
             backend.broker,
             backend.routes,
             **common,
+            every=every,
             idle=self.settings.route_idle or None,
         )
         return [
             lifeline.look,
             Pruner(backend.records, age=age, keep=keep, crowd=lifeline.living, **common).look,
             Forsaken(backend.deployments, telemetry=self.telemetry).look,
+            MissingTasks(
+                backend.registry,
+                backend.control,
+                backend.records,
+                backend.deployments,
+                after=self.settings.missing_task_days * 86_400,
+                crowd=lifeline.living,
+                **common,
+            ).look,
         ]

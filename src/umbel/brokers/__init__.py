@@ -15,6 +15,7 @@ from umbel.brokers.port import (
     Ledger,
     Published,
     Taken,
+    TimedBroker,
 )
 from umbel.brokers.split import SplitBroker
 from umbel.brokers.transport import Arrival, Carry, Lane, Lost, Reply, Transport
@@ -36,5 +37,6 @@ __all__ = [
     "Reply",
     "SplitBroker",
     "Taken",
+    "TimedBroker",
     "Transport",
 ]

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 from umbel.brokers.transport import Reply
 from umbel.clock import Clock
-from umbel.errors import UmbelError
+from umbel.errors import Unavailable
 from umbel.messages import Delivery, Finish, Lease, Record, Settlement, disposition
 from umbel.messages.documents import REPLY_TO, Asked, addressed, answer, answer_from, asked_by
 
@@ -92,12 +92,24 @@ class Answers:
         while self._again or self._ready:
             while self._again and len(self._ready) < _BATCH:
                 await self._look_up(*self._again.popleft())
-            batch = [self._ready.popleft() for _ in range(min(_BATCH, len(self._ready)))]
-            with suppress(UmbelError):
-                await self._send(batch)
+            await self._send_each(
+                [self._ready.popleft() for _ in range(min(_BATCH, len(self._ready)))]
+            )
+
+    async def _send_each(self, batch: Sequence[Reply]) -> None:
+        """Send them, in halves if one cannot be sent; that one is dropped."""
+        try:
+            await self._send(batch)
+        except Unavailable:
+            pass
+        except Exception:  # noqa: BLE001 - one answer must not keep the others here
+            if half := len(batch) // 2:
+                await self._send_each(batch[:half])
+                await self._send_each(batch[half:])
 
     async def _look_up(self, job: str, asked: Asked) -> None:
-        with suppress(UmbelError):  # forgotten meanwhile, or the store is out of reach
+        # Forgotten meanwhile, the store is out of reach, or its record cannot be told.
+        with suppress(Exception):
             record = await self._find(job)
             if record.state.finished:
                 document = addressed(answer_from(record), asked)

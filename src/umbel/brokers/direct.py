@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Protocol, runtime_checkable
 
 from umbel.brokers.port import Published
+from umbel.brokers.silence import Silence
 from umbel.brokers.transport import Lane
 from umbel.clock import Clock
 from umbel.errors import Unavailable
@@ -86,6 +87,7 @@ class DirectPair:
         self._prompt = ledger if isinstance(ledger, PromptLedger) else None
         self._transport = transport
         self._clock = clock
+        self._silence = Silence(clock)
         self._used: set[Lane] = set()
         """A lane that is not there is made when a message was refused, and what is noted by then
         would be taken for lost: the first message of a lane is noted when it was taken."""
@@ -102,7 +104,11 @@ class DirectPair:
 
     def publish(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
         """See ``DirectBroker.publish_now``. The books alone have what cannot be sent."""
-        until = self._clock.monotonic() + timeout
+        began = self._clock.monotonic()
+        until = began + timeout
+        seconds = self._silence.seconds([self._transport], timeout)
+        if not seconds:
+            return self.ledger.publish_now(envelopes, timeout)
         lanes = {Lane(envelope.queue, envelope.kind) for envelope in envelopes}
 
         def left() -> float:
@@ -115,13 +121,15 @@ class DirectPair:
         with _Note(self.ledger, prompt, envelopes, left) as note:
             meanwhile = note if lanes <= self._used else _NOTHING
             try:
-                self._transport.send_now(envelopes, left(), recall, meanwhile)
+                self._transport.send_now(envelopes, seconds, recall, meanwhile)
             except Unavailable:
+                self._silence.failed([self._transport], self._clock.monotonic() - began)
                 if note.begun:  # then they may be in the books as sent, even without an answer
                     note.finish()
                     self.ledger.unsend_now([envelope.id for envelope in envelopes], left())
                 return note.made or self.ledger.publish_now(envelopes, left())
             self._used |= lanes
+            self._silence.answered([self._transport])
             note.finish()
         self._is_awaited = any(one.handed for one in note.made)
         # Durable also if they are not noted: whoever receives the messages will do it.

@@ -128,6 +128,10 @@ class MappedTransport:
         carried = [queue for queue in queues if self.carries(queue)]
         return [tuple(some) for some in self._grouped(carried, lambda queue: queue).values()]
 
+    def ways(self, queues: Iterable[str]) -> set[Transport]:
+        """The transports by which messages of these queues go."""
+        return {line.transport for line in self._grouped(queues, lambda queue: queue)}
+
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         for envelope in envelopes:
             if len(envelope.body.data) > self.limit:

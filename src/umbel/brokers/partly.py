@@ -32,6 +32,11 @@ class PartlySplitBroker(SplitBroker):
         self._measure(envelopes)
         return await self._ledger.publish(envelopes, within)
 
+    async def publish_timed(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        if all(self._is_carried(envelope.queue) for envelope in envelopes):
+            return await super().publish_timed(envelopes, timeout)
+        return await self.publish(envelopes)
+
     async def fetch(
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
@@ -42,7 +47,7 @@ class PartlySplitBroker(SplitBroker):
         if not carried:
             return await self._ledger.fetch(queues, demand, owner, wait)
         nudges = self._nudges
-        self._relay.serve(carried)
+        self._relay.serve(carried, owner)
         await self._reception.see_inboxes(carried)
         async with self._reception.turn:
             await self._reception.clear()
@@ -101,8 +106,8 @@ class PartlySplitBroker(SplitBroker):
                 found += await self._taking.take(fitting, owner)
         return found
 
-    def _can_carry(self, envelope: Envelope) -> bool:
-        return not self._is_carried(envelope.queue) or super()._can_carry(envelope)
+    def _is_relayed(self, envelope: Envelope) -> bool:
+        return self._is_carried(envelope.queue)
 
     def _is_carried(self, queue: str) -> bool:
         return isinstance(self._transport, MappedTransport) and self._transport.carries(queue)

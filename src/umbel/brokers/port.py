@@ -66,8 +66,8 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     queue: str
     state: State
     jobs: int
-    oldest: float
-    """Wall time at which the oldest of them was published."""
+    age: float
+    """Seconds since the oldest of them was published, by the store's clock."""
 
 
 class Broker(Protocol):
@@ -139,15 +139,19 @@ class Broker(Protocol):
 
         ``resilience.judge`` says which of an owner's jobs is to blame, and how far apart suspects
         come back. A job is buried when it was to blame for ``max_deaths`` deaths, or died at all
-        and may only once. Returns the ids concerned. Safe to repeat, and to run from several
-        processes at once.
+        and may only once, or when it is to blame and its lease has lapsed ``MAX_LAPSES`` times. The
+        death of an incarnation whose process has reported that it is alive (``Registry.enlist``)
+        is taken back at once and counted as a lapse. Returns the ids concerned. Safe to repeat, and
+        to run from several processes at once.
         """
 
     async def depths(self) -> list[Depth]:
         """How many live jobs each queue holds, by state."""
 
-    async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
-        """Whether a fetch of these would find something now."""
+    async def waiting(
+        self, queues: Sequence[str], kinds: Sequence[str], without: Sequence[str] = ()
+    ) -> bool:
+        """Whether a fetch of these would find something now, apart from jobs of some tasks."""
 
     async def purge(self, queue: str) -> int:
         """Cancel everything in a queue that does not run. Returns how many."""
@@ -170,6 +174,14 @@ class DirectBroker(Broker, Protocol):
 
         Safe from any thread.
         """
+
+
+@runtime_checkable
+class TimedBroker(Protocol):
+    """A broker of two servers. It divides a caller's time between them."""
+
+    async def publish_timed(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        """``publish`` within that many seconds, also if one of the two does not answer."""
 
 
 class Taken(msgspec.Struct, frozen=True):

@@ -67,15 +67,37 @@ class Taking:
             self._answer_again({job: by_id[job] for job in known})
         return deliveries
 
+    async def bury(self, queues: Mapping[str, str], reasons: Mapping[str, str], owner: str) -> None:
+        """Claim these jobs and end them at once: by id, their queue and why they cannot run.
+
+        Raises:
+            LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
+        """
+        taken = (await self._ledger.take(queues, owner)).deliveries
+        if taken:
+            self._answers.remember(taken)
+            now = self._clock.now()
+            await self._settle([burial(one, reasons[one.id], now) for one in taken])
+
+    def task_of(self, arrival: Arrival) -> str | None:
+        """The task that a message is for; None where it cannot be read."""
+        with suppress(BadMessage):
+            return read(arrival, self._namespace, id_of(arrival, self._namespace)).subject
+        return None
+
     def _fresh(self, arrivals: Mapping[str, Arrival]) -> list[Envelope]:
-        """Messages so new that their publisher cannot have noted them: spares asking twice."""
+        """Messages that their publisher may not have noted yet: spares asking twice.
+
+        Those of Umbel's own publishers do not say when they were made.
+        """
         fresh: list[Envelope] = []
         since = self._clock.now() - MOMENT
         few = {} if len(arrivals) > _FEW else arrivals
         for job in (one for one in few if not self._is_expected(one)):
             with suppress(BadMessage):
                 found = read(arrivals[job], self._namespace, job)
-                if found.created > since and found.unique is None:
+                is_new = not found.created or found.created > since
+                if is_new and found.unique is None:
                     fresh.append(found)
         return fresh
 

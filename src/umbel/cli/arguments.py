@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -114,7 +113,7 @@ def _hints(task: Task[..., Any]) -> dict[str, Any]:
 # --- for a task nobody here knows ------------------------------------------------------------
 
 
-def as_event(name: str, call: Call, options: dict[str, Any], now: float) -> bytes:
+def as_event(name: str, call: Call, options: dict[str, Any]) -> bytes:
     """The call as a CloudEvent."""
     event = {
         "specversion": "1.0",
@@ -122,7 +121,6 @@ def as_event(name: str, call: Call, options: dict[str, Any], now: float) -> byte
         "type": MessageType.COMMAND.value,
         "source": "/umbel/cli",
         "subject": name,
-        "time": _rfc3339(now),
         "data": {
             "args": [word.value for word in call.args],
             "kwargs": {key: word.value for key, word in call.kwargs.items()},
@@ -132,18 +130,14 @@ def as_event(name: str, call: Call, options: dict[str, Any], now: float) -> byte
     }
     for option, attribute in (("delay", "notbefore"), ("expires", "expiry")):
         if option in options:
-            event[attribute] = _later(now, option, options[option])
+            event[attribute] = _duration(option, options[option])
     if "unique" in options:
         event["uniquekey"] = options["unique"]
     return msgspec.json.encode(event)
 
 
-def _later(now: float, option: str, seconds: float) -> str:
-    try:
-        return _rfc3339(now + seconds)
-    except (ValueError, OverflowError, OSError):
-        raise click.UsageError(f"--{option} {seconds:g}: no calendar has that day.") from None
-
-
-def _rfc3339(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat()
+def _duration(option: str, seconds: float) -> str:
+    """Seconds, which the store counts."""
+    if not 0 <= seconds < 1e10:
+        raise click.UsageError(f"--{option} {seconds:g}: give seconds from 0 to 9999999999.")
+    return f"PT{seconds:.6f}S"

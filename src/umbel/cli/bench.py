@@ -13,7 +13,7 @@ import click
 
 from umbel.app import Umbel
 from umbel.cli import measuring
-from umbel.cli.answers import answer, say, table
+from umbel.cli.answers import answer, note, say, table
 from umbel.cli.frame import Frame, command
 from umbel.cli.measuring import Measure
 from umbel.errors import UmbelError
@@ -90,16 +90,14 @@ def _shown(measures: Iterator[Measure], as_json: bool) -> Iterator[Measure]:
     """Pass them on; say what is done to whoever waits at a terminal."""
     for measure in measures:
         if not as_json:
-            click.echo(f"  {measure.name} …", err=True)
+            note(f"  {measure.name} …")
         yield measure
 
 
 async def _clean_up(operations: Operations) -> None:
     for queue in await operations.queues():
         await operations.purge(queue.name)
-    wanted = JobFilter(states=tuple(TERMINAL), limit=1_000)
-    while found := await operations.jobs(wanted):
-        await operations.remove([record.id for record in found])
+    await operations.forget(JobFilter(states=tuple(TERMINAL), limit=1_000))
 
 
 def _report(app: Umbel, jobs: int, measures: list[Measure], as_json: bool) -> None:

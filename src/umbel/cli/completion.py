@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 from click.shell_completion import get_completion_class
 
 from umbel.cli.answers import answer
 from umbel.cli.frame import Frame, command
+from umbel.terminal import write
 
 _HINTS = {
     "bash": "# umbel completion bash > ~/.local/share/bash-completion/completions/umbel",
@@ -29,4 +32,4 @@ def completion(frame: Frame, shell: str, as_json: bool) -> None:
     if as_json:
         answer({"shell": shell, "script": text})
     else:
-        print(text)
+        write(sys.stdout, text)

@@ -12,7 +12,7 @@ from umbel.configuration import Settings
 
 @command()
 def config(frame: Frame, as_json: bool) -> None:
-    """Show the settings and where each comes from. Passwords and keys are covered."""
+    """Show the settings and where each comes from. Passwords, tokens and keys are masked."""
     settings = frame.site.settings
     shown = {
         name: {"value": value, "from": _origin(settings, name)}

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from umbel.terminal import visible
+
 
 def consent(question: str, yes: bool) -> None:
     """Go on only with ``--yes`` or an answer. Raises UsageError where nobody can answer."""
@@ -13,4 +15,4 @@ def consent(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Say so with --yes.")
-    click.confirm(question, abort=True, err=True)
+    click.confirm(visible(question, lines=False), abort=True, err=True)

@@ -39,7 +39,7 @@ def _names(_: click.Context, option: click.Parameter, value: str | None) -> tupl
     """Names with commas between them. Raises BadParameter."""
     names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
     if value is not None and not names:
-        raise click.BadParameter("give one name or several, with commas between them.")
+        raise click.BadParameter("is empty: give one name or several, with commas between them.")
     return names
 
 

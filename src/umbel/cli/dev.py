@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable
 
 import click
 
 from umbel.app import Umbel
-from umbel.cli.errors import AppError
+from umbel.cli.answers import note
+from umbel.cli.errors import AppError, tell_usage
 from umbel.cli.frame import Frame, command
 from umbel.cli.greeting import facts, greet
 from umbel.cli.loading import CANDIDATES, discover, load
@@ -72,8 +72,8 @@ def _loaded(address: str, watch: Watch | None) -> Umbel | None:
     except AppError as error:
         if watch is None:
             raise
-        print(error.details.rstrip(), f"\nerror: {error.message}", file=sys.stderr, sep="\n")
-        print("waiting for the code to change; Ctrl-C stops", file=sys.stderr, flush=True)
+        tell_usage(error, as_json=False)
+        note("waiting for the code to change; Ctrl-C stops")
         watch.wait()
         return None
 

@@ -5,14 +5,25 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
 import click
 
-from umbel.cli.errors import FAILED, tell, tell_failure, tell_usage
+from umbel.cli.errors import (
+    FAILED,
+    tell,
+    tell_bug,
+    tell_bug_of_thread,
+    tell_failure,
+    tell_usage,
+)
 from umbel.cli.frame import Frame
 from umbel.errors import UmbelError
+from umbel.observability.last_resort import configure_last_resort
+from umbel.terminal import write
+from umbel.urls import masked_url
 
 COMMANDS = {
     "bench": "umbel.cli.bench",
@@ -84,7 +95,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from umbel import __version__
 
-        click.echo(f"umbel {__version__}")
+        write(sys.stdout, f"umbel {__version__}")
         ctx.exit()
 
 
@@ -120,6 +131,9 @@ def main() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open to the end
+    sys.excepthook = tell_bug
+    threading.excepthook = tell_bug_of_thread
+    configure_last_resort()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -136,7 +150,7 @@ def run(words: Sequence[str]) -> int:
     except UmbelError as error:
         return tell(error, as_json=as_json)
     except (click.Abort, KeyboardInterrupt):
-        print(file=sys.stderr)
+        write(sys.stderr)
         return 130
     except BrokenPipeError:
         # Whoever read our output has gone (``umbel jobs list | head``): nothing to tell anybody.
@@ -160,7 +174,9 @@ def _check(words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise click.UsageError(f"{ascii(word)[:80]} is not text in UTF-8.") from None
+            raise click.UsageError(
+                f"{ascii(masked_url(word))[:80]} is not text in UTF-8."
+            ) from None
 
 
 def _write_no_more() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+import threading
+import traceback
+from types import TracebackType
 from typing import Any
 
 import click
@@ -16,6 +21,8 @@ from umbel.errors import (
     UmbelError,
     Unavailable,
 )
+from umbel.terminal import styled, visible_json, write
+from umbel.urls import masked
 
 FAILED = 1
 USAGE = 2
@@ -69,25 +76,36 @@ def tell_usage(error: click.ClickException, *, as_json: bool) -> int:
     elif as_json:
         _print("Usage", error.format_message(), error.exit_code, as_json)
     else:
-        error.show()
+        told = io.StringIO()
+        error.show(told)
+        write(sys.stderr, masked(told.getvalue()), end="")
     return error.exit_code
 
 
+def tell_bug(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of an error that no command expects, as Python would."""
+    write(sys.stderr, masked("".join(traceback.format_exception(kind, error, trace))), end="")
+
+
+def tell_bug_of_thread(bug: threading.ExceptHookArgs) -> None:
+    """The same for an error that ended a thread."""
+    if bug.exc_value is not None and not isinstance(bug.exc_value, SystemExit):
+        tell_bug(bug.exc_type, bug.exc_value, bug.exc_traceback)
+
+
 def _print(kind: str, message: str, code: int, as_json: bool, details: str = "") -> None:
-    message = message.encode("utf-8", "backslashreplace").decode()
+    message = masked(message.encode("utf-8", "backslashreplace").decode())
+    details = masked(details.encode("utf-8", "backslashreplace").decode())
     if as_json:
         told: dict[str, Any] = {"type": kind, "message": message, "exit_code": code}
         if details:
             told["details"] = details
-        print(msgspec.json.encode({"error": told}).decode(), file=sys.stderr)
+        write(sys.stderr, visible_json(msgspec.json.encode({"error": told}).decode()))
         return
     if details:
-        print(details.rstrip(), end="\n\n", file=sys.stderr)
-    click.secho("error: ", fg="red", nl=False, err=True, color=_colour())
-    print(message, file=sys.stderr)
+        write(sys.stderr, details.rstrip(), end="\n\n")
+    write(sys.stderr, styled("error: ", "31") if _colour() else "error: ", message)
 
 
 def _colour() -> bool:
-    import os
-
     return sys.stderr.isatty() and not os.environ.get("NO_COLOR")

@@ -23,6 +23,9 @@ T = TypeVar("T")
 DEADLINE = 5.0
 """Seconds after which a command gives up on a server that does not answer."""
 
+_FREE_TEXT = ("reason", "words")
+"""Parameters that may be empty: text of the user's own, and arguments of a task."""
+
 
 class Frame:
     """One run of the command line. The application is loaded when first asked for."""
@@ -84,9 +87,40 @@ async def _in_time(work: Awaitable[T], app: Umbel, deadline: float) -> T:
         ) from None
 
 
-def command(**settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+class Command(click.Command):
+    """A command that refuses an empty name, such as an unset variable in a script.
+
+    An empty filter must never be taken for no filter: ``umbel jobs purge --task "$TASK"`` would
+    delete the jobs of every task.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(args=list(args))
+        for parameter in self.get_params(ctx):
+            value = given.get(parameter.name or "")
+            words = value if isinstance(value, list | tuple) else [value]
+            if parameter.name not in _FREE_TEXT and any(map(_is_blank, words)):
+                remedy = "give a value" if parameter.required else "give a value, or leave it out"
+                hint = parameter.get_error_hint(ctx)
+                raise click.UsageError(f"{hint} is empty (an unset variable?): {remedy}.", ctx)
+        return super().parse_args(ctx, args)
+
+
+class Group(Command, click.Group):
+    """The same for a group and for the commands that are made in it."""
+
+    command_class = Command
+
+
+def _is_blank(word: object) -> bool:
+    return isinstance(word, str) and not word.strip()
+
+
+def command(
+    *, cls: type[Command] = Command, **settings: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
     """A command that is handed the frame first and knows ``--json``."""
-    return lambda function: click.command(**settings)(_with_json(function))
+    return lambda function: click.command(cls=cls, **settings)(_with_json(function))
 
 
 def group() -> Callable[[Callable[..., Any]], click.Group]:
@@ -100,14 +134,14 @@ def group() -> Callable[[Callable[..., Any]], click.Group]:
             named = click.get_current_context().invoked_subcommand is not None
             return None if named else inner(*args, **kwargs)
 
-        return click.group(invoke_without_command=True)(unless_named)
+        return click.group(cls=Group, invoke_without_command=True)(unless_named)
 
     return decorate
 
 
 def plain_group() -> Callable[[Callable[..., Any]], click.Group]:
     """A group that only holds commands."""
-    return click.group()
+    return click.group(cls=Group)
 
 
 def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:

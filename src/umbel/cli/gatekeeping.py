@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from umbel.cli.answers import on_terminal, printable, say
+from umbel.cli.answers import on_terminal, say
 from umbel.cli.errors import FAILED
 from umbel.cli.standing import run_line, say_runs
 from umbel.cli.words import count, duration
@@ -20,6 +20,7 @@ from umbel.errors import UmbelError
 from umbel.operations import DeployView, Operations
 from umbel.operations.deploying import LEASE
 from umbel.stores import DeploymentPlan
+from umbel.terminal import visible
 
 _ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOWN = 12
@@ -195,7 +196,9 @@ class Display:
         if self._live is not None:
             from rich.text import Text
 
-            self._live.update(Text(printable("\n".join(lines))), refresh=True)
+            self._live.update(
+                Text("\n".join(visible(line, lines=False) for line in lines)), refresh=True
+            )
             return
         now = asyncio.get_running_loop().time()
         changed = self._said != (said := _gist(view))

@@ -22,6 +22,7 @@ from umbel.errors import NotAllowed, UnknownJob, UnknownTask
 from umbel.messages import TERMINAL, Record, State, Step
 from umbel.operations import Operations
 from umbel.stores import Changes, JobFilter
+from umbel.urls import masked
 
 _BATCH = 500
 _ALL = 1_000_000
@@ -124,8 +125,8 @@ def _note(record: Record, now: float) -> str:
     if record.state is State.RUNNING:
         return " ".join(filter(None, (record.worker, story.progress_share(record))))
     if record.failure is not None:
-        return f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}"[:120]
-    return record.reason[:120]
+        return masked(f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}")[:120]
+    return masked(record.reason)[:120]
 
 
 @command()
@@ -134,15 +135,16 @@ def show(frame: Frame, job: str, as_json: bool) -> None:
     """The whole story of one job. Either end of its id is enough, if no other has it."""
     app = frame.site
 
-    async def work(operations: Operations) -> tuple[Record, list[Step]]:
+    async def work(operations: Operations) -> tuple[Record, list[Step], list[str]]:
         found = await operations.job(await full_id(operations, job))
-        return found, await operations.steps(found.id)
+        return found, await operations.steps(found.id), await operations.hindrances(found)
 
-    record, steps = frame.ask(work)
+    record, steps, hindrances = frame.ask(work)
     if as_json:
-        answer({**story.view(record, app.codec), "steps": [step_view(one) for one in steps]})
+        told = {"steps": [step_view(one) for one in steps], "hindrances": hindrances}
+        answer({**story.view(record, app.codec), **told})
     else:
-        story.tell(record, app.codec, app.clock.now())
+        story.tell(record, app.codec, app.clock.now(), hindrances)
         tell_steps(steps)
 
 
@@ -253,22 +255,15 @@ def purge(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Forget finished jobs, with their results and stories. It cannot be undone."""
-    which = " ".join(states) or "finished"
+    """Forget finished jobs, with their results and stories. It cannot be undone.
+
+    Without --state: succeeded, cancelled and expired jobs. Buried jobs are only forgotten with
+    --state buried.
+    """
+    which = " and ".join(states) or "succeeded, cancelled and expired"
     consent(f"Forget all {which} jobs{_of(task, queue)}?", yes)
-    final = [state.value for state in State if state in TERMINAL]
-    wanted = _wanted(frame.site, states or final, task, queue, _BATCH)
-
-    async def work(operations: Operations) -> int:
-        gone = 0
-        while found := await operations.jobs(wanted):
-            removed = await operations.remove([record.id for record in found])
-            gone += removed
-            if not removed:
-                break
-        return gone
-
-    done = frame.ask(work, deadline=_BULK)
+    wanted = _wanted(frame.site, states, task, queue, _BATCH)
+    done = frame.ask(lambda operations: operations.forget(wanted), deadline=_BULK)
     if as_json:
         answer({"forgotten": done})
     else:

@@ -90,7 +90,8 @@ def _their_part(error: Exception) -> str:
         lines = traceback.extract_tb(error.__traceback__)
         theirs = [line for line in lines if not _is_ours(line.filename)]
         place = [line for line in theirs if not line.filename.startswith(_PACKAGE)][-1:]
-        return "".join(traceback.format_list(place))
+        # Without the line itself: it may hold the very URL that the message masks.
+        return "".join(f'  File "{p.filename}", line {p.lineno}, in {p.name}\n' for p in place)
     inner: TracebackType | None = error.__traceback__
     while inner is not None and _is_ours(inner.tb_frame.f_code.co_filename):
         inner = inner.tb_next

@@ -8,7 +8,7 @@ from umbel.cli.answers import answer, say, table
 from umbel.cli.consent import consent
 from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count, duration
-from umbel.operations import QueueView
+from umbel.operations import MissingTask, Operations, QueueView
 
 _HEAD = ("queue", "queued", "waiting", "running", "scheduled", "oldest", "workers", "state")
 
@@ -26,13 +26,19 @@ def list_queues(frame: Frame, as_json: bool) -> None:
 
 
 def _show(frame: Frame, as_json: bool) -> None:
-    found = frame.ask(lambda operations: operations.queues())
+    async def work(operations: Operations) -> tuple[list[QueueView], list[MissingTask]]:
+        return await operations.queues(), await operations.missing_tasks()
+
+    found, missing = frame.ask(work)
     if as_json:
         answer(found)
-    elif found:
+        return
+    if found:
         table(_HEAD, [_row(queue) for queue in found], right=_HEAD[1:7])
     else:
         say("no queue holds jobs, and no worker serves one")
+    for one in missing:
+        say(str(one))
 
 
 def _row(queue: QueueView) -> tuple[object, ...]:

@@ -12,10 +12,10 @@ import click
 
 from umbel.app import Umbel
 from umbel.cli import story
-from umbel.cli.answers import answer, say
+from umbel.cli.answers import answer, note, say
 from umbel.cli.arguments import Call, as_event, parse, typed
 from umbel.cli.errors import FAILED
-from umbel.cli.frame import Frame, command
+from umbel.cli.frame import Command, Frame, command
 from umbel.cli.names import full_name, worker_named
 from umbel.errors import ResultTimeout, UmbelError, UnknownJob
 from umbel.messages import Record, State
@@ -24,7 +24,7 @@ from umbel.tasks import Handle
 _EVER = float("inf")
 
 
-class SendCommand(click.Command):
+class SendCommand(Command):
     """Lets negative numbers be arguments, and ``--wait`` stand without a number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -125,7 +125,7 @@ def _from_event(app: Umbel, place: str) -> Handle[Any]:
 def _from_words(app: Umbel, name: str, call: Call, options: dict[str, Any]) -> Handle[Any]:
     if not len(app.registry):
         # Without an application nobody here knows the task; whoever runs it will judge the call.
-        return app.publish_event(as_event(name, call, options, app.clock.now()))
+        return app.publish_event(as_event(name, call, options))
     task = app.registry.find(full_name(app.registry, name))
     args, kwargs = typed(task, call)
     return task.options(**options).delay(*args, **kwargs)
@@ -142,7 +142,7 @@ def _report(app: Umbel, handle: Handle[Any], wait: float | None, as_json: bool) 
             say(handle.id)
         return 0
     if not as_json:
-        print(f"{handle.id}: waiting; Ctrl-C ends the waiting, not the job", file=sys.stderr)
+        note(f"{handle.id}: waiting; Ctrl-C ends the waiting, not the job")
     record = _finished(handle, wait)
     if record is None:
         answer({"id": handle.id, "state": "succeeded"}) if as_json else say("succeeded")
@@ -152,7 +152,7 @@ def _report(app: Umbel, handle: Handle[Any], wait: float | None, as_json: bool) 
     elif record.state is State.SUCCEEDED:
         say(story.result_text(record, app.codec))
     else:
-        print(story.failure_text(record), file=sys.stderr)
+        note(story.failure_text(record))
     return 0 if record.state is State.SUCCEEDED else FAILED
 
 

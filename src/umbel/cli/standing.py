@@ -34,8 +34,8 @@ def say_status(view: DeployView) -> None:
     elif found.is_under_way:
         why = f" ({found.reason})" if found.reason else ""
         say(
-            f"{coloured(found.state)}: {found.who} on {found.host}, process {found.pid}{why},"
-            f" since {clock(found.since)}"
+            coloured(found.state),
+            f": {found.who} on {found.host}, process {found.pid}{why}, since {clock(found.since)}",
         )
         what = ", ".join(f"{scope} {name}".strip() for scope, name in found.pauses())
         ready = f", go for {duration(found.ready)}" if found.ready is not None else ""
@@ -95,7 +95,7 @@ def say_code(code: CodeChanges) -> None:
     for task, workers in code.new.items():
         say(f"new: {task}, unknown to {_some(workers)}")
     for task, jobs in code.removed.items():
-        waiting = f"; {count(jobs, 'job')} still waiting, which will be buried" if jobs else ""
+        waiting = f"; {count(jobs, 'job')} waiting for a worker that has it" if jobs else ""
         say(f"removed: {task}{waiting}")
     for worker, why in code.incomparable.items():
         say(f"cannot be compared: {worker} ({why})")

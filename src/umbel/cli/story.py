@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from umbel.cli.answers import coloured, say
+from umbel.cli.answers import as_json, coloured, say
 from umbel.cli.words import ago, clock, duration, moment
 from umbel.errors import BadMessage
 from umbel.messages import Attempt, Body, BodyCodec, Failure, Record, Slot, State
+from umbel.urls import masked
 
 _BAR = 30
 _ENDED = {"retry": "failed", "failed": "failed for good", "lost": "its worker died"}
@@ -46,8 +46,8 @@ def view(record: Record, codec: BodyCodec) -> dict[str, Any]:
         "slots": [_slot_view(slot) for slot in record.slots],
         "progress": record.progress,
         "result": None if record.result is None else _value(record.result, codec),
-        "failure": record.failure,
-        "reason": record.reason,
+        "failure": _masked(record.failure),
+        "reason": masked(record.reason),
         "unique": record.unique,
         "trace": _trace(record),
         "headers": record.headers,
@@ -69,10 +69,22 @@ def _attempt_view(attempt: Attempt) -> dict[str, Any]:
         "finished": moment(attempt.finished),
         "seconds": round(attempt.finished - attempt.started, 6),
         "ended": attempt.ended,
-        "failure": attempt.failure,
-        "reason": attempt.reason,
+        "failure": _masked(attempt.failure),
+        "reason": masked(attempt.reason),
         "delay": attempt.delay,
     }
+
+
+def _masked(failure: Failure | None) -> Failure | None:
+    """A failure to show: the store keeps what the task raised, which may quote a URL."""
+    if failure is None:
+        return None
+    return Failure(
+        failure.type,
+        masked(failure.message),
+        masked(failure.traceback),
+        None if failure.args is None else masked(failure.args),
+    )
 
 
 def _value(body: Body, codec: BodyCodec) -> Any:
@@ -122,18 +134,20 @@ def failure_text(record: Record) -> str:
     """Why there is no result."""
     head = f"job {record.id} was {record.state.value}"
     if record.failure is None:
-        return f"{head}: {record.reason}"
-    return f"{head}\n{record.failure.traceback or record.failure.message}".rstrip()
+        return f"{head}: {masked(record.reason)}"
+    return f"{head}\n{masked(record.failure.traceback or record.failure.message)}".rstrip()
 
 
 # --- for people ------------------------------------------------------------------------------
 
 
-def tell(record: Record, codec: BodyCodec, now: float) -> None:
+def tell(record: Record, codec: BodyCodec, now: float, hindrances: Sequence[str] = ()) -> None:
     """Print the story."""
-    print(f"{'job':11} {record.id}   {coloured(record.state.value)}")
+    say(f"{'job':11} {record.id}   ", coloured(record.state.value))
     for label, text in _facts(record, codec, now):
         say(f"{label:11} {text}")
+    for text in hindrances:
+        say(f"{'waits':11} {text}")
     if record.attempts or record.state is State.RUNNING:
         say()
     for attempt in record.attempts:
@@ -192,7 +206,7 @@ def _call(body: Body, codec: BodyCodec) -> str:
 
 
 def _shown(value: Any) -> str:
-    return msgspec.json.encode(value, enc_hook=repr).decode()
+    return as_json(value)
 
 
 def _tell_attempt(attempt: Attempt) -> None:
@@ -204,14 +218,18 @@ def _tell_attempt(attempt: Attempt) -> None:
         words.append(f"to run again in {duration(attempt.delay)}")
     say("  ".join(filter(None, words)))
     if attempt.reason:
-        say(f"    {attempt.reason}")
+        _say_block(attempt.reason)
     if attempt.failure is not None:
         _tell_failure(attempt.failure)
 
 
 def _tell_failure(failure: Failure) -> None:
     text = failure.traceback or f"{failure.type.rpartition(':')[2]}: {failure.message}"
-    for line in text.rstrip().splitlines():
+    _say_block(text)
+
+
+def _say_block(text: str) -> None:
+    for line in masked(text).rstrip().split("\n"):
         say(f"    {line}")
 
 
@@ -221,7 +239,7 @@ def _tell_running(record: Record, now: float) -> None:
     if record.progress is not None:
         say(f"    {progress_text(record)}")
     if record.reason:
-        say(f"    asked to stop: {record.reason}")
+        say(f"    asked to stop: {masked(record.reason)}")
 
 
 def _tell_end(record: Record, codec: BodyCodec) -> None:
@@ -231,4 +249,4 @@ def _tell_end(record: Record, codec: BodyCodec) -> None:
         say(f"{'result':11} {_shown(_value(record.result, codec))}")
     elif record.state.finished and record.reason and told is None:
         say()
-        say(f"{'reason':11} {record.reason}")
+        say(f"{'reason':11} {masked(record.reason)}")

@@ -22,6 +22,7 @@ from umbel.errors import ConfigurationError
 from umbel.observability.logs import Logs, Style, configure_logs
 from umbel.telemetry.events import Level
 from umbel.worker import Worker, WorkerOptions
+from umbel.worker.exits import run_despite_exits
 from umbel.worker.options import default_name, ordinal_of
 
 _PYTHONS_OWN = (700, 10, 10)
@@ -52,7 +53,8 @@ def work(frame: Frame, style: str, level: str, chosen: dict[str, Any], *, fleet:
         options = _options(app, chosen)
         _spare_the_collector()
         with asyncio.Runner(loop_factory=loop_factory(options.uvloop)) as runner:
-            worker = runner.run(_serve(app, options, logs, chosen, in_fleet=bool(fleet)))
+            serving = _serve(app, options, logs, chosen, in_fleet=bool(fleet))
+            worker = run_despite_exits(runner.get_loop(), serving, app.telemetry)
             told = _hear_to_the_end(runner)
             if not worker.reloading:
                 _end_soon(logs)
@@ -66,9 +68,8 @@ def work(frame: Frame, style: str, level: str, chosen: dict[str, Any], *, fleet:
 
 
 def _options(app: Umbel, chosen: dict[str, Any]) -> WorkerOptions:
-    queues = [queue.strip() for queue in (chosen.get("queues") or "").split(",")]
     given: dict[str, Any] = {
-        "queues": tuple(filter(None, queues)) or tuple(app.registry.queues()),
+        "queues": _queues(app, chosen.get("queues")),
         "name": worker_name(chosen.get("name"), chosen.get("index")),
         **_seat(chosen.get("index"), chosen.get("of"), chosen.get("replica")),
         "uvloop": not chosen.get("no_uvloop"),
@@ -79,6 +80,19 @@ def _options(app: Umbel, chosen: dict[str, Any]) -> WorkerOptions:
     given["order"] = _order(chosen.get("order"))
     given["weights"] = _weights(chosen.get("weights"))
     return WorkerOptions(**{name: value for name, value in given.items() if value is not None})
+
+
+def _queues(app: Umbel, text: str | None) -> tuple[str, ...]:
+    """The queues named in ``a,b``; every queue of the tasks when none are asked for."""
+    if text is None:
+        return tuple(app.registry.queues())
+    names = tuple(name for part in text.split(",") if (name := part.strip()))
+    if not names:
+        raise ConfigurationError(
+            f"--queues {text}: is empty; give names, as in mail,reports, or leave it out"
+            " to serve every queue of the tasks"
+        )
+    return names
 
 
 def _seat(index: int | None, of: int | None, replica: int | None) -> dict[str, int | None]:
@@ -160,8 +174,10 @@ async def _probed(
 ) -> AsyncIterator[None]:
     from umbel.observability.metrics import Metrics
     from umbel.observability.probe import Probe
+    from umbel.tasks.inbox import InboxTasks
 
-    metrics = Metrics()
+    commands = InboxTasks().all()
+    metrics = Metrics(lambda task: app.registry.get(task) is not None or task in commands)
     metrics.watch(lambda: [("umbel_log_lines_lost_total", (), logs.lost)])
     app.telemetry.subscribe(metrics.hear)
     served = Probe(worker, metrics, SystemClock())

@@ -13,6 +13,7 @@ import msgspec
 
 from umbel.errors import ConfigurationError
 from umbel.messages import JSON, MESSAGEPACK, PICKLE
+from umbel.urls import MASK, flaw_of, masked_url
 
 DEFAULT_URL = "sqlite:///umbel.db"
 SCHEMES = (
@@ -28,7 +29,7 @@ _NEXT_PAIR = re.compile(r",(?=[^,=]+=[a-z0-9+]+://)")
 """Between two pairs, not between two servers of one URL."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Settings:
     """Everything an application can be told. Unset fields take the environment's, then these."""
 
@@ -41,7 +42,7 @@ class Settings:
     namespace: str = "umbel"
     """UMBEL_NAMESPACE"""
     deadline: float = 2.0
-    """UMBEL_DEADLINE: seconds publishing may take"""
+    """UMBEL_DEADLINE: seconds that publishing, and asking for or cancelling one job, may take"""
     backlog: str = "memory"
     """UMBEL_BACKLOG: where messages wait while the broker is out of reach: memory, none, or the
     URL of a SQLite file or a PostgreSQL database"""
@@ -57,6 +58,9 @@ class Settings:
     """UMBEL_KEEP_DAYS: how long finished jobs are remembered"""
     keep_count: int = 1_000_000
     """UMBEL_KEEP_COUNT: how many finished jobs are remembered at most"""
+    missing_task_days: float = 7.0
+    """UMBEL_MISSING_TASK_DAYS: how long jobs of a task that no running worker has wait for one
+    before they are buried"""
 
     route_idle: float = 0.0
     """UMBEL_ROUTE_IDLE: seconds without a job after which a key's route is released; 0: never"""
@@ -67,11 +71,13 @@ class Settings:
         for name in ("broker", "store"):
             _check_url(name, getattr(self, name))
         for queue, url in _pairs(self.brokers):
-            _check_url(f"brokers[{queue!r}]", url)
+            # What is no plain name may be a part of a URL that was split at the wrong place.
+            _check_url(f"brokers[{masked_url(queue)!r}]", url)
         object.__setattr__(self, "brokers", MappingProxyType(dict(self.brokers)))
         if not _NAMESPACE.fullmatch(self.namespace):
             raise ConfigurationError(
-                f"namespace={self.namespace!r}: give 1 to 63 letters, digits, '_', '-' or '.'"
+                f"namespace={_shown(self.namespace)!r}: give 1 to 63 letters, digits, '_', '-'"
+                " or '.'"
             )
         if self.backlog not in ("memory", "none"):
             _check_url("backlog", self.backlog, BACKLOGS)
@@ -80,9 +86,15 @@ class Settings:
         if not 0 < self.deadline <= 3600:
             raise ConfigurationError(f"deadline={self.deadline}: give seconds above 0")
         if self.format not in _FORMATS:
-            raise ConfigurationError(f"format={self.format!r}: give one of {', '.join(_FORMATS)}")
+            raise ConfigurationError(
+                f"format={_shown(self.format)!r}: give one of {', '.join(_FORMATS)}"
+            )
         if not 0 <= self.route_idle < float("inf"):
             raise ConfigurationError(f"route_idle={self.route_idle}: give seconds, or 0 for never")
+        if not self.missing_task_days > 0:
+            raise ConfigurationError(
+                f"missing_task_days={self.missing_task_days}: give a number of days above 0"
+            )
         if not self.keep_days > 0 or self.keep_count < 0:
             raise ConfigurationError("keep_days and keep_count: give how much history to keep")
 
@@ -109,34 +121,43 @@ class Settings:
         return cls(**values)
 
     def public(self) -> dict[str, Any]:
-        """Settings to show: passwords and keys are covered."""
+        """Settings to show: passwords, tokens and keys are masked."""
         shown = {one.name: getattr(self, one.name) for one in fields(self)}
         for name in ("broker", "store", "backlog"):
-            shown[name] = _covered(shown[name])
-        shown["brokers"] = {queue: _covered(url) for queue, url in self.brokers.items()}
-        shown["pickle_key"] = "***" if self.pickle_key else ""
+            shown[name] = masked_url(shown[name])
+        shown["brokers"] = {queue: masked_url(url) for queue, url in self.brokers.items()}
+        shown["pickle_key"] = MASK if self.pickle_key else ""
         return shown
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.public().items())
+        return f"Settings({shown})"
 
 
 def _parsed(variable: str, text: str, like: Any) -> Any:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ConfigurationError(f"{variable}={text!a}: give text in UTF-8") from None
+        raise ConfigurationError(f"{variable}: give text in UTF-8") from None
     if like is MISSING:  # the only setting that is no plain value
         return _mapping(variable, text)
     try:
         return msgspec.convert(text, type(like), strict=False)
     except msgspec.ValidationError:
         kind = "a whole number" if isinstance(like, int) else "a number"
-        raise ConfigurationError(f"{variable}={text!r}: give {kind}") from None
+        raise ConfigurationError(f"{variable}={_shown(text)!r}: give {kind}") from None
+
+
+def _shown(text: str) -> str:
+    """The value of a setting that is no URL, unless a URL was given by mistake."""
+    return masked_url(text) if any(mark in text for mark in ("@", "=", ":")) else text
 
 
 def _mapping(variable: str, text: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in _NEXT_PAIR.split(text)]
     if not all(equals and "://" not in queue for queue, equals, _ in pairs):
         raise ConfigurationError(
-            f"{variable}={_covered(text)!r}: give QUEUE=URL, several with commas between them"
+            f"{variable}={masked_url(text)!r}: give QUEUE=URL, several with commas between them"
         )
     return {queue.strip(): url.strip() for queue, _, url in pairs}
 
@@ -151,12 +172,6 @@ def _pairs(brokers: Any) -> list[tuple[str, str]]:
     return pairs
 
 
-def _covered(url: str) -> str:
-    """A URL without its passwords."""
-    url = re.sub(r"(://[^:/@]*:)[^@/]+@", r"\1***@", url)
-    return re.sub(r"(password=)[^&]*", r"\1***", url)
-
-
 def _check_url(name: str, url: str, schemes: tuple[str, ...] = SCHEMES) -> None:
     try:
         scheme = urlsplit(url).scheme
@@ -164,6 +179,8 @@ def _check_url(name: str, url: str, schemes: tuple[str, ...] = SCHEMES) -> None:
         scheme = ""
     if url and scheme not in schemes:
         raise ConfigurationError(
-            f"{name}={url!r}: give a URL such as sqlite:///umbel.db or"
+            f"{name}={masked_url(url)!r}: give a URL such as sqlite:///umbel.db or"
             " postgresql://user@host/database"
         )
+    if url and scheme != "sqlite" and (flaw := flaw_of(url)):
+        raise ConfigurationError(f"{name}={masked_url(url)!r}: {flaw}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
+
+from umbel.drivers import reentry
 
 T = TypeVar("T")
 
@@ -33,7 +34,12 @@ def connected_by(until: float, connect: Callable[[], T], discard: Callable[[T], 
             else:
                 discard(connection)
 
-    threading.Thread(target=work, name="umbel-connect", daemon=True).start()
+    try:
+        # What a finalizer calls there is inside this call, too: the caller waits for it.
+        level = reentry.here.level - 1
+        reentry.thread(work, name="umbel-connect", level=level).start()
+    except RuntimeError:  # there are too many threads, or the interpreter exits
+        work()
     try:
         return made.result(max(until - time.monotonic(), 0.0))
     except BaseException:

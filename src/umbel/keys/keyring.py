@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -123,19 +124,23 @@ class Keyring(msgspec.Struct, frozen=True):
     def write(self, path: Path, *, new: bool = False) -> None:
         """Into a file that only its owner reads: all of it, or what was there stays.
 
+        A file that is replaced keeps its mode and its owner. Folders that are missing are created
+        for the owner alone: in one that others can write to they could put keys of their own.
+
         Raises:
             FileExistsError: there is one, and it was to be new.
         """
         import tempfile  # loads much, and few write keys
 
         text = msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _create_folder(path.parent)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
+                _set_mode(file.fileno(), path)
             if new:
                 os.link(name, path)
             else:
@@ -143,6 +148,23 @@ class Keyring(msgspec.Struct, frozen=True):
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(name)
+
+
+def _create_folder(folder: Path) -> None:
+    if folder.is_dir():
+        return
+    _create_folder(folder.parent)
+    with suppress(FileExistsError):  # another process was faster
+        folder.mkdir(mode=0o700)
+        folder.chmod(0o700)  # the umask may have taken something away
+
+
+def _set_mode(file: int, replaced: Path) -> None:
+    os.fchmod(file, 0o600)  # the umask may have taken something away
+    with suppress(FileNotFoundError, PermissionError):
+        found = replaced.stat()
+        os.fchown(file, found.st_uid, found.st_gid)
+        os.fchmod(file, stat.S_IMODE(found.st_mode))
 
 
 class KeyFile:

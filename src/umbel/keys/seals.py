@@ -17,13 +17,16 @@ import msgspec
 from msgspec.structs import replace
 
 from umbel.keys.keyring import Key, Keyring, moment
-from umbel.messages import Envelope
+from umbel.messages import Envelope, at
 
 SEAL = "umbelseal"
 """The header it travels in."""
 _FORM = "1"
 _LIFE = 86_400.0
 """Seconds that a seal holds from when the message is due, if the message itself has no end."""
+_CLOCKS_DIFFER = 3600.0
+"""Seconds that a seal holds beyond an end that the store counts: the end of a seal is a moment by
+the sender's clock, which may be behind the store's."""
 
 
 _FARTHEST = 253_402_300_799
@@ -54,14 +57,20 @@ class _Seal(NamedTuple):
     signature: bytes
 
 
-def seal(envelope: Envelope, key: Key) -> Envelope:
+def seal(envelope: Envelope, key: Key, now: float) -> Envelope:
     """The message under seal."""
-    due = envelope.created if envelope.not_before is None else envelope.not_before
-    end = due + _LIFE if envelope.expires is None else envelope.expires
-    until = math.ceil(end)
+    until = math.ceil(_end(envelope, now))
     signature = base64.urlsafe_b64encode(key.sign(_covered(envelope, key.id, until))).decode()
     headers = {**envelope.headers, SEAL: f"{_FORM}.{key.id}.{until}.{signature}"}
     return replace(envelope, headers=headers)
+
+
+def _end(envelope: Envelope, now: float) -> float:
+    if envelope.expires_in is not None:
+        return now + envelope.expires_in + _CLOCKS_DIFFER
+    if envelope.expires is not None:
+        return envelope.expires
+    return (at(envelope.not_before, envelope.delay, now) or now) + _LIFE
 
 
 def read_seal(envelope: Envelope, ring: Keyring, now: float) -> float:

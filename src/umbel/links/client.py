@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -17,8 +18,12 @@ PATIENCE = 10.0
 LARGEST = 268_435_456
 """Bytes of one answer: a batch of jobs at most."""
 _CREDIT = 200
+WAITING = 1_000
+"""Calls of one peer that may wait at the other end at once; more of them wait here."""
 FAILED = "failed"
 """The subject of an answer that is an error."""
+GIVEN_UP = "given-up"
+"""The subject of a message that says that the answer to a call is not wanted any more."""
 
 
 class Link:
@@ -31,6 +36,7 @@ class Link:
         self._senders: dict[str, Outgoing] = {}
         self._questions = count(1)
         self._waiting: dict[str, asyncio.Future[Post]] = {}
+        self._places = asyncio.Semaphore(WAITING)
         self._connecting = asyncio.Lock()
         self._pid = os.getpid()
 
@@ -40,23 +46,11 @@ class Link:
         Raises:
             Unavailable: nobody answers; the call may have happened or not. What the call raises.
         """
-        replies = await self._listen()
-        key = str(next(self._questions))
-        future: asyncio.Future[Post] = asyncio.get_running_loop().create_future()
-        self._waiting[key] = future
-        try:
-            # Waiting for ever is fine: a peer that has gone is noticed by its silence.
-            async with asyncio.timeout(None if question.wait is None else question.wait + PATIENCE):
-                address = replies.address
-                self._send(
-                    node,
-                    Post(body=question.data, subject=name, correlation=key, reply_to=address),
-                )
-                answer = await future
-        except TimeoutError:
-            raise Unavailable(f"{self._home.address} does not answer") from None
-        finally:
-            self._waiting.pop(key, None)
+        if question.wait == 0:
+            answer = await self._ask(node, name, question)
+        else:
+            async with self._place(question.wait):
+                answer = await self._ask(node, name, question)
         if answer.subject == FAILED:
             raise raised(answer.body)
         return answer.body
@@ -71,6 +65,48 @@ class Link:
         connection, self._connection, self._replies = self._connection, None, None
         if connection is not None:
             await connection.close()
+
+    @asynccontextmanager
+    async def _place(self, wait: float | None) -> AsyncIterator[None]:
+        """One of the places for calls that wait at the other end. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(wait):
+                await self._places.acquire()
+        except TimeoutError:
+            raise Unavailable(
+                f"{WAITING:,} calls wait at {self._home.address} already, and none of them was"
+                f" answered in {wait:g} seconds; wait for fewer results at once"
+            ) from None
+        try:
+            yield
+        finally:
+            self._places.release()
+
+    async def _ask(self, node: str, name: str, question: Question) -> Post:
+        replies = await self._listen()
+        key = str(next(self._questions))
+        future: asyncio.Future[Post] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = future
+        try:
+            # Waiting for ever is fine: a peer that has gone is noticed by its silence.
+            async with asyncio.timeout(None if question.wait is None else question.wait + PATIENCE):
+                address = replies.address
+                self._send(
+                    node,
+                    Post(body=question.data, subject=name, correlation=key, reply_to=address),
+                )
+                return await future
+        except TimeoutError:
+            raise Unavailable(f"{self._home.address} does not answer") from None
+        finally:
+            self._waiting.pop(key, None)
+            if question.wait != 0 and not (future.done() and not future.cancelled()):
+                self._give_up(node, key, replies)
+
+    def _give_up(self, node: str, key: str, replies: Incoming) -> None:
+        """The answer to a call that may wait for long is not wanted any more."""
+        if replies is self._replies and not replies.why:
+            self._send(node, Post(subject=GIVEN_UP, correlation=key, reply_to=replies.address))
 
     # --- the connection ----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ the method returns, both in MessagePack and checked against those types when the
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
@@ -25,6 +25,15 @@ class Question(NamedTuple):
     data: bytes
     wait: float | None
     """Seconds that the other end may wait before it answers; None: for ever."""
+
+
+class Arguments(NamedTuple):
+    """A call that has arrived."""
+
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+    waits: bool
+    """Whether it may wait for something to happen before it is answered."""
 
 
 class Method:
@@ -53,9 +62,9 @@ class Method:
                 f"{self._signature}: {error}; a connection of your own, for one, needs the"
                 " database's own URL"
             ) from None
-        return Question(data, values.get("wait", values.get("timeout", 0.0)))
+        return Question(data, _wait(values))
 
-    def arguments(self, question: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self, question: bytes) -> Arguments:
         """How to call the method. Raises BadMessage."""
         try:
             values = self._takes.decode(question)
@@ -66,7 +75,9 @@ class Method:
             for parameter, value in zip(self._parameters, values, strict=True)
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         }
-        return tuple(values[: len(values) - len(named)]), named
+        every = {one.name: value for one, value in zip(self._parameters, values, strict=True)}
+        waits = _wait(every) != 0
+        return Arguments(tuple(values[: len(values) - len(named)]), named, waits)
 
     def answer(self, value: Any) -> bytes:
         """What it returned."""
@@ -78,6 +89,11 @@ class Method:
             return self._gives.decode(answer)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadMessage("answer", str(error)) from None
+
+
+def _wait(values: Mapping[str, Any]) -> float | None:
+    wait: float | None = values.get("wait", values.get("timeout", 0.0))
+    return wait
 
 
 @cache

@@ -10,6 +10,8 @@ from umbel.messages.bodies import (
     Body,
     BodyCodec,
     decode_as,
+    not_finite,
+    number_name,
 )
 from umbel.messages.envelopes import (
     KINDS,
@@ -17,9 +19,11 @@ from umbel.messages.envelopes import (
     Document,
     Envelope,
     MessageType,
+    at,
     fresh_id,
     fresh_ids,
     random_hex,
+    waited,
 )
 from umbel.messages.gates import (
     INBOX,
@@ -105,6 +109,7 @@ __all__ = [
     "State",
     "Step",
     "Succeeded",
+    "at",
     "decode_as",
     "derived_id",
     "disposition",
@@ -113,8 +118,11 @@ __all__ = [
     "inbox",
     "is_final",
     "is_inbox",
+    "not_finite",
+    "number_name",
     "random_hex",
     "route_gate",
     "route_key",
     "rule_of",
+    "waited",
 ]

@@ -1,15 +1,18 @@
 """How values become bytes and come back as the types a task declares.
 
-JSON is the default and the form other languages write. MessagePack is smaller and keeps bytes
-and NaN. Pickle exists only for applications that opt in with a key: every pickle is signed, and
-one that does not verify is never loaded.
+JSON is the default and the form other languages write. It has no NaN and no infinity, so these are
+refused with their place. MessagePack is smaller and keeps bytes and NaN. Pickle exists only for
+applications that opt in with a key: every pickle is signed, and one that does not verify is never
+loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from contextlib import suppress
+from math import isfinite
 from pathlib import PurePath
 from types import UnionType
 from typing import Any, TypeVar, get_args
@@ -61,6 +64,62 @@ _encode_msgpack = msgspec.msgpack.Encoder(enc_hook=_to_builtin).encode
 _decode_json = msgspec.json.Decoder().decode
 _decode_msgpack = msgspec.msgpack.Decoder().decode
 
+_maybe_not_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]").search
+"""The first bytes of NaN and of the infinities in MessagePack; other data may hold them, too."""
+_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+class NotFinite(msgspec.Struct, frozen=True):
+    """A number that JSON does not have, and where it is."""
+
+    place: str
+    """As Python would write it: ``args[1].price``; empty for the value itself."""
+    number: str
+    """``NaN``, ``Infinity`` or ``-Infinity``."""
+
+    def within(self, name: str) -> str:
+        """What to say of it, where the value has a name."""
+        joint = "." if name and self.place and not self.place.startswith("[") else ""
+        whole = f"{name}{joint}{self.place}" or "the value"
+        return f"{whole} is {self.number}: JSON cannot carry it"
+
+
+def not_finite(value: Any) -> NotFinite | None:
+    """The first NaN or infinity in a value that JSON can encode otherwise; None if there is none.
+
+    msgspec writes them as null. MessagePack has them, so a look at its bytes spares walking
+    through the value, which is done only to name the place.
+    """
+    try:
+        packed = _encode_msgpack(value)
+        if _maybe_not_finite(packed) is None:
+            return None
+        plain = _decode_msgpack(packed)
+    except OverflowError:  # an integer that only JSON can carry
+        plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_to_builtin)
+    left: list[tuple[str, Any]] = [("", plain)]
+    while left:
+        place, one = left.pop()
+        if isinstance(one, float) and not isfinite(one):
+            return NotFinite(place, number_name(one))
+        if isinstance(one, dict):
+            left += [(_member(place, name), inner) for name, inner in reversed(one.items())]
+        elif isinstance(one, list | tuple):
+            left += [(f"{place}[{at}]", one[at]) for at in range(len(one) - 1, -1, -1)]
+    return None
+
+
+def number_name(number: float) -> str:
+    """What JavaScript and JSON's dialects call a number that is not finite."""
+    return _NUMBERS[str(float(number))]
+
+
+def _member(place: str, name: Any) -> str:
+    if not isinstance(name, str) or not name.isidentifier():
+        shown = _encode_json(name).decode() if isinstance(name, str) else repr(name)
+        return f"{place}[{shown}]"
+    return f"{place}.{name}" if place else name
+
 
 def decode_as(value: Any, annotation: Any, field: str) -> Any:
     """Turn a decoded plain value into what the annotation asks for.
@@ -80,6 +139,14 @@ def decode_as(value: Any, annotation: Any, field: str) -> Any:
         raise BadMessage(field, str(error), unsupported=True) from None
     except Exception as error:  # noqa: BLE001 - a model's own validators may raise anything
         raise BadMessage(field, str(error)) from None
+
+
+def _refuse_null_for_a_number(value: Any, what: str, name: str) -> None:
+    found = not_finite(value)
+    if found is not None:
+        raise NotEncodable(
+            f'{what}: {found.within(name)}; pass None or a string, or set format="msgpack"'
+        )
 
 
 class BodyCodec:
@@ -104,15 +171,17 @@ class BodyCodec:
         self.limit = limit
         self._pickle_key = pickle_key
 
-    def encode(self, value: Any, *, what: str = "message") -> Body:
-        """Bytes for a value.
+    def encode(self, value: Any, *, what: str = "message", name: str = "") -> Body:
+        """Bytes for a value. Errors say of ``what``, and begin places inside it with ``name``.
 
         Raises:
-            NotEncodable: something inside has no wire form.
+            NotEncodable: something inside has no wire form; with JSON also NaN and infinity.
             MessageTooLarge: the bytes are over the limit.
         """
         try:
             data = self._write(value)
+            if b"null" in data and self.content_type == JSON:
+                _refuse_null_for_a_number(value, what, name)
         except NotEncodable:
             raise
         except Exception as error:

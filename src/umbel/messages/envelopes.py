@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from umbel.messages.bodies import Body
 
@@ -71,8 +72,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """Which budget runs it: ``io``, ``cpu``, or empty when the sender does not know the task."""
     priority: int = 0
     created: float = 0.0
+    """When it was made; 0.0 leaves it to the store, which writes down when it took the message."""
     not_before: float | None = None
     expires: float | None = None
+    delay: float | None = None
+    """Seconds until it may run, counted by the store from when it takes the message. Only a
+    message on its way has them: the store turns them into ``not_before``."""
+    expires_in: float | None = None
+    """Seconds until it expires, counted and kept in the same way: as ``expires``."""
     attempt: int = 1
     max_deaths: int = 3
     """How many workers may die running it before it is buried."""
@@ -84,6 +91,22 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     to the worker."""
     headers: dict[str, str] = {}
     """Further extension attributes: per-call timeout, retry policy, what to track, and the like."""
+
+
+def at(moment: float | None, seconds: float | None, now: float) -> float | None:
+    """The moment that is meant by a moment or by seconds from ``now``, of which one is given."""
+    return moment if moment is not None or seconds is None else now + seconds
+
+
+def waited(envelope: Envelope, seconds: float) -> Envelope:
+    """The message after so many seconds in which no store had it: those count, too."""
+    if envelope.delay is None and envelope.expires_in is None:
+        return envelope
+    left = [
+        None if one is None else max(one - max(seconds, 0.0), 0.0)
+        for one in (envelope.delay, envelope.expires_in)
+    ]
+    return replace(envelope, delay=left[0], expires_in=left[1])
 
 
 def fresh_id() -> str:

@@ -56,7 +56,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     sections: dict[str, int] = {}
     """How often each retry section of the task has failed so far."""
     claimed: float = 0.0
-    """Broker's wall time of the claim."""
+    """When it was claimed, by the store's clock."""
     slots: tuple[Slot, ...] = ()
     """What it holds of the gates it has passed, until it is settled."""
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from umbel.errors import BadMessage
-from umbel.messages.bodies import JSON, Body
+from umbel.messages.bodies import JSON, Body, not_finite
 from umbel.messages.columns import MALFORMED, plain_headers
 from umbel.messages.documents import ADDRESS_LIMIT, CORRELATION, CORRELATION_LIMIT, REPLY_TO
 from umbel.messages.envelopes import KINDS, Envelope, MessageType
@@ -32,6 +32,7 @@ _KNOWN = frozenset(
 )
 _ATTRIBUTES = 65_536
 """Characters that attributes of the sender's own may have together: every fetch carries them."""
+_DURATION = re.compile(r"PT([0-9]{1,11}(?:\.[0-9]{1,6})?)S", re.ASCII)
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _CONFLICTS = ("raise", "return", "replace")
 _ASKING = {REPLY_TO: ADDRESS_LIMIT, CORRELATION: CORRELATION_LIMIT}
@@ -46,14 +47,18 @@ def schema() -> dict[str, Any]:
 
 
 def write(envelope: Envelope) -> bytes:
-    """An envelope as a CloudEvent."""
+    """An envelope as a CloudEvent.
+
+    Raises:
+        BadMessage: a time is outside the years 1 to 9999; it names the field of the envelope.
+    """
     event: dict[str, Any] = {
         "specversion": SPECVERSION,
         "id": envelope.id,
         "type": envelope.type.value,
         "source": f"/umbel/{envelope.namespace}",
         "subject": envelope.subject,
-        "time": _to_rfc3339(envelope.created),
+        **_times(envelope),
         "datacontenttype": envelope.body.content_type,
         "namespace": envelope.namespace,
         "queue": envelope.queue,
@@ -67,8 +72,6 @@ def write(envelope: Envelope) -> bytes:
         event["data_base64"] = base64.b64encode(envelope.body.data).decode()
     optional = {
         "kind": envelope.kind or None,
-        "notbefore": None if envelope.not_before is None else _to_rfc3339(envelope.not_before),
-        "expiry": None if envelope.expires is None else _to_rfc3339(envelope.expires),
         "uniquekey": envelope.unique,
         "onconflict": envelope.on_conflict if envelope.on_conflict != "raise" else None,
         "traceparent": envelope.traceparent,
@@ -79,14 +82,18 @@ def write(envelope: Envelope) -> bytes:
 
 
 def attributes(envelope: Envelope) -> dict[str, str]:
-    """An envelope's attributes for binary mode, where the body travels as it is beside them."""
+    """An envelope's attributes for binary mode, where the body travels as it is beside them.
+
+    Raises:
+        BadMessage: a time is outside the years 1 to 9999; it names the field of the envelope.
+    """
     found = {
         "specversion": SPECVERSION,
         "id": envelope.id,
         "type": envelope.type.value,
         "source": f"/umbel/{envelope.namespace}",
         "subject": envelope.subject,
-        "time": _to_rfc3339(envelope.created),
+        **_times(envelope),
         "namespace": envelope.namespace,
         "queue": envelope.queue,
     }
@@ -98,10 +105,6 @@ def attributes(envelope: Envelope) -> dict[str, str]:
         found["attempt"] = str(envelope.attempt)
     if envelope.max_deaths != 3:
         found["maxdeaths"] = str(envelope.max_deaths)
-    if envelope.not_before is not None:
-        found["notbefore"] = _to_rfc3339(envelope.not_before)
-    if envelope.expires is not None:
-        found["expiry"] = _to_rfc3339(envelope.expires)
     if envelope.unique:
         found["uniquekey"] = envelope.unique
     if envelope.on_conflict != "raise":
@@ -191,8 +194,10 @@ def _envelope(event: dict[str, Any], body: Body) -> Envelope:
         kind=_choice(event, "kind", "", KINDS),
         priority=_integer(event, "priority", 0, -32768, 32767),
         created=_time(event, "time") or 0.0,
-        not_before=_time(event, "notbefore"),
-        expires=_time(event, "expiry"),
+        not_before=None if _is_duration(event, "notbefore") else _time(event, "notbefore"),
+        expires=None if _is_duration(event, "expiry") else _time(event, "expiry"),
+        delay=_duration(event, "notbefore"),
+        expires_in=_duration(event, "expiry"),
         attempt=_integer(event, "attempt", 1, 1, 2**31 - 1),
         max_deaths=_integer(event, "maxdeaths", 3, 1, 32767),
         unique=None if event.get("uniquekey") is None else _text(event, "uniquekey", limit=255),
@@ -224,6 +229,8 @@ def _check_attribute(name: str, value: Any) -> None:
         raise BadMessage(name, "an attribute's name has 1 to 255 characters, none of them NUL")
     if isinstance(value, str) and "\x00" in value:
         raise BadMessage(name, "must not hold the character NUL")
+    if not isinstance(value, str) and (found := not_finite(value)) is not None:
+        raise BadMessage(name, found.within(""))
 
 
 def _id(event: dict[str, Any]) -> str:
@@ -314,5 +321,47 @@ def _time(event: dict[str, Any], name: str) -> float | None:
         raise BadMessage(name, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z") from None
 
 
-def _to_rfc3339(moment: float) -> str:
-    return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
+def _is_duration(event: dict[str, Any], name: str) -> bool:
+    value = event.get(name)
+    return isinstance(value, str) and value.startswith("P")
+
+
+def _duration(event: dict[str, Any], name: str) -> float | None:
+    """Seconds from when a store takes the message."""
+    if not _is_duration(event, name):
+        return None
+    found = _DURATION.fullmatch(event[name])
+    if found is None:
+        raise BadMessage(name, "must be a time, or seconds as a duration, such as PT30S")
+    return float(found[1])
+
+
+def _times(envelope: Envelope) -> dict[str, str]:
+    """The attributes of a message that say when: moments, or seconds as a duration."""
+    found: dict[str, str] = {}
+    if envelope.created:
+        found["time"] = _to_rfc3339("created", envelope.created)
+    if envelope.not_before is not None:
+        found["notbefore"] = _to_rfc3339("not_before", envelope.not_before)
+    elif envelope.delay is not None:
+        found["notbefore"] = _to_duration(envelope.delay)
+    if envelope.expires is not None:
+        found["expiry"] = _to_rfc3339("expires", envelope.expires)
+    elif envelope.expires_in is not None:
+        found["expiry"] = _to_duration(envelope.expires_in)
+    return found
+
+
+def _to_duration(seconds: float) -> str:
+    return f"PT{seconds:.6f}".rstrip("0").rstrip(".") + "S"
+
+
+def _to_rfc3339(field: str, moment: float) -> str:
+    try:
+        return datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
+    except (ValueError, TypeError, OverflowError, OSError):
+        raise BadMessage(
+            field,
+            f"{moment!r} seconds after 1970 is outside the years 1 to 9999, which a message can"
+            " carry; publish the job again with a time between them",
+        ) from None

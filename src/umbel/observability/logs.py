@@ -20,6 +20,7 @@ from umbel.observability.rendering import Fields, Render, json_line, pretty
 from umbel.observability.writer import Writer
 from umbel.tasks import running
 from umbel.telemetry import events
+from umbel.urls import masked
 
 Style = Literal["auto", "pretty", "json"]
 
@@ -46,7 +47,8 @@ class Logs:
     def write(self, fields: dict[str, Any]) -> None:
         """Render and write one line; ``time`` is added when missing."""
         try:
-            fields = {"time": fields.pop("time", None) or self._clock.now(), **fields}
+            time = fields.pop("time", None) or self._clock.now()
+            fields = {"time": time, **{name: _masked(value) for name, value in fields.items()}}
             line = self._render(fields)
         except Exception as error:  # noqa: BLE001 - a line must not break what it tells of
             self._unrendered += 1
@@ -94,9 +96,20 @@ def fields_of(event: events.Event) -> dict[str, Any]:
     return fields
 
 
+def _masked(value: Any) -> Any:
+    """The value without secrets of URLs. What else it may be is masked when it is shown."""
+    if isinstance(value, str):
+        return masked(value)
+    if type(value) is dict:
+        return {name: _masked(one) for name, one in value.items()}
+    if type(value) in (list, tuple):
+        return [_masked(one) for one in value]
+    return value
+
+
 def _anyhow(fields: Fields) -> str:
     try:
-        return repr(fields)
+        return masked(repr(fields))
     except Exception:  # noqa: BLE001 - a user's __repr__ may raise anything
         return f"<fields {', '.join(map(str, fields))}>"
 

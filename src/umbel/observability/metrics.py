@@ -10,8 +10,8 @@ from umbel.telemetry import events
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_MAX_TASKS = 1_000
-"""Names beyond these count as ``other``: messages from outside may name anything."""
+UNKNOWN = "unknown"
+"""The label for tasks that the application does not have: messages from outside may name any."""
 
 _OUTCOMES: dict[type[events.Event], str] = {
     events.JobSucceeded: "succeeded",
@@ -59,12 +59,13 @@ Gauge = Callable[[], Iterable[tuple[str, Labels, float]]]
 
 
 class Metrics:
-    """Counts events. Called from any thread."""
+    """Counts events. Called from any thread. ``has_task`` says which tasks have a label."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, has_task: Callable[[str], bool]) -> None:
+        # A signal handler or a finalizer that publishes may count in the middle of counting.
+        self._lock = threading.RLock()
         self._values: dict[tuple[str, Labels], float] = {}
-        self._tasks: set[str] = set()
+        self._has_task = has_task
         self._gauges: list[Gauge] = []
 
     def watch(self, gauge: Gauge) -> None:
@@ -77,7 +78,7 @@ class Metrics:
         with self._lock:
             return sorted(
                 dict(labels)["service"]
-                for (name, labels), value in self._values.items()
+                for (name, labels), value in list(self._values.items())
                 if name == "umbel_unreachable" and value
             )
 
@@ -109,7 +110,7 @@ class Metrics:
         self._values[key] = self._values.get(key, 0.0) + value
 
     def _count_job(self, event: events.JobEvent) -> None:
-        task = self._known(event.task)
+        task = event.task if self._has_task(event.task) else UNKNOWN
         if isinstance(event, events.JobStarted):
             self._add("umbel_jobs_started_total", task=task)
             return
@@ -141,14 +142,6 @@ class Metrics:
                 self._values["umbel_unreachable", (("service", service),)] = 1.0
             case events.Reachable(service=service):
                 self._values["umbel_unreachable", (("service", service),)] = 0.0
-
-    def _known(self, task: str) -> str:
-        if task in self._tasks:
-            return task
-        if len(self._tasks) >= _MAX_TASKS:
-            return "other"
-        self._tasks.add(task)
-        return task
 
 
 def _labels(labels: Labels) -> str:

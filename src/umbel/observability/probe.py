@@ -22,6 +22,8 @@ from umbel.observability.metrics import CONTENT_TYPE, Labels, Metrics
 _LARGEST = 8_192
 _PATIENCE = 5.0
 _AT_ONCE = 64
+"""Connections at once. The next one takes the place of the oldest: a client that is slow must not
+keep a supervisor from its answer."""
 _PULSE = 1.0
 _RECENT_FETCH = 2.0
 """Lease lengths after which a worker with free slots should have fetched."""
@@ -114,7 +116,8 @@ class Probe:
         self._pulse = Pulse(subject, clock)
         self._pulsing: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[Any]] = set()
+        self._serving: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
+        """By when they connected, oldest first."""
         metrics.watch(self._gauges)
 
     async def start(self, host: str, port: int) -> int:
@@ -199,20 +202,27 @@ class Probe:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._serving.add(task)
+        self._make_room()
+        self._serving[task] = writer
         try:
-            if len(self._serving) <= _AT_ONCE:
-                async with asyncio.timeout(_PATIENCE):
-                    writer.write(self._respond(await _request(reader)))
-                    await writer.drain()
+            async with asyncio.timeout(_PATIENCE):
+                writer.write(self._respond(await _request(reader)))
+                await writer.drain()
         except (OSError, TimeoutError):
             pass  # a client that is slow or gone has no claim to an answer
         finally:
-            self._serving.discard(task)
+            self._serving.pop(task, None)
             writer.close()
             with suppress(OSError, TimeoutError):
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
+
+    def _make_room(self) -> None:
+        """Hang up on the oldest connection when there are too many."""
+        if len(self._serving) >= _AT_ONCE:
+            oldest = next(iter(self._serving))
+            self._serving.pop(oldest).transport.abort()
+            oldest.cancel()
 
     def _respond(self, request: tuple[str, str] | None) -> bytes:
         if request is None:

@@ -8,8 +8,11 @@ from typing import Any
 
 import msgspec
 
+from umbel.terminal import Shown, joined, styled, visible, visible_json
+from umbel.urls import masked
+
 Fields = Mapping[str, Any]
-Render = Callable[[Fields], str]
+Render = Callable[[Fields], Shown]
 
 _BLOCKS = ("exception", "traceback", "stack")
 _JOB = ("job", "attempt", "trace")
@@ -18,7 +21,7 @@ _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critica
 
 def _shown(value: Any) -> str:
     try:
-        return repr(value)
+        return masked(repr(value))
     except Exception as error:  # noqa: BLE001 - a user's __repr__ may raise anything
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
@@ -28,14 +31,15 @@ def _shown(value: Any) -> str:
 _encode = msgspec.json.Encoder(enc_hook=_shown).encode
 
 
-def json_line(fields: Fields) -> str:
+def json_line(fields: Fields) -> Shown:
     """One JSON object. A value without a JSON form is shown as Python shows it."""
     stamped = dict(fields, time=_iso(fields["time"]))
     stamped.pop("about", None)  # a hint for the pretty form only
     try:
-        return _encode(stamped).decode()
+        return visible_json(_encode(stamped).decode())
     except Exception:  # noqa: BLE001 - odd keys, lone surrogates, cycles: show what can be shown
-        return _encode({_clean(k): _plain(v) for k, v in stamped.items()}).decode()
+        plain = {_clean(k): _plain(v) for k, v in stamped.items()}
+        return visible_json(_encode(plain).decode())
 
 
 def _iso(seconds: float) -> str:
@@ -61,18 +65,25 @@ def pretty(*, colours: bool, brief: bool = False) -> Render:
     ``brief`` leaves out the trace, and the attempt when it is the first.
     """
 
-    def paint(text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if colours and text else text
+    def paint(text: Shown, code: str) -> Shown:
+        return styled(text, code) if colours else text
 
-    def render(fields: Fields) -> str:
-        level = str(fields.get("level", "info"))
+    def render(fields: Fields) -> Shown:
+        level = visible(str(fields.get("level", "info")), lines=False)
         clock = datetime.fromtimestamp(fields["time"]).strftime("%H:%M:%S.%f")[:-3]
         hidden = _brief(fields) if brief else set()
         colour = _COLOURS.get(level, "0")
-        words = [paint(clock, "2"), paint(f"{level:7}", colour), paint(_headline(fields), "1")]
-        words += [f"{paint(f'{name}=', '2')}{value}" for name, value in _pairs(fields, hidden)]
+        words = [
+            paint(Shown(clock), "2"),
+            paint(Shown(f"{level:7}"), colour),
+            paint(_headline(fields), "1"),
+        ]
+        words += [
+            joined([paint(visible(f"{name}=", lines=False), "2"), visible(value, lines=False)])
+            for name, value in _pairs(fields, hidden)
+        ]
         blocks = [paint(_indented(str(fields[b])), "2") for b in _BLOCKS if fields.get(b)]
-        return "\n".join([" ".join(words), *blocks])
+        return Shown("\n".join([" ".join(words), *blocks]))
 
     return render
 
@@ -81,14 +92,15 @@ def _brief(fields: Fields) -> set[str]:
     return {"trace"} if fields.get("attempt", 1) != 1 else {"trace", "attempt"}
 
 
-def _headline(fields: Fields) -> str:
+def _headline(fields: Fields) -> Shown:
     """What happened, and how long it took; a job's event begins with the task's short name."""
-    text = _printable(str(fields.get("event", ""))).replace("\n", "\n    ")
+    text = visible(str(fields.get("event", ""))).replace("\n", "\n    ")
     if fields.get("about") == "job":
-        text = f"{str(fields.get('task', '')).rpartition('.')[2]} {text}"
+        task = visible(str(fields.get("task", "")).rpartition(".")[2], lines=False)
+        text = f"{task} {text}"
         if _took_inline(fields):
             text += f" in {_duration(fields['seconds'])}"
-    return f"{text:34}"
+    return Shown(f"{text:34}")
 
 
 def _took_inline(fields: Fields) -> bool:
@@ -116,12 +128,8 @@ def _inline(value: Any) -> str:
     return text if bare else _shown(text)
 
 
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in _printable(text).rstrip().splitlines())
+def _indented(text: str) -> Shown:
+    return Shown("\n".join(f"    {line}" for line in visible(text.rstrip()).split("\n")))
 
 
 def _duration(seconds: float) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TextIO
 
+from umbel.terminal import joined, visible, write
+
 _WAITING = 10_000
 _BATCH = 500
 
@@ -95,7 +97,7 @@ class Writer:
         if not lines:
             return
         try:
-            self._stream.write("\n".join(lines) + "\n")
+            write(self._stream, joined([*lines], "\n"))
             self._stream.flush()
         except Exception as error:  # noqa: BLE001 - closed, full, broken, not encodable
             self.lost += len(lines)
@@ -107,7 +109,8 @@ class Writer:
             spare = self._spare or sys.stderr
             for line in lines:
                 text = line.encode("ascii", "backslashreplace").decode()
-                spare.write(f"umbel: a log line could not be written ({error!r}): {text}\n")
+                told = f"umbel: a log line could not be written ({error!r}): {text}"
+                write(spare, visible(told, lines=False))
             spare.flush()
         except Exception:  # noqa: BLE001 - there is nobody left to tell; it is counted
             pass

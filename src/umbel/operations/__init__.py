@@ -13,7 +13,7 @@ from umbel.operations.deployment_views import (
     StandingView,
 )
 from umbel.operations.operations import Operations
-from umbel.operations.views import Health, PoolView, QueueView, WorkerView
+from umbel.operations.views import Health, MissingTask, PoolView, QueueView, WorkerView
 
 __all__ = [
     "Audit",
@@ -21,6 +21,7 @@ __all__ = [
     "CodeChanges",
     "DeployView",
     "Health",
+    "MissingTask",
     "Operations",
     "PoolView",
     "QueueView",

@@ -122,8 +122,10 @@ class Deploys:
         if code is None:
             return view
         changes = compared(code, python, [member.entry for member in members])
-        removed = await self._deployments.waiting([*changes.removed]) if changes.removed else {}
-        removed = {task: removed.get(task, 0) for task in changes.removed}
+        removed = dict.fromkeys(changes.removed, 0)
+        for one in await self._deployments.waiting() if removed else ():
+            if one.task in removed:
+                removed[one.task] += one.jobs
         return msgspec.structs.replace(view, code=msgspec.structs.replace(changes, removed=removed))
 
     async def audit(

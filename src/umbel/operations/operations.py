@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
+import msgspec
 
 from umbel.brokers import Broker
 from umbel.clock import Clock
-from umbel.errors import NotAllowed, Unavailable, UnknownJob
-from umbel.messages import POOL, Record, State, Step, inbox, is_inbox
+from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
+from umbel.messages import POOL, TERMINAL, Record, State, Step, inbox, is_inbox, not_finite
 from umbel.operations.deploying import Deploys
-from umbel.operations.views import Health, PoolView, QueueView, WorkerState, WorkerView
+from umbel.operations.views import (
+    Health,
+    MissingTask,
+    PoolView,
+    QueueView,
+    WorkerState,
+    WorkerView,
+)
 from umbel.stores import (
     UNCHANGED,
     Changes,
@@ -34,6 +42,8 @@ from umbel.stores import (
 )
 
 _CONFIRM_STEP = 0.05
+_FORGOTTEN = tuple(state for state in State if state in TERMINAL and state is not State.BURIED)
+"""The states that ``forget`` deletes when none is named. A buried job waits for a decision."""
 
 
 class Operations:
@@ -103,9 +113,28 @@ class Operations:
                 )
         return replayed
 
-    async def remove(self, jobs: Sequence[str]) -> int:
-        """Forget finished jobs."""
-        return await self._records.remove(jobs)
+    async def forget(self, wanted: JobFilter) -> int:
+        """Delete all finished jobs that match, with their results; how many there were.
+
+        Without states: succeeded, cancelled and expired jobs. Buried jobs are deleted only if the
+        filter names that state. ``limit`` is how many are deleted at a time.
+
+        Raises:
+            ConfigurationError: the filter names a state that is not final.
+        """
+        if live := [state.value for state in wanted.states if state not in TERMINAL]:
+            raise ConfigurationError(
+                f"states={', '.join(live)}: only finished jobs are deleted; give some of"
+                f" {', '.join(state.value for state in State if state in TERMINAL)}"
+            )
+        chosen = msgspec.structs.replace(wanted, states=wanted.states or _FORGOTTEN)
+        gone = 0
+        while found := await self._records.search(chosen):
+            removed = await self._records.remove([record.id for record in found])
+            gone += removed
+            if not removed:
+                break
+        return gone
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -122,7 +151,7 @@ class Operations:
         for depth in depths:
             counts.setdefault(depth.queue, {})[depth.state] = depth.jobs
             if depth.state is State.QUEUED:
-                oldest[depth.queue] = max(0.0, self._clock.now() - depth.oldest)
+                oldest[depth.queue] = max(0.0, depth.age)
         return [
             QueueView(
                 name=name,
@@ -140,23 +169,53 @@ class Operations:
 
     async def purge(self, queue: str) -> int:
         """Cancel everything in a queue that does not run."""
+        _check("queue", queue)
         return await self._broker.purge(queue)
 
     async def move(self, source: str, target: str) -> int:
         """Put everything that waits in one queue into another."""
+        _check("source", source)
+        _check("target", target)
         return await self._broker.move(source, target)
+
+    async def missing_tasks(self) -> list[MissingTask]:
+        """Tasks with jobs that wait although no worker that serves their queue has the task.
+
+        Queues that no worker serves are not among them.
+        """
+        tasks = _tasks_by_queue(await self._registry.members())
+        return sorted(
+            MissingTask(queue=one.queue, task=one.task, jobs=one.jobs)
+            for one in await self._deployments.waiting()
+            if one.queue in tasks and one.task not in tasks[one.queue]
+        )
+
+    async def hindrances(self, record: Record) -> list[str]:
+        """Why a job that waits does not start, if there is a reason that an operator can remove."""
+        if record.state not in (State.QUEUED, State.WAITING, State.SCHEDULED):
+            return []
+        members = await self._registry.members()
+        if not members:
+            return ["No workers are running."]
+        if not any(record.task in member.entry.tasks for member in members):
+            return [f"No running worker has the task {record.task}."]
+        if record.task not in _tasks_by_queue(members).get(record.queue, set()):
+            return [f"No running worker of the queue {record.queue} has the task {record.task}."]
+        return []
 
     # --- gates -------------------------------------------------------------------------------
 
-    async def gates(self, rule: str = "", limit: int = 1000) -> list[Gate]:
+    async def gates(self, rule: str | None = None, limit: int = 1000) -> list[Gate]:
         """The gates of a rule, or all that somebody holds or waits for, and all without tokens."""
-        return await self._gates.gates(rule, limit)
+        _check("rule", rule)
+        return await self._gates.gates(rule or "", limit)
 
     async def impose(self, rule: str, capacity: int | None) -> bool:
         """Say how many may pass a limit, above what the code says; None gives that its say again.
 
         False when there is no such limit.
         """
+        _check("rule", rule)
         return await self._gates.impose(rule, capacity)
 
     async def pools(self) -> list[PoolView]:
@@ -181,24 +240,36 @@ class Operations:
             for name in sorted({*gates, *(member.pool for member in members)})
         ]
 
-    async def members(self, pool: str = "") -> list[PoolMember]:
+    async def members(self, pool: str | None = None) -> list[PoolMember]:
         """The members of a pool, or of all, by name."""
-        return await self._gates.members(pool)
+        _check("pool", pool)
+        return await self._gates.members(pool or "")
 
     async def enrol(self, pool: str, members: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add members with their data, also such as were removed. A known one gets its new data."""
+        """Add members with their data, also such as were removed. A known one gets its new data.
+
+        Raises:
+            ConfigurationError: data of a member holds NaN or infinity.
+        """
+        _check_members(pool, members)
+        for name, data in members.items():
+            if (found := not_finite(dict(data))) is not None:
+                raise ConfigurationError(f"members: {found.within(name)}; give None or a string")
         await self._gates.enrol(pool, members)
 
     async def dismiss(self, pool: str, names: Sequence[str]) -> list[str]:
         """Remove members; what is held is kept to the end. Gives those that were there."""
+        _check_members(pool, names)
         return await self._gates.dismiss(pool, names)
 
     async def drain(self, pool: str, names: Sequence[str]) -> list[str]:
         """Hand members out no more; what is held is kept to the end. Gives those there were."""
+        _check_members(pool, names)
         return await self._gates.turn(pool, names, "drained")
 
     async def ready(self, pool: str, names: Sequence[str]) -> list[str]:
         """Hand drained and quarantined members out again. Gives those that were there."""
+        _check_members(pool, names)
         return await self._gates.turn(pool, names, "ready")
 
     # --- routes ------------------------------------------------------------------------------
@@ -212,14 +283,17 @@ class Operations:
         limit: int = 100,
     ) -> list[Route]:
         """Which worker has which key, the newest first; with ``live=False`` the history too."""
+        _check("key", key)
         return await self._routes.routes(key=key, index=index, live=live, limit=limit)
 
     async def release(self, key: str, why: str) -> Route | None:
         """End a key's route, at once or when what runs by it is done. None: it has none."""
+        _check("key", key)
         return await self._routes.release(key, why)
 
     async def move_route(self, key: str, index: int, why: str) -> Route | None:
         """The same, and the next one goes to that index. None: it has none."""
+        _check("key", key)
         return await self._routes.move(key, index, why)
 
     async def retire(self, index: int, retiring: bool = True) -> int:
@@ -260,10 +334,12 @@ class Operations:
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
         """Pause; returns the epoch that workers confirm."""
+        _check_target(scope, name)
         return await self._control.pause(scope, name, reason)
 
     async def resume(self, scope: Scope, name: str) -> int:
         """Resume; returns the epoch that workers confirm."""
+        _check_target(scope, name)
         return await self._control.resume(scope, name)
 
     async def confirmed(self, epoch: int, within: float) -> tuple[int, int]:
@@ -282,6 +358,7 @@ class Operations:
             await self._broker.check()
             workers = await self.workers()
             queues = await self.queues()
+            missing = await self.missing_tasks()
         except Unavailable as error:
             return Health(ok=False, checks={"broker": str(error)})
         alive = [worker for worker in workers if worker.state != "silent"]
@@ -291,14 +368,41 @@ class Operations:
             "broker": "ok",
             "workers": f"ok: {len(alive)} alive" if alive else "none alive",
             "queues": f"no worker serves {', '.join(unserved)}" if unserved else "ok",
+            "tasks": "; ".join(map(str, missing)) or "ok",
         }
-        return Health(ok=bool(alive) and not unserved, checks=checks)
+        return Health(ok=bool(alive) and not unserved and not missing, checks=checks)
 
     async def close(self) -> None:
         """Free connections."""
         books = (self._records, self._registry, self._control, self._gates)
         for part in (self._broker, *books, self._steps, self._deployments, self._routes):
             await part.close()
+
+
+def _check(field: str, name: str | None) -> None:
+    """Raises ConfigurationError: the name is empty. ``None`` is no name, which is another thing."""
+    if name is not None and not name.strip():
+        raise ConfigurationError(f"{field}={name!r} is empty: give a name")
+
+
+def _check_members(pool: str, names: Iterable[str]) -> None:
+    _check("pool", pool)
+    for name in names:
+        _check("names", name)
+
+
+def _check_target(scope: Scope, name: str) -> None:
+    if scope != "all":
+        _check("name", name)
+
+
+def _tasks_by_queue(members: Sequence[Member]) -> dict[str, set[str]]:
+    """The tasks that the workers of each queue have."""
+    tasks: dict[str, set[str]] = {}
+    for member in members:
+        for queue in _served(member):
+            tasks.setdefault(queue, set()).update(member.entry.tasks)
+    return tasks
 
 
 def _served(member: Member) -> list[str]:

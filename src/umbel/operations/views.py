@@ -55,6 +55,21 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[PoolMember, ...] = ()
 
 
+class MissingTask(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """A task with jobs that wait although no worker that serves their queue has it."""
+
+    queue: str
+    task: str
+    jobs: int
+
+    def __str__(self) -> str:
+        wait = "job waits" if self.jobs == 1 else "jobs wait"
+        return (
+            f"no running worker of the queue {self.queue} has the task {self.task}:"
+            f" {self.jobs:,} {wait}"
+        )
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Whether work can flow."""
 

@@ -7,5 +7,15 @@ from umbel.publisher.bridge import Bridge, waker
 from umbel.publisher.building import Builder
 from umbel.publisher.forwarder import Forwarder, Tell
 from umbel.publisher.publisher import Publisher, Send
+from umbel.publisher.reentrant import ReentrantForwarder
 
-__all__ = ["Bridge", "Builder", "Forwarder", "Publisher", "Send", "Tell", "waker"]
+__all__ = [
+    "Bridge",
+    "Builder",
+    "Forwarder",
+    "Publisher",
+    "ReentrantForwarder",
+    "Send",
+    "Tell",
+    "waker",
+]

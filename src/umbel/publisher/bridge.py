@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 
+from umbel.drivers import reentry
 from umbel.errors import UmbelError
 
 T = TypeVar("T")
@@ -25,8 +26,9 @@ T = TypeVar("T")
 class Bridge:
     """Runs coroutines on a loop in a thread of its own, started when first needed."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, level: int = 0) -> None:
+        self._level = level
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._forgotten: list[Any] = []
@@ -47,13 +49,18 @@ class Bridge:
             future.cancel()
             raise
 
-    async def arun(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it there and await it here, under asyncio or Trio. Cancelling here cancels there."""
+    async def arun(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
+        """Run it there and await it here, under asyncio or Trio. Cancelling here cancels there.
+
+        Raises:
+            TimeoutError: the loop did not answer in time; the work is cancelled.
+        """
         done, wake = anyio.Event(), waker()
         future = self._submit(work)
         future.add_done_callback(lambda _: wake(done.set))
         try:
-            await done.wait()
+            with anyio.fail_after(timeout):
+                await done.wait()
         finally:
             if not future.done():
                 future.cancel()
@@ -82,18 +89,19 @@ class Bridge:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                thread = threading.Thread(
-                    target=_serve, args=(loop,), name="umbel-bridge", daemon=True
-                )
+                thread = reentry.thread(_serve, loop, name="umbel-bridge", level=self._level)
                 thread.start()
-                self._loop, self._thread = loop, thread
+                if self._loop is None:
+                    self._thread, self._loop = thread, loop
+                else:  # a call inside this one, in a signal handler or a finalizer, was faster
+                    loop.call_soon_threadsafe(loop.stop)
             return self._loop
 
     def _forget(self) -> None:
         # The parent's thread does not exist here and its lock may be held for ever. Kept, not
         # collected: closing a loop or a connection here would disturb the parent's.
         self._forgotten.append((self._lock, self._loop, self._thread))
-        self._lock, self._loop, self._thread = threading.Lock(), None, None
+        self._lock, self._loop, self._thread = threading.RLock(), None, None
         self.generation += 1
 
 

@@ -52,7 +52,7 @@ class Builder:
         now, count = self._clock.now(), len(signatures)
         ids = fresh_ids(count) if place is None else [place.next_id() for _ in range(count)]
         parts = zip(signatures, ids, _traceparents(count), strict=True)
-        built = [self._build(signature, now, new, trace) for signature, new, trace in parts]
+        built = [self._build(signature, new, trace) for signature, new, trace in parts]
         if self._keys is not None:
             return [self._sealed(one, now) if is_inbox(one.queue) else one for one in built]
         return built
@@ -66,14 +66,13 @@ class Builder:
                 f"keys={str(self._keys.path)!r}: none of them can sign for {envelope.queue}; a file"
                 " with a private key is needed here: umbel keys list"
             )
-        return seal(envelope, key)
+        return seal(envelope, key, now)
 
-    def _build(
-        self, signature: Signature[Any], now: float, new_id: str, traceparent: str
-    ) -> Envelope:
+    def _build(self, signature: Signature[Any], new_id: str, traceparent: str) -> Envelope:
         task, options = signature.task, signature.options
         declared = task.declared
         unique = signature.unique()
+        expires = declared.expires if options.expires is None else options.expires
         queue = inbox(int(options.worker)) if options.worker is not None else options.queue
         command = Command(task.name, signature.args, signature.kwargs)
         return Envelope(
@@ -84,9 +83,10 @@ class Builder:
             queue=queue or declared.queue,
             kind="io" if _is_announced(signature) else task.kind,
             priority=declared.priority if options.priority is None else options.priority,
-            created=now,
-            not_before=_not_before(options, declared, now),
-            expires=_expires(options, declared, now),
+            not_before=None if options.not_before is None else _moment(options.not_before),
+            expires=_moment(expires) if isinstance(expires, datetime) else None,
+            delay=_delay(options, declared),
+            expires_in=None if isinstance(expires, datetime) else expires,
             max_deaths=declared.max_deaths,
             unique=unique.key if unique else None,
             on_conflict=unique.on_conflict if unique else "raise",
@@ -136,18 +136,12 @@ def _checked_id(given: str) -> str:
     return f"{bare[:8]}-{bare[8:12]}-{bare[12:16]}-{bare[16:20]}-{bare[20:]}"
 
 
-def _not_before(options: CallOptions, declared: TaskOptions, now: float) -> float | None:
+def _delay(options: CallOptions, declared: TaskOptions) -> float | None:
+    """Seconds, which the store counts: this machine's clock may be wrong."""
     if options.not_before is not None:
-        return _moment(options.not_before)
+        return None
     delay = declared.delay if options.delay is None else options.delay
-    return now + delay if delay else None
-
-
-def _expires(options: CallOptions, declared: TaskOptions, now: float) -> float | None:
-    expires = declared.expires if options.expires is None else options.expires
-    if isinstance(expires, datetime):
-        return _moment(expires)
-    return None if expires is None else now + expires
+    return delay or None
 
 
 def _moment(when: datetime) -> float:

@@ -4,8 +4,12 @@ Callers queue in one line. The first of them leads: it sends its own parcel and 
 behind it, in one round trip and one transaction, in its own thread; then the lead passes to the
 first who came meanwhile. So a lone call is sent at once and nobody has to be woken for it. Where
 many called last time the leader lets those come aboard who are about to call again: a batch costs
-about the same whatever its size. Callers that must not block, the async ones, are led by a
-courier, a thread that runs only for them.
+about the same whatever its size. Callers that must not lead, the async ones and those inside
+another call of their thread, are led by a courier, a thread that runs only for them. Such callers
+wait for no lock here.
+
+No caller waits longer than its own deadline. The lead passes to the caller that came last, because
+it has the most time left; the others stop waiting when their own time is over.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from queue import SimpleQueue
 
 from umbel.brokers import Published
 from umbel.clock import Clock
+from umbel.drivers import reentry
 from umbel.errors import BacklogFull, PublishTimeout, Unavailable
 from umbel.messages import Envelope
 
@@ -40,6 +45,7 @@ class Parcel:
         "_published",
         "_woken",
         "answered",
+        "can_lead",
         "envelopes",
         "leads",
         "tell",
@@ -48,12 +54,19 @@ class Parcel:
     )
 
     def __init__(
-        self, envelopes: Sequence[Envelope], until: float, tell: Callable[[], None] | None = None
+        self,
+        envelopes: Sequence[Envelope],
+        until: float,
+        tell: Callable[[], None] | None = None,
+        *,
+        can_lead: bool = True,
     ) -> None:
         self.envelopes = envelopes
         self.until = until
         self.tell = tell
         """Wakes a caller that does not block; None for one that does."""
+        self.can_lead = can_lead and tell is None
+        """Whether its caller may send in its own thread."""
         self.answered = False
         self.leads = False
         self._published: list[Published] = []
@@ -92,24 +105,36 @@ class Parcel:
     def result(self) -> list[Published]:
         """What was published. Raises what went wrong."""
         if self._error is not None:
-            raise self._error
+            try:
+                raise self._error
+            finally:
+                self._error = None  # its traceback has this parcel, and perhaps a cursor
         return self._published
 
 
 class Publisher:
     """Publishes for every caller of one application and process, from any thread."""
 
-    def __init__(self, send: Send, clock: Clock, *, deadline: float) -> None:
+    def __init__(
+        self, send: Send, clock: Clock, *, deadline: float, keeps: bool = False, level: int = 0
+    ) -> None:
         self._send_now = send
         self._clock = clock
         self._deadline = deadline
+        self._keeps = keeps
+        """Whether ``send`` keeps in time what it cannot publish. Then it has as long as the caller
+        with the least time left; otherwise others go on trying when that one's time is over."""
+        self._level = level
         self._lock = threading.Lock()
         self._line: deque[Parcel] = deque()
         self._led_until = 0.0
         """Nobody leads after this moment: a leader may be stopped by an exception at any line."""
         self._crowd = 1
         """How many callers the batches of late had."""
-        self._turns: SimpleQueue[bool] | None = None
+        self._turns: SimpleQueue[bool] = SimpleQueue()
+        """Calls the courier: to lead if no other thread does, or to end."""
+        self._carrying = threading.Lock()
+        self._is_carried = False
 
     def publish(self, envelopes: Sequence[Envelope]) -> list[Published]:
         """Durable when it returns.
@@ -132,12 +157,30 @@ class Publisher:
     def publish_soon(self, envelopes: Sequence[Envelope], tell: Callable[[], None]) -> Parcel:
         """The same without blocking: ``tell`` is called, in any thread, when it is answered."""
         parcel = Parcel(envelopes, self._clock.monotonic() + self._deadline, tell)
-        if self._queue(parcel):
-            self._call_courier()
+        self._hand_over(parcel)
         return parcel
+
+    def publish_elsewhere(self, envelopes: Sequence[Envelope]) -> list[Published]:
+        """``publish``, but it is the courier that sends, and no lock is waited for here."""
+        parcel = Parcel(envelopes, self._clock.monotonic() + self._deadline, can_lead=False)
+        try:
+            self._hand_over(parcel)
+            if not parcel.wait(parcel.until - self._clock.monotonic()):
+                self.run_out(parcel)
+        except BaseException:
+            self.give_up(parcel)
+            raise
+        return parcel.result()
+
+    def run_out(self, parcel: Parcel) -> None:
+        """The caller's time is over. Perhaps it is on its way at this moment."""
+        parcel.fail(self._late("others are being published"))
 
     def give_up(self, parcel: Parcel) -> None:
         """Nobody waits for it any more: it is sent only if it is on its way already."""
+        if not parcel.can_lead:
+            parcel.answered = True
+            return
         with self._lock:
             parcel.answered = True
         if parcel.leads:
@@ -145,10 +188,8 @@ class Publisher:
 
     def close(self) -> None:
         """Let the courier go. The next call that needs one has a new one."""
-        with self._lock:
-            turns, self._turns = self._turns, None
-        if turns is not None:
-            turns.put(False)
+        if self._is_carried:
+            self._turns.put(False)
 
     # --- who leads ---------------------------------------------------------------------------
 
@@ -166,52 +207,74 @@ class Publisher:
         if not parcel.wait(parcel.until - self._clock.monotonic()):
             with self._lock:
                 if not parcel.answered and not parcel.leads:
-                    # Perhaps on its way at this moment; its caller cannot wait to hear of it.
-                    parcel.fail(self._late("others are being published"))
+                    self.run_out(parcel)
         return parcel.leads
 
     def _lead(self, parcel: Parcel | None = None) -> None:
         """Send the first batch of the line, then pass the lead on."""
+        until = float("inf")
         if parcel is not None:
-            parcel.leads = False
+            parcel.leads, until = False, parcel.until
         parcels: list[Parcel] = []
         try:
             if self._crowd > 1:
                 self._let_board()
             parcels = self._next_batch()
             self._crowd = max(len(parcels), self._crowd - 1)
-            self._deliver(parcels)
+            self._deliver(parcels, until)
+            self._put_back([one for one in parcels if not one.answered])
         finally:
             for one in parcels:
-                if one is not parcel:
+                if one is not parcel and one.answered:
                     one.wake()
             self._pass_on()
 
     def _pass_on(self) -> None:
         with self._lock:
-            while self._line and self._line[0].answered:
-                self._line.popleft()
-            following = self._line[0] if self._line else None
-            self._led_until = following.until + _GRACE if following is not None else 0.0
-            if following is not None and following.tell is None:
+            while self._line and self._line[-1].answered:
+                self._line.pop()
+            following = self._line[-1] if self._line else None
+            self._led_until = 0.0
+            if following is not None and following.can_lead:
+                self._led_until = following.until + _GRACE
                 following.leads = True
                 following.wake()
                 following = None
         if following is not None:
             self._call_courier()
 
-    def _call_courier(self) -> None:
-        with self._lock:
-            if self._turns is None:
-                self._turns = SimpleQueue()
-                threading.Thread(
-                    target=self._carry, args=(self._turns,), name="umbel-courier", daemon=True
-                ).start()
-            self._turns.put(True)
+    def _hand_over(self, parcel: Parcel) -> None:
+        """Have the courier see to it. No lock is taken: it is safe inside any other call."""
+        self._line.append(parcel)
+        self._call_courier()
 
-    def _carry(self, turns: SimpleQueue[bool]) -> None:
-        while turns.get():
-            self._lead()
+    def _call_courier(self) -> None:
+        self._turns.put(True)
+        if not self._is_carried:
+            # One too many ends at once. To let one alone start it would take a lock.
+            reentry.thread(self._carry, name="umbel-courier", level=self._level).start()
+
+    def _carry(self) -> None:
+        if not self._carrying.acquire(blocking=False):
+            return
+        self._is_carried = True
+        try:
+            while self._turns.get():
+                if self._takes_lead():
+                    self._lead()
+        finally:
+            self._is_carried = False
+            self._carrying.release()
+        if not self._turns.empty():  # called by a caller that still saw a courier
+            self._call_courier()
+
+    def _takes_lead(self) -> bool:
+        """Whether the courier leads now: something waits, and no other thread leads."""
+        with self._lock:
+            if not self._line or self._clock.monotonic() < self._led_until:
+                return False
+            self._led_until = self._line[-1].until + _GRACE
+            return True
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -238,37 +301,54 @@ class Publisher:
                         break
             return parcels
 
-    def _deliver(self, parcels: list[Parcel]) -> None:
+    def _deliver(self, parcels: list[Parcel], until: float) -> None:
+        """Have them published by this moment. What is not answered then has more time."""
         try:
-            self._try_until_late(parcels)
+            self._try_until_late(parcels, until)
         except Exception as error:  # noqa: BLE001 - it is the callers' to handle
+            if len(parcels) == 1:
+                parcels[0].fail(error)
+                return
             # One caller's fault is not the others': find out whose it is.
-            for parcel in parcels if len(parcels) > 1 else ():
-                self._deliver([parcel])
-            _fail(parcels, error)
+            for parcel in parcels:
+                self._deliver([parcel], until)
         except BaseException as error:
             _fail(parcels, Unavailable(f"whoever published for others was stopped: {error!r}"))
             raise
 
-    def _try_until_late(self, parcels: list[Parcel]) -> None:
-        """Try until it works or every caller's deadline has passed."""
-        why: Exception | None = None
+    def _try_until_late(self, parcels: list[Parcel], until: float) -> None:
+        """Try until it works, or every caller's deadline has passed, or this moment has come."""
+        why = ""
         while parcels := self._in_time(parcels, why):
-            left = parcels[-1].until - self._clock.monotonic()  # who came last has most time
+            left = self._seconds(parcels, until)
+            if left <= 0:
+                return
             try:
                 envelopes = parcels[0].envelopes if len(parcels) == 1 else _all_of(parcels)
-                published = self._send_now(envelopes, max(left, 0.001))
+                published = self._send_now(envelopes, left)
             except BacklogFull:
                 raise
             except Unavailable as error:
-                why = error
+                # Not the error itself: this frame is part of its traceback. Such a cycle keeps a
+                # cursor until some other thread collects it, and waits for this connection there.
+                why = str(error)
             else:
                 _answer(parcels, published)
                 return
-            left = parcels[-1].until - self._clock.monotonic()
-            time.sleep(min(_PAUSE, max(left, 0.0)))
+            time.sleep(min(_PAUSE, max(self._seconds(parcels, until), 0.0)))
 
-    def _in_time(self, parcels: list[Parcel], why: Exception | None) -> list[Parcel]:
+    def _seconds(self, parcels: Sequence[Parcel], until: float) -> float:
+        """How long they may be tried: see ``_keeps``."""
+        ends = [parcel.until for parcel in parcels]
+        end = min(ends) if self._keeps else max(ends)
+        return min(end, until) - self._clock.monotonic()
+
+    def _put_back(self, parcels: Sequence[Parcel]) -> None:
+        if parcels:
+            with self._lock:
+                self._line.extendleft(reversed(parcels))
+
+    def _in_time(self, parcels: list[Parcel], why: str) -> list[Parcel]:
         now = self._clock.monotonic()
         for parcel in parcels:
             if parcel.until <= now:

@@ -7,6 +7,16 @@ Never: sleeps, reads the clock, draws random numbers.
 from umbel.resilience.backoff import Backoff, spread
 from umbel.resilience.breaker import Breaker, Circuit
 from umbel.resilience.pace import Pace
-from umbel.resilience.suspicion import Verdict, judge
+from umbel.resilience.suspicion import LAPSED_TOO_OFTEN, MAX_LAPSES, Verdict, judge
 
-__all__ = ["Backoff", "Breaker", "Circuit", "Pace", "Verdict", "judge", "spread"]
+__all__ = [
+    "LAPSED_TOO_OFTEN",
+    "MAX_LAPSES",
+    "Backoff",
+    "Breaker",
+    "Circuit",
+    "Pace",
+    "Verdict",
+    "judge",
+    "spread",
+]

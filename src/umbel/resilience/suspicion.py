@@ -8,6 +8,13 @@ import msgspec
 
 SUSPECT = 2
 """So many deaths make a job a suspect. One is an accident."""
+MAX_LAPSES = 10
+"""How often the lease of a job may lapse while its worker is alive, before it is buried."""
+LAPSED_TOO_OFTEN = (
+    "lapses: its lease lapsed %s times while it ran, although its worker was alive; a task that"
+    " holds the GIL needs a longer lease or a process of its own"
+)
+"""The reason in the record of such a job."""
 _STEP = 0.25
 _LONGEST = 3600.0
 
@@ -23,6 +30,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 def judge(deaths: Sequence[int]) -> list[Verdict]:
     """The verdicts on all jobs of one dead worker, from how many deaths each had seen before.
+
+    A lapse counts here like a death: something in that worker kept it from beating.
 
     Suspects that died together come back apart, twice as far apart each time. So sooner or later
     the guilty one dies alone, and the others finish.

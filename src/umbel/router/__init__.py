@@ -5,6 +5,7 @@ Never: runs a task or decides how a run ended.
 """
 
 from umbel.router.dispatcher import Dispatcher, SharedRouter
+from umbel.router.missing import MissingTasks
 from umbel.router.ordering import Experience, Load, strategy
 from umbel.router.receiver import Receiver
 from umbel.router.router import Backend, Router
@@ -17,6 +18,7 @@ __all__ = [
     "Forsaken",
     "Lifeline",
     "Load",
+    "MissingTasks",
     "Pruner",
     "Receiver",
     "Router",

@@ -14,7 +14,7 @@ from typing import Any
 
 from umbel.brokers import Broker, Demand
 from umbel.clock import Clock
-from umbel.errors import UmbelError, Unavailable
+from umbel.errors import Unavailable
 from umbel.messages import Attempt, Delivery, Interrupted, Lease, Settlement
 from umbel.router.router import Router
 
@@ -104,15 +104,14 @@ class Line:
             try:
                 queues = [*asker.own, *self._queues]
                 found = await self._broker.fetch(queues, asker.demand, asker.owner, wait)
+                await self._hand_over(asker, found)
             except Unavailable as error:
                 for one in self._askers:
                     _fail(one, error)
                 self._askers.clear()
-            except UmbelError as error:  # this worker's own: its lease is lost
+            except Exception as error:  # noqa: BLE001 - this worker hears it, the others wait on
                 _fail(asker, error)
                 self._drop(asker)
-            else:
-                await self._hand_over(asker, found)
             finally:
                 self._asking = None
 

@@ -25,6 +25,7 @@ from umbel.messages import (
     rule_of,
 )
 from umbel.resilience import Backoff
+from umbel.router.missing import report_missing
 from umbel.router.ordering import Load, Ordering, Strategy
 from umbel.router.receiver import Receiver
 from umbel.stores import (
@@ -101,9 +102,9 @@ class Router:
             self._ordering.begun(found)
         return found
 
-    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
         """Note messages to one worker; was each heard before?"""
-        return await self._backend.registry.witness(messages, now)
+        return await self._backend.registry.witness(messages)
 
     async def hold(self, incarnation: str, reason: str) -> None:
         """Pause the worker whose life this is, as an operator would."""
@@ -219,9 +220,13 @@ class Router:
         """Wait for a pause, a resume or a cancellation since that epoch."""
         return await self._backend.control.changed(since, wait)
 
-    async def waiting(self, kinds: Sequence[str]) -> bool:
-        """Whether a fetch of these kinds would find something."""
-        return await self._backend.broker.waiting(self._queues, kinds)
+    async def waiting(self, kinds: Sequence[str], without: Sequence[str] = ()) -> bool:
+        """Whether a fetch of these kinds, apart from some tasks, would find something."""
+        return await self._backend.broker.waiting(self._queues, kinds, without)
+
+    async def lacks(self, tasks: Sequence[str]) -> list[str]:
+        """A worker does not have these tasks; returns those that no running worker has."""
+        return await report_missing(self._backend.control, self._backend.registry, {*tasks})
 
     async def close(self) -> None:
         """Close the connections."""

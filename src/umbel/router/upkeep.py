@@ -14,6 +14,8 @@ from umbel.stores import Deployments, Member, Records, Registry, Routes
 from umbel.telemetry import Telemetry, events
 
 _SWEEP_EVERY = 3
+_LATE = 2.0
+"""A look that comes after so many intervals is late."""
 _PRUNE_EVERY = 60.0
 _ALL = 2**31 - 1
 
@@ -24,6 +26,8 @@ class Lifeline:
     A life is over when its beat has been seen to stand still for that worker's whole lease. The
     holder stops itself earlier, counted from before its last beat, so it is never overtaken. A
     watcher that could not look has seen nothing: after an outage all have a whole lease to beat.
+    An answer that comes late, because this process or the store was frozen, counts as if it had
+    come after one interval.
     """
 
     def __init__(
@@ -34,9 +38,12 @@ class Lifeline:
         *,
         clock: Clock,
         telemetry: Telemetry,
+        every: float = float("inf"),
         idle: float | None = None,
     ) -> None:
+        """``every``: seconds between two looks."""
         self._registry = registry
+        self._every = every
         self._routes = routes
         self._idle = idle
         self._broker = broker
@@ -45,6 +52,7 @@ class Lifeline:
         self._seen: dict[str, tuple[int, float]] = {}
         self._shared: set[str] = set()
         self._looks = 0
+        self._looked = clock.monotonic()
 
     async def look(self) -> list[str]:
         """One round. Returns the ids of jobs that were put back or buried."""
@@ -56,6 +64,7 @@ class Lifeline:
             raise
         # A beat may have come while the question was on its way: it is seen now, not before.
         now = self._clock.monotonic()
+        self._forget_lost_time(now)
         seen: dict[str, tuple[int, float]] = {}
         for member in members:
             entry = member.entry
@@ -79,6 +88,13 @@ class Lifeline:
         if recovered:
             self._telemetry.emit(events.JobsRecovered(jobs=len(recovered)))
         return recovered
+
+    def _forget_lost_time(self, now: float) -> None:
+        """Do not count the time since the last look against anybody, if it was too long."""
+        gap, self._looked = now - self._looked, now
+        if gap > _LATE * self._every:
+            lost = gap - self._every
+            self._seen = {life: (beat, since + lost) for life, (beat, since) in self._seen.items()}
 
     def _tell_shared_names(self, members: Sequence[Member]) -> None:
         """Two lives under one name that both still beat. One alone may be about to lapse."""
@@ -132,8 +148,7 @@ class Pruner:
         others = max(self._crowd() - 1, 0)
         if now - self._looked < _PRUNE_EVERY * (1 + 2 * others * self._leisure):
             return
-        before = self._clock.now() - self._age
-        pruned = await self._records.prune(before=before, keep=self._keep, limit=_ALL)
+        pruned = await self._records.prune(older_than=self._age, keep=self._keep, limit=_ALL)
         self._looked = now
         if pruned:
             self._telemetry.emit(events.RecordsPruned(records=pruned))

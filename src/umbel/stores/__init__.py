@@ -4,7 +4,7 @@ Called by: the router, the worker's heartbeat, operations, handles.
 Never: moves messages or decides anything; each role states what holds after a crash.
 """
 
-from umbel.stores.control import Control, ControlState, Pause, Scope
+from umbel.stores.control import MISSING, NO_WORKER, Control, ControlState, Pause, Scope
 from umbel.stores.deployments import (
     DEPLOY,
     Deployment,
@@ -12,6 +12,7 @@ from umbel.stores.deployments import (
     Deployments,
     Run,
     RunTimes,
+    Waiting,
 )
 from umbel.stores.gates import Condition, Gate, Gates, PoolMember
 from umbel.stores.records import (
@@ -28,6 +29,8 @@ from umbel.stores.steps import NoTransactions, Steps, Transactions
 
 __all__ = [
     "DEPLOY",
+    "MISSING",
+    "NO_WORKER",
     "UNCHANGED",
     "Changes",
     "Condition",
@@ -56,5 +59,6 @@ __all__ = [
     "Seat",
     "Steps",
     "Transactions",
+    "Waiting",
     "WorkerEntry",
 ]

@@ -10,6 +10,9 @@ import msgspec
 from umbel.messages import State
 
 Scope = Literal["all", "queue", "task", "gate", "worker"]
+NO_WORKER = "no running worker has the task"
+MISSING = "missing"
+"""The holder of pauses of tasks that no running worker has."""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +24,10 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     since: float = 0.0
     reason: str = ""
     holder: str = ""
-    """Who made it: empty for operators, else a deployment. Each one's own stand side by side."""
+    """Who made it: empty for operators, else a deployment, or ``MISSING``. Each holder's pauses are
+    independent of the others'."""
+    age: float = 0.0
+    """Seconds since then, by the store's clock."""
 
 
 class ControlState(msgspec.Struct, frozen=True):
@@ -47,12 +53,21 @@ class Control(Protocol):
     async def resume(self, scope: Scope, name: str) -> int:
         """Lift an operator's pause; returns the new epoch. Resuming what is not paused is fine."""
 
+    async def change_missing(self, missing: Sequence[str], found: Sequence[str]) -> None:
+        """Pause tasks with the holder ``MISSING``, and lift the pauses of others, in one step.
+
+        A task that is in both is paused anew: its pause begins now. Safe to repeat.
+        """
+
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
         """Cancel what waits at once; ask the worker of what runs to stop it.
 
         Returns each known job's state after the call: ``cancelled``, ``running`` (asked), or the
         final state it had already. Unknown ids are missing from the answer.
         """
+
+    async def bury(self, jobs: Sequence[str], reason: str) -> list[str]:
+        """Bury those of these jobs that wait, in one step each; returns their ids."""
 
     async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
         """Which of these running jobs somebody wants stopped, and why."""

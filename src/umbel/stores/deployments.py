@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from umbel.errors import ConfigurationError
 from umbel.stores.control import Scope
 
 DEPLOY = "deploy"
@@ -31,7 +32,11 @@ Stage = Literal["waiting", "go", "ended", "aborted"]
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wants to deploy, and what is to stand still for it: all, or these workers and queues."""
+    """Who wants to deploy, and what is to stand still for it: all, or these workers and queues.
+
+    Raises:
+        ConfigurationError: a name of a worker or queue is empty.
+    """
 
     id: str
     who: str
@@ -40,6 +45,13 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     workers: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("workers", "queues"):
+            if not all(name.strip() for name in getattr(self, field)):
+                raise ConfigurationError(
+                    f"{field} of a deployment: a name is empty; give names, or leave {field} out"
+                )
 
     def pauses(self) -> list[tuple[Scope, str]]:
         """What is paused while it lasts."""
@@ -104,6 +116,14 @@ class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs of the longest, longest first."""
 
 
+class Waiting(msgspec.Struct, frozen=True):
+    """Jobs of one task in one queue that do not run."""
+
+    queue: str
+    task: str
+    jobs: int
+
+
 class Deployments(Protocol):
     """One deployment at a time. Every step is whole, or did not happen."""
 
@@ -139,8 +159,11 @@ class Deployments(Protocol):
         """What these incarnations hold, oldest first. Whoever reads it after they have confirmed an
         epoch misses nothing that they claimed before it."""
 
-    async def waiting(self, tasks: Sequence[str]) -> dict[str, int]:
-        """How many jobs of these tasks live and do not run. Tasks with none are missing."""
+    async def waiting(self) -> list[Waiting]:
+        """How many jobs of each queue and task live and do not run.
+
+        Where there are very many, only the oldest are counted.
+        """
 
     async def run_times(
         self, *, since: float, longer: float, but: Sequence[str], worst: int

@@ -7,17 +7,33 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from umbel.errors import ConfigurationError
 from umbel.messages import Body, Record, State
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list. Empty fields do not restrict."""
+    """Which jobs to list. ``None``, and no states, do not restrict.
+
+    Raises:
+        ConfigurationError: a name is empty. It would be taken for "all" too easily.
+    """
 
     states: tuple[State, ...] = ()
     task: str | None = None
     queue: str | None = None
     worker: str | None = None
+    published_before: float | None = None
+    """Wall time. A job whose time of publication is in the future, which is wrong, matches too."""
     limit: int = 50
+
+    def __post_init__(self) -> None:
+        for field in ("task", "queue", "worker"):
+            name = getattr(self, field)
+            if name is not None and not name.strip():
+                raise ConfigurationError(
+                    f"{field}={name!r} of a job filter is empty: give the name of a {field}, or"
+                    " leave it out for all"
+                )
 
 
 class ProgressNote(msgspec.Struct, frozen=True):
@@ -72,8 +88,9 @@ class Records(Protocol):
         crash leaves each job either final or queued.
         """
 
-    async def prune(self, *, before: float, keep: int, limit: int) -> int:
-        """Forget finished jobs older than ``before``, and the oldest beyond ``keep``, with steps.
+    async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
+        """Forget jobs that finished ``older_than`` seconds ago or before, by the store's clock, and
+        the oldest beyond ``keep``, with their steps.
 
         Buried jobs are never pruned: somebody has to look at them. At most ``limit`` a call;
         returns how many.

@@ -34,6 +34,8 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The version those are comparable within."""
     index: int | None = None
     """Its seat: the one it asks for, or was given."""
+    former: tuple[str, ...] = ()
+    """Earlier incarnations of this process that it was alive after: see ``Registry.enlist``."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +100,11 @@ class Registry(Protocol):
     async def enlist(self, worker: WorkerEntry) -> int:
         """Begin a life. Durable before the worker claims anything. Safe to repeat.
 
+        ``worker.former`` names incarnations whose leases lapsed while their process was alive. What
+        was counted as their death, or will be, is taken back once and counted as a lapse. A job
+        that was buried because of such a death is queued again, unless it may die only once. This
+        is known for a day.
+
         Returns its index: the one it asks for, else the one that is kept for its name, else the
         lowest that is free.
 
@@ -117,12 +124,12 @@ class Registry(Protocol):
     async def leave(self, incarnation: str) -> None:
         """End one's own life, when everything held is settled. Safe to repeat."""
 
-    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
         """Note that messages to one worker were heard; was each heard before?
 
-        Each is known by its job's id and comes with the moment until which it may be heard. Durable
-        when it returns: the job is marked as heard, and its id is known until that moment at least,
-        whatever becomes of the job. Safe to repeat.
+        Each is known by its job's id and comes with the moment until which it may be heard, by
+        the store's clock. Durable when it returns: the job is marked as heard, and its id is known
+        until that moment at least, whatever becomes of the job. Safe to repeat.
         """
 
     async def close(self) -> None:

@@ -53,10 +53,11 @@ class Transactions(Protocol):
         """The same for a coroutine; the connection is an asynchronous one, if there is such."""
 
     def join(self, connection: Any) -> Any:
-        """The driver's own connection in the one that a caller brings, SQLAlchemy's or a plain one.
+        """What ``keep_within`` takes, for a connection that a caller brings.
 
         Raises:
-            ConfigurationError: it is none to such a store, or has no transaction open.
+            ConfigurationError: it is none to this very database, or has no transaction open. The
+            caller's transaction stays usable.
         """
 
     async def ajoin(self, connection: Any) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from umbel.errors import UmbelError
-from umbel.messages import POOL, Envelope, Lease, Slot, route_key
+from umbel.errors import ConfigurationError, UmbelError
+from umbel.messages import POOL, Envelope, Lease, Slot, route_key, waited
 
 if TYPE_CHECKING:
     from umbel.tasks.steps import StepKeeper
@@ -26,6 +27,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     deaths: int = 0
     priority: int = 0
     created: float = 0.0
+    """When it was published, by the store's clock."""
+    claimed: float = 0.0
+    """When this run was claimed, by the same clock."""
     traceparent: str | None = None
     headers: dict[str, str] = {}
 
@@ -69,10 +73,10 @@ class Run:
     """One run of a job: what ``current`` shows, and the notes sections leave for the worker."""
 
     __slots__ = (
+        "_held",
         "_open_steps",
         "_steps",
         "fatal",
-        "held",
         "job",
         "lease",
         "marks",
@@ -96,8 +100,7 @@ class Run:
         self.job = job
         self.task = task
         self.place = place
-        self.held: list[Envelope] | None = None
-        """What it has published that waits for its success."""
+        self._held: list[tuple[float, Envelope]] | None = None
         self.fatal: Exception | None = None
         """Why it cannot go on, whatever its code makes of that."""
         self._open_steps = open_steps
@@ -107,6 +110,16 @@ class Run:
         self.on_progress = on_progress
         self.stop_reason: BaseException | None = None
         self.marks: list[tuple[BaseException, Any]] = []
+
+    def hold(self, envelopes: Sequence[Envelope], monotonic: float) -> None:
+        """It has published these, and they wait for its success."""
+        self._held = [*(self._held or ()), *((monotonic, one) for one in envelopes)]
+
+    def held(self, monotonic: float) -> list[Envelope] | None:
+        """What waits for its success. The time that it has waited counts."""
+        if self._held is None:
+            return None
+        return [waited(envelope, monotonic - since) for since, envelope in self._held]
 
     @property
     def claim(self) -> Claim:
@@ -174,7 +187,14 @@ class Current:
         return self._run.place
 
     def progress(self, done: float, of: float | None = None) -> None:
-        """Tell how far it is. Cheap: kept in memory and written about once a second."""
+        """Tell how far it is. Cheap: kept in memory and written about once a second.
+
+        Raises:
+            ConfigurationError: NaN or infinity; not every store can keep these.
+        """
+        for name, value in (("done", done), ("of", of)):
+            if value is not None and not isfinite(value):
+                raise ConfigurationError(f"progress({name}={value}): give a finite number")
         self._run.on_progress(done, of)
 
     def checkpoint(self) -> None:

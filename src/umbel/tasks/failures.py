@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from umbel.errors import JobFailed, RemoteTraceback
-from umbel.messages import Failure
+from umbel.messages import Failure, not_finite
+from umbel.urls import masked
 
 _MESSAGE_LIMIT = 4_000
 _TRACEBACK_LIMIT = 20_000
@@ -23,7 +24,7 @@ def describe(error: BaseException) -> Failure:
     return Failure(
         type=_class_name(type(error)),
         message=_text(error)[:_MESSAGE_LIMIT],
-        traceback=_storable(_traceback(error))[-_TRACEBACK_LIMIT:],
+        traceback=masked(_storable(_traceback(error)))[-_TRACEBACK_LIMIT:],
         args=_arguments(error),
     )
 
@@ -76,7 +77,10 @@ def _text(error: BaseException) -> str:
 
 def _arguments(error: BaseException) -> str | None:
     try:
-        text = msgspec.json.encode(_given(error)).decode()
+        given = _given(error)
+        text = msgspec.json.encode(given).decode()
+        if "null" in text and not_finite(given) is not None:
+            return None
     except BaseException:  # noqa: BLE001 - arguments without a JSON form are simply not sent
         return None
     return text if len(text) <= _MESSAGE_LIMIT else None

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from umbel.errors import ConfigurationError
-from umbel.messages import POOL, TOKEN, Rule
+from umbel.messages import POOL, TOKEN, Rule, not_finite
 from umbel.tasks.parameters import Parameters
 from umbel.tasks.policies import storable_name
 
@@ -130,6 +130,8 @@ class Pool:
         for one, data in named.items():
             if not storable_name(one) or not isinstance(data, Mapping):
                 raise ConfigurationError(f"members: {one!r:.80}: give names, or names with data")
+            if (found := not_finite(dict(data))) is not None:
+                raise ConfigurationError(f"members: {found.within(one)}; give None or a string")
         if ttl is not None and not (isinstance(ttl, int | float) and 0 < ttl < math.inf):
             raise ConfigurationError(f"ttl={ttl!r:.80}: give seconds above 0")
         if check is not None and not callable(check):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Generator
+from math import inf, isnan
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from umbel.errors import JobCancelled, JobExpired, JobFailed
+from umbel.errors import ConfigurationError, JobCancelled, JobExpired, JobFailed
 from umbel.messages import BodyCodec, Record, State, decode_as
 from umbel.tasks.failures import rebuild
 
@@ -23,20 +24,27 @@ class Jobs(Protocol):
     async def record(self, job: str) -> Record:
         """The job's record. Raises UnknownJob."""
 
-    async def finished(self, job: str, timeout: float | None) -> Record:
-        """The record once it is final, woken by push. Raises UnknownJob, ResultTimeout."""
-
     def ended(self, job: str, timeout: float | None) -> Record:
-        """``finished`` for a caller that blocks. Raises UnknownJob, ResultTimeout."""
+        """The record once it is final, for a caller that blocks. Raises UnknownJob, ResultTimeout.
+
+        Takes no longer than ``timeout``, whatever the store does.
+        """
+
+    async def aended(self, job: str, timeout: float | None) -> Record:
+        """``ended`` for async code."""
 
     async def cancel(self, job: str, reason: str) -> bool:
         """Ask for it not to run or to stop. False when it ended otherwise."""
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the application's own loop and block until it is done."""
+        """Run it on the application's own loop and block until it is done.
+
+        Raises:
+            Unavailable: it was not done within the application's deadline.
+        """
 
     async def hand_over(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the application's own loop and await it from any other loop."""
+        """Run it on the application's own loop and await it from any other. Raises Unavailable."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +73,12 @@ class Handle(Generic[R]):
 
         Raises:
             UnknownJob: it was never published (a rolled-back transaction), or was pruned.
+            Unavailable: the store did not answer within the application's deadline.
         """
         return self.record().state
 
     def record(self) -> Record:
-        """Everything the store knows of the job. Raises UnknownJob."""
+        """Everything the store knows of the job. Raises UnknownJob, Unavailable."""
         return self._jobs.wait_for(self._jobs.record(self.id))
 
     async def arecord(self) -> Record:
@@ -81,19 +90,25 @@ class Handle(Generic[R]):
 
         Raises:
             ResultTimeout: not finished in time. JobCancelled, JobExpired, JobFailed: no result.
-            UnknownJob: no such job.
+            UnknownJob: no such job. A message that this process keeps in its backlog is waited for.
+            ConfigurationError: the timeout is NaN.
         """
-        return self._value(self._jobs.ended(self.id, timeout))
+        return self._value(self._jobs.ended(self.id, _checked(timeout)))
 
     async def aget(self, timeout: float | None = None) -> R:
         """``get`` for async code; ``await handle`` is the same without a timeout."""
-        return self._value(await self._jobs.hand_over(self._jobs.finished(self.id, timeout)))
+        return self._value(await self._jobs.aended(self.id, _checked(timeout)))
 
     def __await__(self) -> Generator[Any, None, R]:
         return self.aget().__await__()
 
     def cancel(self, reason: str = "cancelled by its publisher") -> bool:
-        """Keep it from running, or stop it. False when it had ended otherwise."""
+        """Keep it from running, or stop it. False when it had ended otherwise.
+
+        Raises:
+            UnknownJob: no such job. Unavailable: the store did not answer within the deadline; the
+            job may be cancelled all the same.
+        """
         return self._jobs.wait_for(self._jobs.cancel(self.id, reason))
 
     async def acancel(self, reason: str = "cancelled by its publisher") -> bool:
@@ -120,3 +135,10 @@ class Handle(Generic[R]):
                 raise rebuild(record.failure, self.id)
             case _:
                 raise JobFailed(f"job {self.id} was buried: {record.reason}")
+
+
+def _checked(timeout: float | None) -> float | None:
+    """NaN is before and after no moment: with it, waiting would never end. Infinity is no limit."""
+    if timeout is not None and isnan(timeout):
+        raise ConfigurationError("timeout=nan: give seconds, or None to wait until the job ends")
+    return None if timeout == inf else timeout

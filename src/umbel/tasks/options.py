@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -36,13 +35,25 @@ def _seconds(name: str, value: float | None, *, zero: bool = False) -> None:
     if value is None:
         return
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if (
-        not number
-        or not math.isfinite(value)
-        or not 0 <= value <= _LONGEST
-        or (value == 0 and not zero)
-    ):
-        raise ConfigurationError(f"{name}={value!r}: give seconds as a number above 0")
+    if not number or not 0 <= value <= _LONGEST or (value == 0 and not zero):
+        raise ConfigurationError(
+            f"{name}={value!r}: give seconds as a number above 0, at most {_LONGEST:,.0f}"
+        )
+
+
+_EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+"""The moments that a message can carry. As seconds since 1970, the last fraction of a second of the
+year 9999 would be rounded up to the year 10000."""
+
+
+def _moment(name: str, value: datetime) -> None:
+    """Refuse a moment that a message cannot carry. One without a time zone means UTC."""
+    if not _EARLIEST <= value.replace(tzinfo=value.tzinfo or UTC) <= _LATEST:
+        raise ConfigurationError(
+            f"{name}={value!r}: give a moment of the years 1 to 9999 in UTC, at the latest"
+            f" {_LATEST.isoformat()}, or leave {name} out"
+        )
 
 
 def _check_shared(options: TaskOptions | CallOptions) -> None:
@@ -53,11 +64,13 @@ def _check_shared(options: TaskOptions | CallOptions) -> None:
         not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 32767
     ):
         raise ConfigurationError(f"priority={priority!r}: give an integer from -32767 to 32767")
-    if isinstance(options.unique, str):
+    if not isinstance(options.unique, bool | Unique | None) and not callable(options.unique):
         Unique(options.unique)  # raises what is wrong with the key
     _seconds("timeout", options.timeout)
     _seconds("delay", options.delay, zero=True)
-    if not isinstance(options.expires, datetime):
+    if isinstance(options.expires, datetime):
+        _moment("expires", options.expires)
+    else:
         _seconds("expires", options.expires)
 
 
@@ -162,6 +175,8 @@ class CallOptions:
             object.__setattr__(self, "retry", _retry(self.retry))
         if self.not_before is not None and not isinstance(self.not_before, datetime):
             raise ConfigurationError(f"not_before={self.not_before!r}: give a datetime")
+        if self.not_before is not None:
+            _moment("not_before", self.not_before)
         if self.affinity is not None and not storable_name(self.affinity):
             raise ConfigurationError(f"affinity={self.affinity!r:.80}: give a key, as text")
         if self.worker is not None and not _is_worker(self.worker):

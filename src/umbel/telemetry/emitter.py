@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import get_args
 
+import msgspec
+
 from umbel.telemetry.events import Event, Level
+from umbel.terminal import write
+from umbel.urls import masked
 
 Subscriber = Callable[[Event], None]
 
+_QUOTING = ("error", "traceback", "reason", "why", "stack", "address")
 _RANKS = {level: rank for rank, level in enumerate(get_args(Level))}
 
 
@@ -30,9 +36,26 @@ class Telemetry:
         return _RANKS[kind.level] >= self._least
 
     def emit(self, event: Event) -> None:
-        """Tell everybody."""
+        """Tell everybody. Secrets of URLs in texts of errors are masked before."""
+        event = _masked(event)
         for subscriber in self._subscribers:
             try:
                 subscriber(event)
             except Exception as error:  # noqa: BLE001 - telling must never break doing
-                sys.stderr.write(f"umbel: telemetry of {type(event).__name__} failed: {error!r}\n")
+                text = masked(f"umbel: telemetry of {type(event).__name__} failed: {error!r}")
+                write(sys.stderr, text)
+
+
+def _masked(event: Event) -> Event:
+    changed = {
+        name: text
+        for name in _texts(type(event))
+        if (text := masked(getattr(event, name))) != getattr(event, name)
+    }
+    return msgspec.structs.replace(event, **changed) if changed else event
+
+
+@cache
+def _texts(kind: type[Event]) -> tuple[str, ...]:
+    """The fields of an event that may quote an error."""
+    return tuple(name for name in kind.__struct_fields__ if name in _QUOTING)

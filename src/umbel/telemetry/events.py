@@ -144,6 +144,23 @@ class MessageRefused(Event, frozen=True, kw_only=True):
     error: str
 
 
+class JobUnsendable(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = "a job that the transport can never carry was buried"
+    job: str
+    task: str
+    error: str
+
+
+class MessagePostponed(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = "a message that was kept cannot be published; it stays there and is tried again"
+    job: str
+    task: str
+    error: str
+    delay: float
+
+
 class LinksServed(Event, frozen=True, kw_only=True):
     text = "serves workers and publishers"
     address: str
@@ -158,6 +175,12 @@ class LinksClosed(Event, frozen=True, kw_only=True):
 class PeerRefused(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "a peer that could not be understood or trusted was refused"
+    error: str
+
+
+class PeerDropped(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "a peer was dropped: it was silent, or exceeded a limit"
     error: str
 
 
@@ -280,6 +303,22 @@ class DeploymentLapsed(Event, frozen=True, kw_only=True):
 # --- trouble -------------------------------------------------------------------------------
 
 
+class TaskMissing(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "this worker does not have the task; its jobs wait for a worker that has it"
+    worker: str
+    task: str
+    elsewhere: bool
+    """Whether another running worker has it."""
+
+
+class MissingTaskBuried(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = "jobs were buried: no running worker had their task for too long"
+    task: str
+    jobs: int
+
+
 class ServiceFailed(Event, frozen=True, kw_only=True):
     level = "error"
     text = "a service failed and is started again"
@@ -304,6 +343,16 @@ class LoopBlocked(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "the event loop is blocked: an async task does not await; make it def or use a thread"
     seconds: float
+    stack: str
+
+
+class ExitRefused(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = (
+        "an asyncio task or a callback that a task started raised SystemExit or KeyboardInterrupt;"
+        " the worker goes on"
+    )
+    error: str
     stack: str
 
 

@@ -47,7 +47,8 @@ class Backend:
     deployments: Deployments
     routes: Routes
     clock: Clock
-    """A FakeClock when the adapters go by it; the server's time cannot be moved."""
+    """The store's. A FakeClock when the adapters go by it. A server's cannot be moved; the adapters
+    then have clocks of their own, which should be wrong: see ``wrong_clocks``."""
     namespace: str
     another: Another
     transaction: Callable[[], AbstractAsyncContextManager[Any]] | None = None

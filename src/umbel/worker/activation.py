@@ -14,6 +14,7 @@ from umbel.messages import (
     Cancelled,
     Delivery,
     Expired,
+    Interrupted,
     MessageType,
     Outcome,
     Parked,
@@ -51,16 +52,18 @@ class Activator:
         on_progress: Callable[[Delivery, float, float | None], None],
         open_steps: Callable[[Run], StepKeeper] | None = None,
         place: Callable[[], Place] = lambda: Place("worker"),
+        give_back: Callable[[Delivery, str], Outcome] = lambda _, reason: Interrupted(reason),
     ) -> None:
         self._registry = registry
         self.commands: Mapping[str, Task[..., Any]] = {}
         """Tasks of every worker's own, for messages to one worker alone."""
         self._place = place
+        self._give_back = give_back
         self._codec = codec
         self._on_progress = on_progress
         self._open_steps = open_steps
 
-    def activate(self, delivery: Delivery, now: float) -> Activation | Outcome:
+    def activate(self, delivery: Delivery) -> Activation | Outcome:
         """Something to run, or the outcome of a message that never can."""
         if delivery.envelope.type is not MessageType.COMMAND:
             return Rejected(f"type: only {MessageType.COMMAND} can run, this is another message")
@@ -68,11 +71,17 @@ class Activator:
         if malformed is not None:
             return Rejected(malformed)
         expires = delivery.envelope.expires
-        if expires is not None and expires <= now:
+        # By the store's clock, which said when it was claimed: this machine's may be wrong.
+        if expires is not None and expires <= delivery.claimed:
             return Expired()
         try:
             return self._prepare(delivery)
-        except (UnknownTask, BadMessage) as error:
+        except UnknownTask as error:
+            # A message to this worker alone, or one that no worker ever has a task for.
+            if is_inbox(delivery.envelope.queue) or not _is_name(delivery.envelope.subject):
+                return Rejected(f"subject: {error}")
+            return self._give_back(delivery, f"this worker does not have the task: {error}")
+        except BadMessage as error:
             return Rejected(str(error))
         except UmbelError as error:
             return Rejected(f"headers: {error}")
@@ -116,17 +125,22 @@ class Activator:
         )
 
     def _find(self, delivery: Delivery) -> Task[..., Any]:
-        """The task it is for. Raises UnknownTask."""
+        """The task it is for. Raises UnknownTask, BadMessage."""
         name = delivery.envelope.subject
         command = self.commands.get(name)
         if command is None:
             return self._registry.find(name)
         if not is_inbox(delivery.envelope.queue) or any(slot.route for slot in delivery.slots):
-            raise UnknownTask(f"{name}: give the worker it is for, .options(worker=...)")
+            raise BadMessage("subject", f"{name}: give the worker it is for, .options(worker=...)")
         return command
 
     def _progress_of(self, delivery: Delivery) -> Callable[[float, float | None], None]:
         return lambda done, of: self._on_progress(delivery, done, of)
+
+
+def _is_name(subject: str) -> bool:
+    """Whether a task may have this name. Bytes that are no text were read as U+FFFD."""
+    return subject.isprintable() and "\ufffd" not in subject
 
 
 def _gates(
@@ -152,6 +166,7 @@ def _job(delivery: Delivery) -> Job:
         deaths=delivery.deaths,
         priority=envelope.priority,
         created=envelope.created,
+        claimed=delivery.claimed,
         traceparent=envelope.traceparent,
         headers=envelope.headers,
     )

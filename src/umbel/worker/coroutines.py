@@ -128,5 +128,5 @@ class CoroutineRunner:
             error = activation.run.stop_reason or error or asyncio.CancelledError()
         outcome = decide.conclude(activation, one.value, error, self._codec)
         keep = activation.track is not Track.FAILURES
-        now, held = self._clock.now(), activation.run.held
+        now, held = self._clock.now(), activation.run.held(self._clock.monotonic())
         self._done(Report(activation.delivery, outcome, one.started, now, keep, held))

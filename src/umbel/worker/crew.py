@@ -44,7 +44,7 @@ class Crew:
         codec: BodyCodec,
         clock: Clock,
         telemetry: Telemetry,
-        activate: Callable[[Delivery, float], Activation | Outcome],
+        activate: Callable[[Delivery], Activation | Outcome],
         freed: Callable[[], None],
     ) -> None:
         self._settler = settler
@@ -75,9 +75,8 @@ class Crew:
 
     def start(self, delivery: Delivery) -> None:
         """Start it, or settle at once what cannot start."""
-        now = self._clock.now()
         try:
-            activation = self._activate(delivery, now)
+            activation = self._activate(delivery)
             if isinstance(activation, Activation):
                 if not self._local or self._enters(activation):
                     self._dispatch(activation)

@@ -44,7 +44,9 @@ def returned(activation: Activation, value: Any, codec: BodyCodec) -> Outcome:
     if activation.track is not Track.RESULT:
         return Succeeded()
     try:
-        return Succeeded(codec.encode(value, what=f"result of {activation.task.name}"))
+        return Succeeded(
+            codec.encode(value, what=f"result of {activation.task.name}", name="result")
+        )
     except UmbelError as error:
         return Failed(describe(error))
 

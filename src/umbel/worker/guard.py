@@ -108,7 +108,7 @@ class Guard:
                 untils[delivery.id] = self._until(delivery)
             except Refused as refusal:
                 untils[delivery.id], refusals[delivery.id] = _NEVER, refusal
-        found = await self._intake.witness(untils, self._clock.now())
+        found = await self._intake.witness(untils)
         for delivery in deliveries:
             if self._waiting.pop(delivery.lease, None) is None:
                 continue  # given back, or lost, in the meantime

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
+from umbel.brokers import Demand
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import Lease
@@ -55,8 +56,8 @@ class Body(Protocol):
     def kinds(self) -> dict[str, str]:
         """Each known task's kind."""
 
-    def free_kinds(self) -> list[str]:
-        """Kinds of task that could start now."""
+    def free(self) -> Demand:
+        """What could start now."""
 
     def fetched(self) -> int:
         """How many deliveries were fetched so far."""
@@ -82,7 +83,7 @@ class Heart:
         lease: float,
         stall: float,
         open_intake: Callable[[], Intake],
-        open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]],
+        open_upkeep: Callable[[float], list[Callable[[], Awaitable[object]]]],
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
@@ -156,7 +157,8 @@ class Heart:
         if self._stop_asked.is_set():
             return
         intake = self._open_intake()
-        duties = look_after(self._open_upkeep(), self._lease / 3, self._telemetry)
+        every = self._lease / 3
+        duties = look_after(self._open_upkeep(every), every, self._telemetry)
         upkeep = asyncio.create_task(duties, name="umbel upkeep")
         try:
             await self._beat_on(intake)
@@ -216,8 +218,10 @@ class Heart:
         incarnation = self._life.incarnation
         if incarnation != self._enlisted:
             self._asked_for = incarnation
-            self._life.index = await intake.enlist(self._body.entry())
+            entry = self._body.entry()
+            self._life.index = await intake.enlist(entry)
             self._enlisted = incarnation
+            self._life.reported(entry.former)
         self._told_epoch = self._body.confirmed_epoch()
         alive = await intake.beat(
             incarnation,
@@ -307,13 +311,15 @@ class Heart:
 
     async def _watch_for_stall(self, intake: Intake) -> None:
         """Work waiting, slots free, nothing fetched: that must not last."""
-        kinds, fetched = self._body.free_kinds(), self._body.fetched()
+        free, fetched = self._body.free(), self._body.fetched()
+        kinds = [kind for kind, room in (("io", free.io), ("cpu", free.cpu)) if room]
         now = self._clock.monotonic()
         moving = fetched != self._fetched
         self._fetched = fetched
         if moving:
             self._rebuilt = False
-        if moving or not kinds or self._body.stopping() or not await intake.waiting(kinds):
+        idle = not moving and kinds and not self._body.stopping()
+        if not (idle and await intake.waiting(kinds, free.without)):
             self._waiting_since = None
             return
         if self._waiting_since is None:

@@ -27,7 +27,7 @@ class Intake(Protocol):
         Raises LeaseLost when the life is over, Unavailable.
         """
 
-    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
         """Note messages to this worker alone; was each heard before? Raises Unavailable."""
 
     async def hold(self, incarnation: str, reason: str) -> None:
@@ -86,8 +86,15 @@ class Intake(Protocol):
     async def control_changed(self, since: int, wait: float) -> bool:
         """Wait for a hint that control changed since that epoch."""
 
-    async def waiting(self, kinds: Sequence[str]) -> bool:
-        """Whether a fetch of these kinds would find something."""
+    async def waiting(self, kinds: Sequence[str], without: Sequence[str] = ()) -> bool:
+        """Whether a fetch of these kinds, apart from some tasks, would find something."""
+
+    async def lacks(self, tasks: Sequence[str]) -> list[str]:
+        """The worker was given jobs of tasks that it does not have.
+
+        Returns those that no running worker has: their jobs wait until one is there. Safe to
+        repeat.
+        """
 
     async def close(self) -> None:
         """Free connections."""

@@ -16,6 +16,7 @@ class Life:
         self._place = Place(name)
         self.incarnation = fresh_id()
         self._held: dict[str, Lease] = {}
+        self._former: dict[str, None] = {}
 
     @property
     def place(self) -> Place:
@@ -25,7 +26,8 @@ class Life:
         return self._place
 
     def begin_anew(self) -> None:
-        """A new incarnation that holds nothing."""
+        """A new incarnation that holds nothing. The one before it is to be reported."""
+        self._former[self.incarnation] = None
         self.incarnation = fresh_id()
         self._held = {}
 
@@ -42,6 +44,15 @@ class Life:
     def held(self) -> list[Lease]:
         """What is held at this moment; one step for the interpreter, so safe from any thread."""
         return list(self._held.values())
+
+    def former(self) -> tuple[str, ...]:
+        """Incarnations that ended while this process was alive, and were not reported yet."""
+        return tuple(self._former)
+
+    def reported(self, former: tuple[str, ...]) -> None:
+        """The registry knows of these. Safe from any thread, as ``former`` and ``held`` are."""
+        for incarnation in former:
+            self._former.pop(incarnation, None)
 
     def __len__(self) -> int:
         return len(self._held)

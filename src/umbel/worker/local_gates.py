@@ -38,7 +38,7 @@ class LocalGates:
 
     def full(self) -> tuple[str, ...]:
         """Tasks of which nothing can start now, whatever its arguments."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         limited = [
             name
             for name, limits in self._limits.items()
@@ -52,7 +52,7 @@ class LocalGates:
 
     def next_time(self) -> float | None:
         """Seconds until a task may start that has to wait for its rate; None when none has to."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         waits = [
             Pace(((one.count, one.period),), one.burst).next_time(self._paces[key]) - now
             for name, rates in self._rates.items()
@@ -69,7 +69,7 @@ class LocalGates:
         Raises:
             Exception: what a token's function raises.
         """
-        now, wanted = self._clock.now(), list[tuple[str, int, str]]()
+        now, wanted = self._clock.monotonic(), list[tuple[str, int, str]]()
         for place, limit in enumerate(self._limits.get(task.name, ())):
             key = (task.name, place, token_of(limit.token, task.parameters, args, kwargs))
             if self._held[key] >= (limit.now() or 0):

@@ -120,10 +120,28 @@ class Settler:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the store objects to
             if len(reports) == 1:
-                await self._settle([_unrecordable(reports[0], error)])
+                await self._settle_otherwise(reports[0], error)
                 return
             for report in reports:
                 await self._settle_all([report])
+
+    async def _settle_otherwise(self, report: Report, error: Exception) -> None:
+        """Record that an outcome could not be recorded.
+
+        If that fails as well, the lease is given up: the job goes back to its queue with a later
+        heartbeat, and the other outcomes are recorded meanwhile.
+        """
+        try:
+            await self._settle([_unrecordable(report, error)])
+        except Unavailable:
+            raise
+        except Exception as again:  # noqa: BLE001 - whatever the store objects to
+            self._life.release(report.delivery.lease)
+            self._telemetry.emit(
+                events.ServiceFailed(
+                    service=self.name, error=f"job {report.delivery.id}: {again!r}", delay=0
+                )
+            )
 
     async def _settle(self, reports: list[Report]) -> None:
         worker = self._life.name

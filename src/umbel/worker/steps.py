@@ -281,7 +281,7 @@ class RunSteps:
     def _record(self, place: StepPlace, value: Any, began: float) -> Kept:
         what = f"result of step {place.name}"
         try:
-            body = self._book.codec.encode(value, what=what)
+            body = self._book.codec.encode(value, what=what, name="result")
         except (NotEncodable, MessageTooLarge) as error:
             named = error if what in str(error) else type(error)(f"{what}: {error}")
             self._run.mark(named, _FINAL)  # the function would return it again

@@ -224,7 +224,7 @@ class ThreadRunner:
             error = activation.run.stop_reason  # what is raised in a thread carries no reason
         outcome = decide.conclude(activation, value, error, self._codec)
         keep = activation.track is not Track.FAILURES
-        now, held = self._clock.now(), activation.run.held
+        now, held = self._clock.now(), activation.run.held(self._clock.monotonic())
         return Report(activation.delivery, outcome, started, now, keep, held)
 
     def _hand_over(self, report: Report) -> None:

@@ -23,7 +23,7 @@ from umbel.errors import IndexTaken, UmbelError
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec, Delivery, Lease
 from umbel.services import Service, keep_running
-from umbel.stores import ControlState, NoTransactions, Transactions, WorkerEntry
+from umbel.stores import MISSING, ControlState, NoTransactions, Transactions, WorkerEntry
 from umbel.tasks import Registry, Run
 from umbel.tasks.fingerprints import fingerprint, python
 from umbel.tasks.inbox import InboxTasks
@@ -37,6 +37,7 @@ from umbel.worker.guard import Guard
 from umbel.worker.heart import Heart
 from umbel.worker.intake import Intake
 from umbel.worker.life import Life
+from umbel.worker.missing import MissingTasks
 from umbel.worker.options import WorkerOptions
 from umbel.worker.progress import ProgressNotes
 from umbel.worker.reports import Settler
@@ -61,7 +62,7 @@ class Worker:
         codec: BodyCodec,
         clock: Clock,
         telemetry: Telemetry,
-        open_upkeep: Callable[[], list[Callable[[], Awaitable[object]]]] = list,
+        open_upkeep: Callable[[float], list[Callable[[], Awaitable[object]]]] = lambda every: [],
         services: Sequence[Service] = (),
         transactions: Transactions = NO_TRANSACTIONS,
         keys: KeyFile | None = None,
@@ -100,8 +101,14 @@ class Worker:
         self._progress = ProgressNotes(self._intake)
         self._gatekeeper = Gatekeeper(self._intake, registry, telemetry)
         self._steps = StepBook(self._intake, codec, clock, transactions, self._lost_one)
+        self._missing = MissingTasks(self._intake, worker=options.name, telemetry=telemetry)
         activator = Activator(
-            registry, codec, self._progress.note, self._open_steps, lambda: self._life.place
+            registry,
+            codec,
+            self._progress.note,
+            self._open_steps,
+            lambda: self._life.place,
+            self._missing.give_back,
         )
         self._crew = Crew(
             options,
@@ -161,7 +168,8 @@ class Worker:
             if any(task.declared.loop == "trio" for task in self._registry):
                 from umbel.worker.trio_guest import trio_guest
 
-                self._crew.use_trio((await stack.enter_async_context(trio_guest())).call)
+                guest = await stack.enter_async_context(trio_guest(self._telemetry))
+                self._crew.use_trio(guest.call)
             await self._work()
 
     async def _begin_life(self) -> None:
@@ -225,6 +233,7 @@ class Worker:
             python=python(),
             # A later life gets its seat back by its name, unless somebody sits there by then.
             index=options.index,
+            former=self._life.former(),
         )
 
     async def _work(self) -> None:
@@ -237,6 +246,7 @@ class Worker:
                 self._progress,
                 self._gatekeeper,
                 self._guard,
+                self._missing,
             )
             # After an outage outcomes are settled well before others take their jobs for lost.
             soon = self._options.lease / 5
@@ -303,10 +313,6 @@ class Worker:
     def kinds(self) -> dict[str, str]:
         return {task.name: task.kind for task in self._registry}
 
-    def free_kinds(self) -> list[str]:
-        free = self.free()
-        return [kind for kind, room in (("io", free.io), ("cpu", free.cpu)) if room]
-
     def fetched(self) -> int:
         return self._consumer.fetched
 
@@ -366,7 +372,9 @@ class Worker:
         """What could start this very moment. Nothing while this worker is paused."""
         if self._held:
             return Demand()
-        return self._crew.free(self._guard.waiting("io"), self._guard.waiting("cpu"))
+        free = self._crew.free(self._guard.waiting("io"), self._guard.waiting("cpu"))
+        missing = self._missing.tasks
+        return replace(free, without=(*free.without, *missing)) if missing else free
 
     def _lost_one(self, lease: Lease) -> None:
         self._crew.stop(lease, Stop(Why.LOST))
@@ -388,7 +396,12 @@ class Worker:
         self._consumer.see_epoch(state.epoch)
         if resumed:
             self._consumer.slot_freed()
-        mine = (p for p in state.pauses if p.scope != "worker" or p.name == self._life.name)
+        mine = (
+            pause
+            for pause in state.pauses
+            if pause.holder != MISSING
+            and (pause.scope != "worker" or pause.name == self._life.name)
+        )
         paused = tuple(dict.fromkeys(f"{pause.scope} {pause.name}".strip() for pause in mine))
         if paused != self._paused:
             self._paused = paused

@@ -15,6 +15,8 @@ from umbel.brokers import Carry
 from umbel.clock import Clock
 from umbel.configuration import DEFAULT_URL, Settings
 from umbel.errors import ConfigurationError
+from umbel.telemetry import Telemetry
+from umbel.urls import masked_url
 
 __all__ = ["LinkSite", "Site", "site"]
 
@@ -26,15 +28,16 @@ _STORES: dict[str, Callable[[str, Settings, Clock], StoreSite]] = {
 }
 
 
-def site(settings: Settings, clock: Clock) -> Site:
+def site(settings: Settings, clock: Clock, telemetry: Telemetry) -> Site:
     """The site of the settings' brokers and store."""
     broker, store = settings.broker, settings.store
     scheme = urlsplit(broker).scheme
     if scheme in LINKS:
-        for name, given in (("store", store), ("brokers", dict(settings.brokers))):
+        for name, given in (("store", store), ("brokers", settings.brokers)):
             if given:
                 raise ConfigurationError(
-                    f"{name}={given!r}: {scheme}:// has its own already; leave it out"
+                    f"{name}={settings.public()[name]!r}: {scheme}:// has its own already;"
+                    " leave it out"
                 )
         return LinkSite(broker, settings, clock)
     books = store or (broker if scheme in _STORES else DEFAULT_URL)
@@ -44,7 +47,7 @@ def site(settings: Settings, clock: Clock) -> Site:
     if not carried:
         return kept
     carries = {url: _carry(name, url, settings) for url, name in carried.items()}
-    return SplitSite(carries, kept, settings, clock)
+    return SplitSite(carries, kept, settings, clock, telemetry)
 
 
 def _carry(name: str, url: str, settings: Settings) -> Carry:
@@ -52,8 +55,8 @@ def _carry(name: str, url: str, settings: Settings) -> Carry:
     scheme = urlsplit(url).scheme
     if scheme not in CARRIERS:
         raise ConfigurationError(
-            f"{name}={url!r}: {scheme} is broker and store in one; give it as the store, too, or a"
-            f" broker that can do without: {', '.join(CARRIERS)}"
+            f"{name}={masked_url(url)!r}: {scheme} is broker and store in one; give it as the"
+            f" store, too, or a broker that can do without: {', '.join(CARRIERS)}"
         )
     return carry(scheme, url, settings.namespace)
 
@@ -62,6 +65,7 @@ def _store(url: str, settings: Settings, clock: Clock) -> StoreSite:
     scheme = urlsplit(url).scheme
     if scheme not in _STORES:
         raise ConfigurationError(
-            f"store={url!r}: {scheme} keeps no records; give one of {', '.join(_STORES)}"
+            f"store={masked_url(url)!r}: {scheme} keeps no records;"
+            f" give one of {', '.join(_STORES)}"
         )
     return _STORES[scheme](url, settings, clock)

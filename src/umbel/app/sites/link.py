@@ -34,6 +34,8 @@ class LinkSite:
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         try:
+            # All that ``open`` needs: a signal handler must not come while it is imported.
+            import umbel.links  # noqa: F401
             from umbel.drivers.amqp import Home
         except ImportError as error:
             raise ConfigurationError(

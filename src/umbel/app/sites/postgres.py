@@ -16,6 +16,9 @@ class PostgresSite:
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         try:
+            # All that ``open`` needs: a signal handler must not come while it is imported.
+            import umbel.brokers.postgres
+            import umbel.stores.postgres  # noqa: F401
             from umbel.drivers.postgres import Home
         except ImportError as error:
             raise ConfigurationError(

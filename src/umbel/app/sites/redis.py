@@ -21,6 +21,9 @@ class RedisSite:
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
         try:
+            # All that ``open`` needs: a signal handler must not come while it is imported.
+            import umbel.brokers.redis
+            import umbel.stores.redis  # noqa: F401
             from umbel.drivers.redis import Home
         except ImportError as error:
             raise ConfigurationError(

@@ -23,6 +23,7 @@ from umbel.configuration import Settings
 from umbel.errors import ConfigurationError
 from umbel.router import Backend
 from umbel.stores import Transactions
+from umbel.telemetry import Telemetry
 
 
 class SplitSite:
@@ -33,12 +34,18 @@ class SplitSite:
     """
 
     def __init__(
-        self, carries: Mapping[str, Carry], store: StoreSite, settings: Settings, clock: Clock
+        self,
+        carries: Mapping[str, Carry],
+        store: StoreSite,
+        settings: Settings,
+        clock: Clock,
+        telemetry: Telemetry,
     ) -> None:
         self._carries = carries
         self._store = store
         self._settings = settings
         self._clock = clock
+        self._telemetry = telemetry
 
     def open(self, *, inline: bool = False) -> Backend:
         kept = self._store.open(inline=inline, ledger=True)
@@ -50,6 +57,7 @@ class SplitSite:
             namespace=self._settings.namespace,
             clock=self._clock,
             find=kept.records.find,
+            telemetry=self._telemetry,
         )
         return msgspec.structs.replace(kept, broker=broker)
 

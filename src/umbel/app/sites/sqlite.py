@@ -10,22 +10,31 @@ from umbel.configuration import Settings
 from umbel.errors import ConfigurationError
 from umbel.router import Backend
 from umbel.stores import Transactions
+from umbel.urls import masked_url, unknown_options
 
 
 class SqliteSite:
     """A SQLite file: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, ``sqlite:///:memory:``."""
 
     def __init__(self, url: str, settings: Settings, clock: Clock) -> None:
+        # All that ``open`` needs: a signal handler must not come while it is imported.
+        import umbel.brokers.sqlite
+        import umbel.stores.sqlite  # noqa: F401
         from umbel.drivers.sqlite import Home
 
         parts = urlsplit(url)
         path = unquote(parts.path)[1:]
         if parts.netloc or not path:
-            raise ConfigurationError(f"{url!r}: three slashes and a path, as in sqlite:///umbel.db")
+            raise ConfigurationError(
+                f"{masked_url(url)!r}: three slashes and a path, as in sqlite:///umbel.db"
+            )
         options = dict(parse_qsl(parts.query))
         unknown = options.keys() - {"synchronous"}
         if unknown:
-            raise ConfigurationError(f"{url!r}: unknown option {sorted(unknown)}; use synchronous")
+            raise ConfigurationError(
+                f"{masked_url(url)!r}: unknown option {unknown_options(unknown, url)};"
+                " use synchronous"
+            )
         self._home = Home(path, **options)
         self._settings = settings
         self._clock = clock

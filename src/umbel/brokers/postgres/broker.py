@@ -14,24 +14,23 @@ from umbel.brokers.postgres.rows import delivery
 from umbel.brokers.postgres.settling import Batch, settling
 from umbel.clock import Clock
 from umbel.drivers.postgres import (
+    Caller,
     Database,
+    Origins,
     Row,
     Steps,
     after,
-    aperform_within,
     atomically,
     block_within,
     explaining,
-    is_async_connection,
-    is_sync_connection,
     newest,
     numbers,
     one,
-    perform_within,
     texts,
 )
-from umbel.errors import ConfigurationError, LeaseLost, SchemaError, Unavailable
+from umbel.errors import LeaseLost, SchemaError, Unavailable
 from umbel.messages import Delivery, Envelope, Lease, Settlement, State
+from umbel.resilience import LAPSED_TOO_OFTEN, MAX_LAPSES
 
 
 class _Found(NamedTuple):
@@ -65,6 +64,7 @@ class PostgresBroker:
         self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 5.0
     ) -> None:
         self._database = database
+        self._origins = Origins(database.home)
         self._namespace = namespace
         self._clock = clock
         self._safety_poll = safety_poll
@@ -79,9 +79,9 @@ class PostgresBroker:
         if not envelopes:
             return []
         if within is not None:
-            if is_async_connection(within):
-                return await self.apublish_within(envelopes, within)
-            return self.publish_within(envelopes, within)
+            with explaining(self._database.home.address):
+                caller = await self._origins.atake(within)
+                return await caller.aperform(self._steps_within(envelopes, caller))
         if not cannot_fail(envelopes):
             return await self._database.perform(
                 lambda: atomically(publishing(self._sql, envelopes))
@@ -106,24 +106,9 @@ class PostgresBroker:
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
         """Publish as part of the caller's own transaction, in the caller's own thread."""
-        if is_async_connection(connection):
-            raise ConfigurationError(
-                "connection: an async connection publishes with adelay, not delay"
-            )
-        if not is_sync_connection(connection):
-            raise ConfigurationError(
-                f"connection={type(connection).__name__}: this broker is PostgreSQL; give a"
-                " psycopg connection to it, or a SQLAlchemy (postgresql+psycopg) one or session"
-            )
         with explaining(self._database.home.address):
-            return perform_within(connection, self._steps_within(envelopes, connection))
-
-    async def apublish_within(
-        self, envelopes: Sequence[Envelope], connection: Any
-    ) -> list[Published]:
-        """Publish as part of the caller's own transaction."""
-        with explaining(self._database.home.address):
-            return await aperform_within(connection, self._steps_within(envelopes, connection))
+            caller = self._origins.take(connection)
+            return caller.perform(self._steps_within(envelopes, caller))
 
     async def fetch(
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
@@ -174,15 +159,22 @@ class PostgresBroker:
         return await self._database.perform(lambda: atomically(settling(self._sql, batch)))
 
     async def recover(self) -> list[str]:
-        return [job for job, _ in await self._rows("recover")]
+        bound = {"max_lapses": MAX_LAPSES, "lapsed_too_often": LAPSED_TOO_OFTEN}
+        found = [job for job, _ in await self._rows("recover", **bound)]
+        # Always: who recovered before may have died between the two statements.
+        await self._rows("take_back_deaths")
+        return found
 
     async def depths(self) -> list[Depth]:
         rows = await self._rows("depths")
-        return [Depth(queue=q, state=State(s), jobs=n, oldest=o) for q, s, n, o in rows]
+        return [Depth(queue=q, state=State(s), jobs=n, age=o) for q, s, n, o in rows]
 
-    async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
+    async def waiting(
+        self, queues: Sequence[str], kinds: Sequence[str], without: Sequence[str] = ()
+    ) -> bool:
         lanes = ["", *kinds] if {"io", "cpu"} <= {*kinds} else [*kinds]
-        rows = await self._rows("waiting", queue=texts([*queues]), kind=texts(lanes))
+        lists = {"queue": texts([*queues]), "kind": texts(lanes), "without": texts([*without])}
+        rows = await self._rows("waiting", **lists)
         return bool(rows[0][0])
 
     async def purge(self, queue: str) -> int:
@@ -190,7 +182,8 @@ class PostgresBroker:
         # In portions: a queue of millions is no single statement.
         while ids := [row[0] for row in await self._rows("idle_ids", queue=queue)]:
             reasons = texts(["purged"] * len(ids))
-            purged += len(await self._rows("cancel_idle", id=texts(ids), reason=reasons))
+            values = {"id": texts(ids), "reason": reasons, "final": State.CANCELLED.value}
+            purged += len(await self._rows("cancel_idle", **values))
         return purged
 
     async def move(self, source: str, target: str) -> int:
@@ -217,13 +210,13 @@ class PostgresBroker:
         await self._database.close()
 
     def _steps_within(
-        self, envelopes: Sequence[Envelope], connection: Any
+        self, envelopes: Sequence[Envelope], caller: Caller
     ) -> Steps[list[Published]]:
         steps = publishing(self._sql, envelopes)
         # A lone envelope that is refused has changed nothing: no savepoint is needed for it.
         if len(envelopes) == 1 and envelopes[0].on_conflict != "replace":
             return steps
-        return atomically(steps, block_within(connection))
+        return atomically(steps, block_within(caller))
 
     def _outlook(self, queues: tuple[str, ...], purpose: str = "fetch") -> Outlook:
         listener = self._database.listener()

@@ -111,7 +111,8 @@ class PostgresLedger(PostgresBroker):
         left = yield from inserting(self._sql, envelopes, idle="sent")
         # A worker may have noted, run and settled one since that statement began: it has found
         # neither the job nor the record then. The next one sees the record.
-        yield self._sql["drop_ended"], {"id": texts([one.id for one in envelopes])}
+        ids = texts([one.id for one in envelopes])
+        yield self._sql["drop_ended"], {"namespace": self._namespace, "id": ids}
         return left
 
     def _taking_new(

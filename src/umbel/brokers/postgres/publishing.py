@@ -105,13 +105,17 @@ def _explained(
     sql: Queries, envelopes: Sequence[Envelope], strict: bool
 ) -> Steps[list[Published | None]]:
     """Why each of these was not added; None when it can be added now."""
-    known = {row[0] for row in (yield sql["known_ids"], {"id": texts([e.id for e in envelopes])})}
+    asked = {
+        "id": texts([e.id for e in envelopes]),
+        "namespace": texts([e.namespace for e in envelopes]),
+    }
+    known = set((yield sql["known_ids"], asked))
     holders = yield from _holders(sql, [e for e in envelopes if e.unique is not None])
     found: list[Published | None] = []
     for envelope in envelopes:
         # Taken out: who comes after one that replaces has that one for a holder, not this.
         holder = holders.pop((envelope.namespace, envelope.unique), None)
-        if envelope.id.lower() in known:
+        if (envelope.namespace, envelope.id.lower()) in known:
             answer: Published | None = Published(envelope.id, existing=True)
         elif holder is None:
             answer = None
@@ -132,6 +136,7 @@ def _conflict(
             "namespace": envelope.namespace,
             "id": texts([holder]),
             "reason": texts([f"replaced by {envelope.id}"]),
+            "final": State.CANCELLED.value,
         }
         yield sql["cancel_idle"], values
         return None
@@ -154,11 +159,12 @@ def _holders(
 
 
 def _repeated(envelopes: Sequence[Envelope], left: set[int]) -> list[int]:
-    """Places of envelopes whose id stands in the batch before them."""
-    seen: set[str] = set()
+    """Places of envelopes whose id stands in the batch before them, in the same namespace."""
+    seen: set[tuple[str, str]] = set()
     repeated = []
     for place, envelope in enumerate(envelopes):
-        if envelope.id.lower() in seen and place not in left:
+        key = envelope.namespace, envelope.id.lower()
+        if key in seen and place not in left:
             repeated.append(place)
-        seen.add(envelope.id.lower())
+        seen.add(key)
     return repeated

@@ -8,33 +8,36 @@ with sent as (
     unnest(%(id)s::uuid[], %(namespace)s::text[], %(queue)s::text[], %(kind)s::text[],
            %(task)s::text[], %(type)s::text[], %(priority)s::smallint[], %(content_type)s::text[],
            %(body)s::bytea[], %(created)s::float8[], %(not_before)s::float8[], %(expires)s::float8[],
+           %(delay)s::float8[], %(expires_in)s::float8[],
            %(attempt)s::integer[], %(max_deaths)s::integer[], %(unique_key)s::text[],
            %(traceparent)s::text[], %(gates)s::text[]),
     jsonb_array_elements(%(headers)s::jsonb)
   ) with ordinality as s (id, namespace, queue, kind, task, type, priority, content_type, body,
-                          created, not_before, expires, attempt, max_deaths, unique_key, traceparent,
-                          gates, headers, place)
+                          created, not_before, expires, delay, expires_in, attempt, max_deaths, unique_key,
+                          traceparent, gates, headers, place)
 ),
 added as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, not_before, expires, attempt, max_deaths, unique_key,
                            traceparent, headers, gates, line)
   select id, namespace, queue, kind, task, type,
-         case when to_timestamp(not_before) > statement_timestamp() then 'scheduled'
+         case when $schema.moment(not_before, delay) > statement_timestamp() then 'scheduled'
               when gates is not null then 'waiting' else %(idle)s end,
          priority, content_type, body,
          coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
-         to_timestamp(not_before), to_timestamp(expires), attempt, max_deaths, unique_key,
+         $schema.moment(not_before, delay), $schema.moment(expires, expires_in), attempt, max_deaths, unique_key,
          traceparent, headers, gates::jsonb,
-         case when to_timestamp(not_before) > statement_timestamp() then null
+         case when $schema.moment(not_before, delay) > statement_timestamp() then null
               else gates::jsonb ->> 0 end
-  from sent where not exists (select 1 from $schema.record r where r.id = sent.id offset 0)
+  from sent where not exists (select 1 from $schema.record r
+                              where r.id = sent.id and r.namespace = sent.namespace offset 0)
   order by place
   on conflict do nothing
   returning id, namespace, queue, state
 )
 select (select count(*) from added),
-       (select array_agg(place) from sent where id not in (select id from added)),
+       (select array_agg(place) from sent
+        where (id, namespace) not in (select id, namespace from added)),
        (select count(pg_notify('$channel', hint))
         from (select distinct case state when 'scheduled' then 's:' || namespace
                                          else 'r:' || namespace || ':' || queue end as hint
@@ -46,16 +49,17 @@ insert into $schema.job (id, namespace, queue, kind, task, type, state, priority
                          body, created, not_before, expires, attempt, max_deaths, unique_key,
                          traceparent, headers, gates, line)
 select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
-       case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
+       case when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then 'scheduled'
             when %(gates)s::jsonb is not null then 'waiting' else %(idle)s end,
        %(priority)s::smallint, %(content_type)s, %(body)s,
        coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
-       to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
+       $schema.moment(%(not_before)s, %(delay)s), $schema.moment(%(expires)s, %(expires_in)s),
        %(attempt)s::integer, %(max_deaths)s::integer, %(unique_key)s::text,
        %(traceparent)s::text, %(headers)s::jsonb, %(gates)s::jsonb,
-       case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then null
+       case when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then null
             else %(gates)s::jsonb ->> 0 end
-where not exists (select 1 from $schema.record where id = %(id)s::uuid)
+where not exists (select 1 from $schema.record
+                  where id = %(id)s::uuid and namespace = %(namespace)s)
 on conflict do nothing
 returning case when state <> 'sent' then pg_notify('$channel',
             case state when 'scheduled' then 's:' || %(namespace)s
@@ -67,7 +71,8 @@ insert into $schema.job (id, namespace, queue, kind, task, state, body, created,
 select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(idle)s, %(body)s,
        coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
        %(traceparent)s::text
-where not exists (select 1 from $schema.record where id = %(id)s::uuid)
+where not exists (select 1 from $schema.record
+                  where id = %(id)s::uuid and namespace = %(namespace)s)
 on conflict do nothing
 returning case when %(idle)s <> 'sent'
                then pg_notify('$channel', 'r:' || %(namespace)s || ':' || %(queue)s) end
@@ -86,16 +91,17 @@ added as (
                            body, created, not_before, expires, attempt, max_deaths, traceparent,
                            headers, gates, line)
   select id, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
-         case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then 'scheduled'
+         case when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then 'scheduled'
               when %(gates)s::jsonb is not null then 'waiting' else %(idle)s end,
          %(priority)s::smallint, %(content_type)s, body,
          coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
-         to_timestamp(%(not_before)s::float8), to_timestamp(%(expires)s::float8),
+         $schema.moment(%(not_before)s, %(delay)s), $schema.moment(%(expires)s, %(expires_in)s),
          %(attempt)s::integer, %(max_deaths)s::integer, traceparent, %(headers)s::jsonb,
          %(gates)s::jsonb,
-         case when to_timestamp(%(not_before)s::float8) > statement_timestamp() then null
+         case when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then null
               else %(gates)s::jsonb ->> 0 end
-  from sent where not exists (select 1 from $schema.record r where r.id = sent.id offset 0)
+  from sent where not exists (select 1 from $schema.record r
+                              where r.id = sent.id and r.namespace = %(namespace)s offset 0)
   returning id, state
 )
 select count(*),
@@ -107,9 +113,11 @@ select count(*),
 from added
 
 -- name: known_ids
--- Which of these ids live or have finished.
-select id::text from $schema.job where id = any(%(id)s::uuid[])
-union all select id::text from $schema.record where id = any(%(id)s::uuid[])
+-- Which of these ids live or have finished, each in its namespace.
+with asked as (select * from unnest(%(id)s::uuid[], %(namespace)s::text[]) as a (id, namespace))
+select a.namespace, a.id::text from asked a
+where exists (select 1 from $schema.job j where j.id = a.id and j.namespace = a.namespace)
+   or exists (select 1 from $schema.record r where r.id = a.id and r.namespace = a.namespace)
 
 -- name: unique_holders
 -- The live jobs that hold these unique keys.
@@ -129,7 +137,7 @@ promoted as (
   update $schema.job j
   set state = case when j.gates ->> 0 is null then 'queued' else 'waiting' end,
       line = j.gates ->> 0
-  from due where j.id = due.id returning j.queue
+  from due where j.id = due.id and j.namespace = %(namespace)s returning j.queue
 ),
 ready as (select queue, count(*) as jobs from promoted group by queue)
 select (select array_agg(queue) from ready),
@@ -194,7 +202,7 @@ claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
       fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
-  from picked where j.id = picked.id
+  from picked where j.id = picked.id and j.namespace = %(namespace)s
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
@@ -303,7 +311,7 @@ claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
       fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
-  from picked where j.id = picked.id
+  from picked where j.id = picked.id and j.namespace = %(namespace)s
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
@@ -382,7 +390,7 @@ claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
       fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
-  from picked where j.id = picked.id
+  from picked where j.id = picked.id and j.namespace = %(namespace)s
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
@@ -415,13 +423,16 @@ sorted as (
   update $schema.job j
   set kind = k.kind, state = case j.state when 'sent' then 'queued' else j.state end
   from known k
-  where j.id in (select id from unsorted) and j.task = k.task and j.kind = ''
+  where j.id in (select id from unsorted) and j.namespace = %(namespace)s and j.task = k.task
+    and j.kind = ''
     and j.state in ('queued', 'sent', 'waiting')
   returning j.queue
 )
 select (select count(*) from sorted),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
         from (select distinct queue from sorted) s)
+
+-- A lease is named by id, owner and fence. That is enough: an owner is a worker of one namespace.
 
 -- name: extend
 -- Gives back what an owner holds but does not know of; no attempt, no death. Answers the places
@@ -482,7 +493,7 @@ kept as (
          progress_done, progress_of, statement_timestamp(),
          result_type, result, nullif(failure, 'null'), reason
   from gone where keep
-  on conflict (id) do nothing
+  on conflict (id, namespace) do nothing
 )
 select (select array_agg(place) from sent where id not in (select id from gone)),
        (select count(pg_notify('$channel', 'd:' || namespace || ':' || ids))
@@ -520,7 +531,7 @@ kept as (
                else attempts - 0 end) || story,
          progress_done, progress_of, statement_timestamp(), %(result_type)s, result, %(reason)s
   from gone where %(keep)s
-  on conflict (id) do nothing
+  on conflict (id, namespace) do nothing
 )
 select case when (select count(*) from gone) < cardinality(%(id)s::uuid[])
             then (select array_agg(place) from sent where id not in (select id from gone)) end,
@@ -574,8 +585,9 @@ select (select array_agg(place) from sent where id not in (select id from back))
 
 -- name: recover
 -- Running jobs whose owner is not enlisted go back to their queue with the death counted, or are
--- buried when they were to blame for one too many: umbel.resilience.judge, in SQL. Locked in
--- order, so of several that recover at once one gets all jobs of an owner. Answers their ids.
+-- buried when they were to blame for one too many, or lapsed too often: umbel.resilience.judge, in SQL.
+-- Locked in order, so of several that recover at once one gets all jobs of an owner. Each death is noted:
+-- one that was none is taken back. Answers their ids.
 with dead as materialized (
   select id, owner, fence from $schema.job j
   where namespace = %(namespace)s and state = 'running'
@@ -584,7 +596,8 @@ with dead as materialized (
 -- Compared with what was dead: a living worker may have claimed it while its lock was waited for,
 -- and then PostgreSQL does not ask again whether the owner is enlisted.
 orphan as materialized (
-  select j.id, j.owner, deaths,
+  select j.id, j.owner, deaths, lapses, deaths::bigint + lapses as seen,
+         exists (select 1 from $schema.lapse l where l.incarnation = j.owner) as alive,
          (case when jsonb_typeof(attempts) <> 'array' then '[]'
                when jsonb_array_length(attempts) < 100 then attempts
                else attempts - 0 end) || jsonb_build_object(
@@ -595,12 +608,18 @@ orphan as materialized (
   order by j.owner, seq for update of j
 ),
 judged as (
-  select id, least(deaths, 2147483646) + 1 as deaths, attempts,
-         (count(*) over theirs = 1
-          or deaths >= 2 and count(*) filter (where deaths >= 2) over theirs = 1)::int as blamed,
-         case when deaths >= 1 then random() * least(3600, 0.25 * power(2, least(deaths - 1, 20))
-           * (count(*) filter (where deaths >= 1) over theirs - 1)) else 0 end as delay
-  from orphan window theirs as (partition by owner)
+  select id, owner, least(deaths, 2147483646) + 1 as deaths, attempts, (suspected and not alive)::int as blamed,
+         suspected and lapses >= %(max_lapses)s::integer as lapsed, delay
+  from (
+    select *, count(*) over theirs = 1
+              or seen >= 2 and count(*) filter (where seen >= 2) over theirs = 1 as suspected,
+           case when seen >= 1 then random() * least(3600, 0.25 * power(2, least(seen - 1, 20))
+             * (count(*) filter (where seen >= 1) over theirs - 1)) else 0 end as delay
+    from orphan window theirs as (partition by owner)) o
+),
+counted as (
+  insert into $schema.death (incarnation, job, namespace, blamed)
+  select owner, id, %(namespace)s, blamed from judged on conflict (incarnation, job) do nothing
 ),
 back as (
   update $schema.job j
@@ -613,25 +632,30 @@ back as (
                         else j.not_before end,
       owner = null, worker = null, progress_done = null, progress_of = null,
       deaths = o.deaths, blame = least(j.blame, 2147483646) + o.blamed, attempts = o.attempts
-  from judged o where j.id = o.id and j.blame::bigint + o.blamed < j.max_deaths and j.max_deaths > 1
+  from judged o
+  where j.id = o.id and j.namespace = %(namespace)s and j.blame::bigint + o.blamed < j.max_deaths
+    and j.max_deaths > 1 and not o.lapsed
   returning j.id, j.queue, j.state
 ),
 gone as (
   delete from $schema.job j using judged o
-  where j.id = o.id and not (j.max_deaths > 1 and j.blame::bigint + o.blamed < j.max_deaths)
-  returning j.*, o.deaths as died, o.attempts as story
+  where j.id = o.id and j.namespace = %(namespace)s
+    and not (j.max_deaths > 1 and j.blame::bigint + o.blamed < j.max_deaths and not o.lapsed)
+  returning j.*, o.deaths as died, o.attempts as story, o.lapsed
 ),
 kept as (
   insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
-                              body, created, not_before, expires, attempt, deaths, max_deaths,
+                              body, created, not_before, expires, attempt, deaths, lapses, max_deaths,
                               unique_key, traceparent, headers, worker, fence, claimed, attempts, progress_done,
                               progress_of, finished, reason)
   select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, 'buried', priority, content_type, body, created,
-         not_before, expires, attempt, died, max_deaths, unique_key, traceparent, headers, worker,
+         not_before, expires, attempt, died, lapses, max_deaths, unique_key, traceparent, headers, worker,
          fence, claimed, story, progress_done, progress_of, statement_timestamp(),
-         'poison: ' || died || ' workers died while running it, the last was ' || coalesce(worker, '?')
+         case when lapsed then format(%(lapsed_too_often)s::text, lapses)
+              else 'poison: ' || died || ' workers died while running it, the last was '
+                   || coalesce(worker, '?') end
   from gone
-  on conflict (id) do nothing
+  on conflict (id, namespace) do nothing
 ),
 told as (
   select count(pg_notify('$channel', hint)) as times
@@ -643,23 +667,26 @@ select id::text, (select times from told) from orphan
 
 -- name: depths
 -- Live jobs by queue and state.
-select queue, case state when 'sent' then 'queued' else state end, count(*), date_part('epoch', min(created)) from $schema.job
+select queue, case state when 'sent' then 'queued' else state end, count(*),
+       date_part('epoch', statement_timestamp()) - date_part('epoch', min(created)) from $schema.job
 where namespace = %(namespace)s group by 1, 2
 
 -- name: waiting
--- Whether a fetch of these queues and lanes would find something now.
+-- Whether a fetch of these queues and lanes, apart from some tasks, would find something now.
 select exists (
   select 1 from unnest(%(queue)s::text[]) q, unnest(%(kind)s::text[]) k
   where exists (
     (select 1 from $schema.job j
      where j.namespace = %(namespace)s and j.queue = q and j.kind = k and j.state = 'queued'
        and j.task <> all (array(select name from $schema.pause
-                                where namespace = %(namespace)s and scope = 'task')) limit 1)
+                                where namespace = %(namespace)s and scope = 'task') || %(without)s::text[])
+     limit 1)
     union all
     (select 1 from $schema.job j
      where j.namespace = %(namespace)s and j.queue = q and j.kind = k and j.state = 'sent'
        and j.task <> all (array(select name from $schema.pause
-                                where namespace = %(namespace)s and scope = 'task')) limit 1)
+                                where namespace = %(namespace)s and scope = 'task') || %(without)s::text[])
+     limit 1)
     union all
     (select 1 from $schema.line l
      where l.namespace = %(namespace)s and l.queue = q and l.kind = k
@@ -711,7 +738,8 @@ with idle as materialized (
 moved as (
   update $schema.job j
   set queue = %(target)s, state = case state when 'sent' then 'queued' else state end from idle
-  where j.id = idle.id and j.queue = %(source)s and j.state <> 'running'
+  where j.id = idle.id and j.namespace = %(namespace)s and j.queue = %(source)s
+    and j.state <> 'running'
     and j.slots -> -1 ->> 'home' is null  -- what came there by a route is that worker's
   returning j.id
 )
@@ -776,9 +804,10 @@ from $schema.grant_slots(
 with found as materialized (
   select j.id from unnest(%(id)s::uuid[], %(fence)s::bigint[], %(queue)s::text[])
                    as s (id, fence, queue) join $schema.job j using (id, fence, queue)
-  where j.state = 'queued' order by j.id for update of j
+  where j.namespace = %(namespace)s and j.state = 'queued' order by j.id for update of j
 )
-update $schema.job j set state = 'sent' from found where j.id = found.id
+update $schema.job j set state = 'sent'
+from found where j.id = found.id and j.namespace = %(namespace)s
 
 -- name: take
 -- Claims these very jobs, each in the queue its message came from; raises their fence. What is
@@ -801,14 +830,14 @@ found as materialized (
 ),
 back as (
   update $schema.job j set state = 'queued', fence = least(j.fence, 9223372036854775806) + 1
-  from found where j.id = found.id and found.paused
+  from found where j.id = found.id and j.namespace = %(namespace)s and found.paused
 ),
 claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s,
       worker = (select name from $schema.worker where incarnation = %(owner)s),
       fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
-  from found where j.id = found.id and not found.paused
+  from found where j.id = found.id and j.namespace = %(namespace)s and not found.paused
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
@@ -818,8 +847,10 @@ claimed as (
 select claimed.*,
        (select array_agg(w.id::text) from wanted w
         where w.id not in (select id from found)
-          and not exists (select 1 from $schema.job j where j.id = w.id)
-          and not exists (select 1 from $schema.record r where r.id = w.id))
+          and not exists (select 1 from $schema.job j
+                          where j.id = w.id and j.namespace = %(namespace)s)
+          and not exists (select 1 from $schema.record r
+                          where r.id = w.id and r.namespace = %(namespace)s))
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: note_job
@@ -831,8 +862,9 @@ select $schema.note_job(
 -- name: drop_ended
 -- Jobs that are in the history already are no jobs.
 delete from $schema.job j
-where j.id = any(%(id)s::uuid[]) and j.state = 'sent'
-  and exists (select 1 from $schema.record r where r.id = j.id offset 0)
+where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s and j.state = 'sent'
+  and exists (select 1 from $schema.record r
+              where r.id = j.id and r.namespace = %(namespace)s offset 0)
 returning j.id
 
 -- name: unsend

@@ -25,13 +25,14 @@ from umbel.messages.columns import read_gates, read_headers, read_sections, read
 _TYPES = {kind.value: kind for kind in MessageType}
 _special = attrgetter(
     *("type", "priority", "body.content_type", "not_before", "expires", "attempt", "max_deaths"),
-    *("unique", "headers", "gates"),
+    *("unique", "headers", "gates", "delay", "expires_in"),
 )
 _NOTHING = _special(Envelope(id="", subject="", body=Body(JSON, b"")))
 """What the table says by default."""
 _common = attrgetter(
     *("namespace", "queue", "kind", "subject", "type", "priority", "body.content_type"),
     *("not_before", "expires", "attempt", "max_deaths", "unique", "headers", "gates"),
+    *("delay", "expires_in"),
 )
 
 
@@ -50,6 +51,8 @@ def job_arrays(envelopes: Sequence[Envelope]) -> dict[str, Any]:
         "created": numbers([e.created for e in envelopes]),
         "not_before": numbers([e.not_before for e in envelopes]),
         "expires": numbers([e.expires for e in envelopes]),
+        "delay": numbers([e.delay for e in envelopes]),
+        "expires_in": numbers([e.expires_in for e in envelopes]),
         "attempt": numbers([e.attempt for e in envelopes]),
         "max_deaths": numbers([e.max_deaths for e in envelopes]),
         "unique_key": texts([e.unique for e in envelopes]),
@@ -74,6 +77,8 @@ def job_row(envelope: Envelope) -> dict[str, Any]:
         "created": float(envelope.created),
         "not_before": envelope.not_before,
         "expires": envelope.expires,
+        "delay": envelope.delay,
+        "expires_in": envelope.expires_in,
         "attempt": envelope.attempt,
         "max_deaths": envelope.max_deaths,
         "unique_key": storable(envelope.unique),

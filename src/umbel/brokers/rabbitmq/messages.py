@@ -34,12 +34,13 @@ def to_message(envelope: Envelope, queue: str) -> Message:
         BadMessage: an attribute is no text that can be encoded.
     """
     headers = {_PREFIX + name: text for name, text in attributes(envelope).items()}
-    content_type, body = envelope.body.content_type, envelope.body.data
+    content_type, body, what = envelope.body.content_type, envelope.body.data, "bytes"
     if not _fits(headers, content_type):
         headers, content_type, body = {}, MEDIA_TYPE, write(envelope)
+        what = "bytes with its headers"
     if len(body) > LIMIT:
         raise MessageTooLarge(
-            f"job {envelope.id} has {len(body):,} bytes; over RabbitMQ {LIMIT:,} are the most."
+            f"job {envelope.id} has {len(body):,} {what}; over RabbitMQ {LIMIT:,} are the most."
             " Pass a reference (a path, a key, a URL) instead of the data"
         )
     return Message(queue, envelope.id, headers, content_type, body)

@@ -13,7 +13,7 @@ from umbel.brokers.port import Capabilities, Demand, Depth, Published
 from umbel.brokers.redis.inbox import Inbox
 from umbel.brokers.redis.publishing import PUBLISHING, publish_step, published
 from umbel.brokers.redis.replies import hand_out
-from umbel.brokers.redis.rows import Row, delivery, handed_row
+from umbel.brokers.redis.rows import Row, delivery, handed
 from umbel.brokers.redis.settling import recover_arguments, settle_arguments
 from umbel.clock import Clock
 from umbel.drivers.bell import Ear
@@ -87,14 +87,14 @@ class RedisBroker:
             return self.publish_within(envelopes, within)
         if not envelopes:
             return []
-        script, arguments = publish_step(envelopes, self._clock.now())
+        script, arguments = publish_step(envelopes)
         answer = await self._database.run(script, self._root, *arguments)
         return published(envelopes, answer)
 
     def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
         if not envelopes:
             return []
-        script, arguments = publish_step(envelopes, self._clock.now())
+        script, arguments = publish_step(envelopes)
         answer = self._database.direct.run(script, self._root, arguments, timeout)
         return published(envelopes, answer)
 
@@ -157,9 +157,8 @@ class RedisBroker:
         return done
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
-        before = self._clock.now() - older_than
         leases = [part for lease in held for part in (lease.job, lease.fence)]
-        places = await self._run("extend", pack(owner, before, leases))
+        places = await self._run("extend", pack(owner, float(older_than), leases))
         lost = [held[place] for place in places]
         self._answers.forget(lost)
         return lost
@@ -167,7 +166,7 @@ class RedisBroker:
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         if not settlements:
             return []
-        places = await self._run("settle", settle_arguments(settlements, self._clock.now()))
+        places = await self._run("settle", settle_arguments(settlements))
         refused = [settlements[place].lease for place in places]
         self._answers.settled(settlements, refused)
         return refused
@@ -183,18 +182,21 @@ class RedisBroker:
     async def depths(self) -> list[Depth]:
         rows: list[Row] = await self._run("depths")
         return [
-            Depth(queue=text(q), state=State(text(s)), jobs=n, oldest=moment(o) or 0.0)
+            Depth(queue=text(q), state=State(text(s)), jobs=n, age=moment(o) or 0.0)
             for q, s, n, o in rows
         ]
 
-    async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
+    async def waiting(
+        self, queues: Sequence[str], kinds: Sequence[str], without: Sequence[str] = ()
+    ) -> bool:
         # A job of unknown kind starts only where both kinds have room.
         lanes = ["", *kinds] if {"io", "cpu"} <= set(kinds) else [*kinds]
-        return bool(await self._run("waiting", pack(self._clock.now(), [*queues], lanes)))
+        asked = pack([*queues], lanes, [*without])
+        return bool(await self._run("waiting", asked))
 
     async def purge(self, queue: str) -> int:
         purged = 0
-        while found := await self._run("purge", pack(self._clock.now(), queue)):
+        while found := await self._run("purge", pack(queue)):
             purged += found
         return purged
 
@@ -220,20 +222,20 @@ class RedisBroker:
     async def _claim(
         self, queues: Sequence[str], demand: Demand, owner: str, ticket: str | None
     ) -> tuple[list[Delivery], bool, float | None, int]:
-        """Deliveries, whether to look again at once, when something falls due, events to adopt.
+        """Deliveries, whether to look again at once, seconds until one is due, events to adopt.
 
         Who finds nothing stands by, unless it does not wait: with a ticket it can be handed a job.
         """
-        now, hands = self._clock.now(), self._listener.hands
+        hands = self._listener.hands
         heard = hands.heard(owner)
         asked = (demand.io, demand.cpu, [*queues], [*demand.without])
         standing = (hands.token, heard, ticket is not None, ticket or "")
-        answer = await self._run("claim", pack(now, owner, *asked, *standing))
+        answer = await self._run("claim", pack(owner, *asked, *standing))
         if not answer[0]:
             raise LeaseLost(f"incarnation {owner} is not enlisted")
         hands.forget(owner, heard)
-        _, more, due, rows, inbox = answer
-        found = [delivery(row, self._namespace, owner, now) for row in rows]
+        _, more, due, rows, inbox, claimed = answer
+        found = [delivery(row, self._namespace, owner, claimed) for row in rows]
         return found, bool(more), moment(due), inbox
 
     async def _adopt(self) -> bool:
@@ -247,15 +249,14 @@ class RedisBroker:
         job = self._listener.hands.take(ticket, owner)
         if not job:
             return []
-        return [delivery(handed_row(job), self._namespace, owner, self._clock.now())]
+        return [handed(job, self._namespace, owner)]
 
     async def _stand_down(self, owner: str, ticket: str) -> list[Delivery]:
         """Stand by no more. Gives what was handed over in the last moment."""
-        now, hands = self._clock.now(), self._listener.hands
-        rows = await self._run(
-            "stand_down", pack(now, owner, hands.token, hands.heard(owner), ticket)
-        )
-        return [delivery(row, self._namespace, owner, now) for row in rows]
+        hands = self._listener.hands
+        asked = pack(owner, hands.token, hands.heard(owner), ticket)
+        claimed, *rows = await self._run("stand_down", asked) or [None]
+        return [delivery(row, self._namespace, owner, claimed) for row in rows]
 
     @property
     def _listener(self) -> Listener:
@@ -285,7 +286,7 @@ class RedisBroker:
         Whether it was a hint.
         """
         poll = self._safety_poll if self._hears() else self._database.home.poll
-        until_due = left if due is None else max(due - self._clock.now(), 0.001)
+        until_due = left if due is None else max(due, 0.001)
         return await ear.wait(min(left, until_due, poll))
 
     async def _run(self, name: str, packed: bytes = b"\x90") -> Any:

@@ -4,12 +4,12 @@
 -- when the script runs is not claimed; only an owner that is enlisted is given anything.
 
 -- name: claim
--- {now, owner, io, cpu, queues, without, listener, heard, waits, ticket}: takes the first jobs of each lane, as far
+-- {owner, io, cpu, queues, without, listener, heard, waits, ticket}: takes the first jobs of each lane, as far
 -- as there is room, but none of the tasks to do without; who has to pass gates for that passes them. Gives {0}
--- when the owner is not enlisted, else {1, more, due, rows, inbox}: whether to look again at once, when
--- something falls due, and how many events nobody has adopted. Before, what is due or resumed goes to its
--- lane, a portion a call. Where there is nothing, who waits stands by, with a ticket or without.
-local now, owner, io, cpu, queues, without, listener, heard, waits, ticket = unpack(cmsgpack.unpack(ARGV[1]))
+-- when the owner is not enlisted, else {1, more, due, rows, inbox, now}: whether to look again at once, in how
+-- many seconds something falls due, how many events from other programs are not read yet, and the time of the
+-- claim. Before, what is due or resumed goes to its lane, a portion a call. Where there is nothing, who waits stands by, with a ticket or without.
+local owner, io, cpu, queues, without, listener, heard, waits, ticket = unpack(cmsgpack.unpack(ARGV[1]))
 local worker = redis.call('HGET', root .. ':worker:' .. owner, 'name')
 if not worker then return {0} end
 local paused = read_pauses()
@@ -132,25 +132,23 @@ write_all()
 write_leases(owner)
 if #rows == 0 and not more and waits then stand_by(owner, open, now, ticket ~= '' and ticket, worker) end
 local inbox = redis.pcall('LLEN', root .. ':inbox')  -- no list: somebody's mistake, and nobody's events
-return {1, more and 1 or 0, due and written(due), rows, tonumber(inbox) or 0}
+return {1, more and 1 or 0, due and written(due - now), rows, tonumber(inbox) or 0, written(now)}
 
 -- name: stand_down
--- {now, owner, listener, heard, ticket}: who stood by with this ticket does so no more. Gives {the row} of what
+-- {owner, listener, heard, ticket}: who stood by with this ticket does so no more. Gives {now, the row} of what
 -- it was handed meanwhile and has not heard of, else {}.
-local now, owner, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[1]))
+local owner, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[1]))
 if standby_of(owner) ~= ticket then return {} end
 even_if_full()
 local row = stand_down(owner, listener, heard, now)
 write_all()
-return {row}
+return row and {written(now), row} or {}
 
 -- name: extend
--- {owner, before, held}: says which places of held, {id, fence, id, fence ...}, are lost; what was
--- claimed before a moment and is not held goes back to its queue, no attempt and no death counted. Who was
--- handed a job claimed it, by its own clock, when it began to stand by.
-local owner, before, held = unpack(cmsgpack.unpack(ARGV[1]))
+-- {owner, age, held}: says which places of held, {id, fence, id, fence ...}, are lost; what was
+-- claimed so many seconds ago and is not held goes back to its queue, no attempt and no death counted.
+local owner, age, held = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':held:' .. owner
-local _, since, _, handed = standby_of(owner)
 local all = redis.call('HGETALL', key)
 local fences = {}
 for at = 1, #all, 2 do fences[all[at]] = number(all[at + 1], -1) end
@@ -168,7 +166,7 @@ for id in pairs(fences) do
     local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots', 'claimed')
     if not job or job[1] ~= 'running' then
       redis.call('HDEL', key, id)
-    elseif number(id == handed and since or job[8], 0) < before then
+    elseif number(job[8], 0) < now - age then
       redis.call('HDEL', key, id)
       put_back(id, {unpack(job, 2, 7)}, 0, 0, {})
     end
@@ -178,15 +176,17 @@ write_all()
 return lost
 
 -- name: waiting
--- {now, queues, kinds}: whether a claim would find something; changes nothing.
-local now, queues, kinds = unpack(cmsgpack.unpack(ARGV[1]))
+-- {queues, kinds, without}: whether a claim without these tasks would find something; changes nothing.
+local queues, kinds, without = unpack(cmsgpack.unpack(ARGV[1]))
 local paused = read_pauses()
 local wanted = {}
+do_without(without)
 for _, kind in ipairs(kinds) do wanted[kind] = true end
 
 local function starts(id, state)
   local job = read(id, 'task', 'kind', 'gates')
-  return job and job[1] == state and wanted[known_kind(job[3])] and not paused.task[job[2] or '']
+  local task = job and job[2] or ''
+  return job and job[1] == state and wanted[known_kind(job[3])] and not paused.task[task] and not unwanted[task]
          and not (job[4] and state == 'scheduled')
 end
 

@@ -18,10 +18,10 @@ end
 return events
 
 -- name: adopt
--- {now, events}: each is {digest, row, verdict}; a verdict is {reason, attempt, only if the key is taken}.
+-- {events}: each is {digest, row, verdict}; a verdict is {reason, attempt, only if the key is taken}.
 -- Makes jobs of the first events, if they are still those. Gives the places, counted from 1, of what
 -- did not become a job: it was one before, or is buried.
-local now, events = unpack(cmsgpack.unpack(ARGV[1]))
+local events = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':inbox'
 local sequence = redis.call('INCRBY', root .. ':sequence', #events) - #events
 

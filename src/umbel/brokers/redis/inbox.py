@@ -55,7 +55,7 @@ class Inbox:
             return False
         events = [self._read(*each) for each in seen]
         now = self._clock.now()
-        arguments = pack(now, [_row(each, now) for each in events])
+        arguments = pack([_row(each, now) for each in events])
         for place in await self._run("adopt", arguments):
             job = events[place - 1].envelope
             asked = asked_by(job.id, job.headers)
@@ -78,7 +78,7 @@ class Inbox:
 def _row(event: _Event, now: float) -> list[Any]:
     """What ``adopt`` takes for it."""
     envelope, problem, if_taken = event.envelope, event.problem, False
-    row = job_row(envelope, now)
+    row = job_row(envelope)
     if row[6] == "raise":  # nobody is there to catch it
         row[6] = "return"
     if envelope.unique is not None and envelope.on_conflict != "return":

@@ -4,10 +4,11 @@
 -- first who comes with it; whatever puts a job back into its queue makes it one to be sent again.
 
 -- name: unsent
--- {now, limit, queues, waiter}: the first queued jobs of each lane. Gives {more, due, rows}; takes nothing.
+-- {limit, queues, waiter}: the first queued jobs of each lane. Gives {more, in how many seconds
+-- something falls due, rows}; takes nothing.
 -- What is due or resumed goes to its lane before, and so does who can pass the gates. Where there is nothing,
 -- who waits, and has a name for that, stands by.
-local now, limit, queues, waiter = unpack(cmsgpack.unpack(ARGV[1]))
+local limit, queues, waiter = unpack(cmsgpack.unpack(ARGV[1]))
 local paused = read_pauses()
 local open = open_queues(queues, paused)
 even_if_full()
@@ -39,7 +40,7 @@ end
 for queue in pairs(gates and gates.sent_to or {}) do more = more or open[queue] end
 write_all()
 if #rows == 0 and not more and waiter ~= '' then stand_by(waiter, open, now) end
-return {more and 1 or 0, due and written(due), rows}
+return {more and 1 or 0, due and written(due - now), rows}
 
 -- name: sent
 -- {id, fence, queue, id, fence, queue ...}: queued jobs of these are in another broker now, if they are
@@ -60,17 +61,17 @@ end
 return 0
 
 -- name: take
--- {now, owner, id, queue, id, queue ...}: claims these very jobs in the queues their messages came from.
--- Gives {0} when the owner is not enlisted, else {1, rows, unknown}. One that is paused is not given, and
+-- {owner, id, queue, id, queue ...}: claims these very jobs in the queues their messages came from.
+-- Gives {0} when the owner is not enlisted, else {1, rows, unknown, now}. One that is paused is not given, and
 -- has to be sent again.
 local asked = cmsgpack.unpack(ARGV[1])
-local now, owner = asked[1], asked[2]
+local owner = asked[1]
 local worker = redis.call('HGET', root .. ':worker:' .. owner, 'name')
 if not worker then return {0} end
 even_if_full()
 local paused = read_pauses()
 local rows, unknown = {}, {}
-for at = 3, #asked, 2 do
+for at = 2, #asked, 2 do
   local id, queue = asked[at], asked[at + 1]
   local job, place, aside = message(id)
   if not job then
@@ -97,20 +98,20 @@ for at = 3, #asked, 2 do
 end
 write_all()
 write_leases(owner)
-return {1, rows, unknown}
+return {1, rows, unknown, written(now)}
 
 -- name: stand_by
--- {now, owner, queues, listener, heard, ticket}: the owner may be handed what is noted in one of these queues
--- from now on. Gives {0} when the owner is not enlisted; {1}; or {1, the row} of what it was handed before and
+-- {owner, queues, listener, heard, ticket}: the owner may be handed what is noted in one of these queues
+-- from now on. Gives {0} when the owner is not enlisted; {1}; or {1, now, the row} of what it was handed before and
 -- has not heard of: then it does not stand by.
-local now, owner, queues, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[1]))
+local owner, queues, listener, heard, ticket = unpack(cmsgpack.unpack(ARGV[1]))
 local worker = redis.call('HGET', root .. ':worker:' .. owner, 'name')
 if not worker then return {0} end
 even_if_full()
 local row = stand_down(owner, listener, heard, now)
 write_all()
 if not row then stand_by(owner, open_queues(queues, read_pauses()), now, ticket, worker) end
-return {1, row}
+return row and {1, written(now), row} or {1}
 
 -- name: unsend
 -- {id, id ...}: these were noted as sent and may not have been.

@@ -35,7 +35,7 @@ class RedisLedger(RedisBroker):
         if not envelopes:
             return []
         # Nothing is handed over here: whoever has received a message notes it to have it itself.
-        arguments = publish_arguments(envelopes, self._clock.now(), "sent")
+        arguments = publish_arguments(envelopes, "sent")
         return _noted(envelopes, await self._run("publish", arguments))
 
     def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
@@ -44,7 +44,7 @@ class RedisLedger(RedisBroker):
 
     @contextmanager
     def noting(self, envelopes: Sequence[Envelope], timeout: float) -> Iterator[Noted]:
-        script, arguments = publish_step(envelopes, self._clock.now(), "sent")
+        script, arguments = publish_step(envelopes, "sent")
         with self._database.direct.ask(script, self._root, arguments, timeout) as asked:
             yield lambda: _noted(envelopes, asked.answer())
 
@@ -54,7 +54,7 @@ class RedisLedger(RedisBroker):
         with self._listening(queues) as (ear, _):
             while True:
                 ear.clear()
-                arguments = pack(self._clock.now(), limit, [*queues], waiter)
+                arguments = pack(limit, [*queues], waiter)
                 more, due, rows = await self._run("unsent", arguments)
                 if rows:
                     return [self._offered(envelope(row, self._namespace), row[1]) for row in rows]
@@ -72,13 +72,12 @@ class RedisLedger(RedisBroker):
         self, jobs: Mapping[str, str], owner: str, unnoted: Sequence[Envelope] = ()
     ) -> Taken:
         await self.note(unnoted)
-        now = self._clock.now()
         asked = [part for pair in jobs.items() for part in pair]
-        answer = await self._run("take", pack(now, owner, *asked))
+        answer = await self._run("take", pack(owner, *asked))
         if not answer[0]:
             raise LeaseLost(f"incarnation {owner} is not enlisted")
-        _, rows, unknown = answer
-        found = [delivery(row, self._namespace, owner, now) for row in rows]
+        _, rows, unknown, claimed = answer
+        found = [delivery(row, self._namespace, owner, claimed) for row in rows]
         return Taken(found, [text(job) for job in unknown])
 
     async def stand_by(
@@ -100,14 +99,14 @@ class RedisLedger(RedisBroker):
         self, queues: Sequence[str], owner: str, ticket: str
     ) -> list[Delivery]:
         """Stand by with a ticket; what was handed over before, and not heard of, is given first."""
-        now, hands = self._clock.now(), self._listener.hands
+        hands = self._listener.hands
         heard = hands.heard(owner)
-        asked = pack(now, owner, [*queues], hands.token, heard, ticket)
-        enlisted, *rows = await self._run("stand_by", asked)
+        asked = pack(owner, [*queues], hands.token, heard, ticket)
+        enlisted, *given = await self._run("stand_by", asked)
         if not enlisted:
             raise LeaseLost(f"incarnation {owner} is not enlisted")
         hands.forget(owner, heard)
-        return [delivery(row, self._namespace, owner, now) for row in rows]
+        return [delivery(row, self._namespace, owner, given[0]) for row in given[1:]]
 
     async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
         recalled = 0

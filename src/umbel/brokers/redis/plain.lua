@@ -4,10 +4,12 @@
 -- stands by and nothing is paused or comes before, what publish and a claim of that one do.
 
 -- name: publish_plain
--- id, queue, kind, priority turned round, now, idle, task, body, created, field, value ...: adds the job in
+-- id, queue, kind, priority turned round, idle, task, body, created, field, value ...: adds the job in
 -- the idle state, queued or sent, or hands it over. Gives {1}; {2} when somebody has it; or {1, 1, id} when it
 -- was there before.
-local id, queue, kind, score, now, idle, task, body, created = unpack(ARGV, 1, 9)
+local id, queue, kind, score, idle, task, body, created = unpack(ARGV, 1, 8)
+local here = string.format('%.6f', now)
+if created == '' then created = here end
 local key, standby = root .. ':job:' .. id, root .. ':standby:' .. queue
 local lane = root .. (idle == 'sent' and ':sent:' or ':lane:') .. kind .. ':' .. queue
 -- One call for three answers: it counts a key as often as it is named.
@@ -20,12 +22,12 @@ redis.call('ZADD', root .. ':live', place, id)  -- as text: to write a number ta
 if is_first then redis.call('SADD', root .. ':queues', queue) end
 
 local function fields()
-  return 'task', task, 'queue', queue, 'body', body, 'created', created, 'kind', kind, unpack(ARGV, 10)
+  return 'task', task, 'queue', queue, 'body', body, 'created', created, 'kind', kind, unpack(ARGV, 9)
 end
 
 -- Whether something comes before it, or a pause may be meant for it.
 local function has_to_wait()
-  local keys = {root .. ':pauses', root .. ':holds'}
+  local keys = {root .. ':pauses', root .. ':holds', root .. ':missing'}
   for _, other in ipairs({':' .. queue, 'io:' .. queue, 'cpu:' .. queue}) do
     keys[#keys + 1], keys[#keys + 2] = root .. ':lane:' .. other, root .. ':sent:' .. other
   end
@@ -34,7 +36,7 @@ end
 
 -- Tells who has this ticket that it holds the job: ticket, id, fields. Whether anybody hears it.
 local function tell(ticket)
-  local said = {ticket, id, fields()}
+  local said = {ticket, id, 'claimed', here, fields()}
   for at, part in ipairs(said) do said[at] = '$' .. #part .. '\r\n' .. part .. '\r\n' end
   local channel = root .. ':hands:' .. string.match(ticket, '^[^.]*')
   local heard = redis.pcall('PUBLISH', channel, '*' .. #said .. '\r\n' .. table.concat(said))
@@ -66,7 +68,7 @@ end
 if is_awaited and not has_to_wait() then
   local owner, worker = hand_over()
   if owner then
-    redis.call('HSET', key, 'state', 'running', 'place', place, 'fence', 1, 'worker', worker, 'claimed', now,
+    redis.call('HSET', key, 'state', 'running', 'place', place, 'fence', 1, 'worker', worker, 'claimed', here,
                fields())
     redis.call('HSET', root .. ':held:' .. owner, id, 1)
     return {2}

@@ -4,9 +4,9 @@
 -- of one unique key there is one live job.
 
 -- name: publish
--- {now, idle, strict, rows}: adds all. Gives {1, place, id, place, id ...} of the rows, counted from 1,
+-- {idle, strict, rows}: adds all. Gives {1, place, id, place, id ...} of the rows, counted from 1,
 -- that were there before; or {0, key, id} when strict and a key is taken: then nothing was added.
-local now, idle, strict, rows = unpack(cmsgpack.unpack(ARGV[1]))
+local idle, strict, rows = unpack(cmsgpack.unpack(ARGV[1]))
 
 -- The first row whose key is taken and that does not put up with it; looks ahead, changes nothing.
 local function first_refusal()

@@ -21,21 +21,19 @@ _HANDED = 2
 """What ``publish_plain`` says when somebody has it already."""
 
 
-def publish_step(
-    envelopes: Sequence[Envelope], now: float, idle: str = "queued"
-) -> tuple[Script, Arguments]:
+def publish_step(envelopes: Sequence[Envelope], idle: str = "queued") -> tuple[Script, Arguments]:
     """The script that publishes these, and its arguments.
 
     ``idle`` is the state of what is not scheduled: queued, or sent.
     """
     if len(envelopes) == 1:
-        plain = plain_row(envelopes[0], now, idle)
+        plain = plain_row(envelopes[0], idle)
         if plain is not None:
             return PUBLISHING["publish_plain"], plain
-    return PUBLISHING["publish"], [publish_arguments(envelopes, now, idle)]
+    return PUBLISHING["publish"], [publish_arguments(envelopes, idle)]
 
 
-def publish_arguments(envelopes: Sequence[Envelope], now: float, idle: str) -> bytes:
+def publish_arguments(envelopes: Sequence[Envelope], idle: str) -> bytes:
     """The arguments of ``publish``, which hands nothing over.
 
     What was sent already cannot be refused; and when no key can be, nobody has to look ahead.
@@ -43,7 +41,7 @@ def publish_arguments(envelopes: Sequence[Envelope], now: float, idle: str) -> b
     strict = idle == "queued" and any(
         one.unique is not None and one.on_conflict != "return" for one in envelopes
     )
-    return pack(now, idle, strict, [job_row(one, now) for one in envelopes])
+    return pack(idle, strict, [job_row(one) for one in envelopes])
 
 
 def published(envelopes: Sequence[Envelope], answer: Sequence[Any]) -> list[Published]:

@@ -4,8 +4,8 @@
 -- keeps the server busy; whoever asks repeats it until nothing is left.
 
 -- name: purge
--- {now, queue}: cancels a portion of what does not run. Gives how many.
-local now, queue = unpack(cmsgpack.unpack(ARGV[1]))
+-- {queue}: cancels a portion of what does not run. Gives how many.
+local queue = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 local purged = 0
 for _, id in ipairs(idle_in(queue)) do
@@ -171,5 +171,5 @@ for _, queue in ipairs(redis.call('SMEMBERS', root .. ':queues')) do
   count(queue, 'scheduled', root .. ':due:' .. queue, function(id) return id end)
   if #rows == before and not runs[queue] then redis.call('SREM', root .. ':queues', queue) end
 end
-for _, row in ipairs(rows) do row[4] = string.format('%.17g', row[4] or 0) end
+for _, row in ipairs(rows) do row[4] = written(now - (row[4] or now)) end
 return rows

@@ -46,7 +46,7 @@ _SLOT = 5
 Row = list[Any]
 
 
-def job_row(envelope: Envelope, now: float) -> Row:
+def job_row(envelope: Envelope) -> Row:
     """A row of ``publish``.
 
     Raises:
@@ -61,12 +61,15 @@ def job_row(envelope: Envelope, now: float) -> Row:
         None if envelope.not_before is None else float(envelope.not_before),
         envelope.unique,
         envelope.on_conflict,
-        [octets(one) if isinstance(one, bytes) else one for one in _fields(envelope, now)],
+        [octets(one) if isinstance(one, bytes) else one for one in _fields(envelope)],
         octets(_json(envelope.gates)) if envelope.gates else None,
+        None if envelope.delay is None else float(envelope.delay),
+        None if envelope.expires_in is None else float(envelope.expires_in),
+        float(envelope.created) or None,
     ]
 
 
-def plain_row(envelope: Envelope, now: float, idle: str) -> list[Any] | None:
+def plain_row(envelope: Envelope, idle: str) -> list[Any] | None:
     """The arguments of ``publish_plain``; None for what is not plain.
 
     Raises:
@@ -75,15 +78,17 @@ def plain_row(envelope: Envelope, now: float, idle: str) -> list[Any] | None:
     one = envelope
     if one.unique is not None or one.not_before is not None or one.attempt != 1 or one.gates:
         return None
+    if one.delay is not None or one.expires_in is not None:
+        return None
     if not -_FEW < one.priority < _FEW or not -_FEW < one.max_deaths < _FEW:
         return None
     _check(one)
-    where = (one.id, one.queue, one.kind, -one.priority, now, idle)
-    what = (one.subject, one.body.data, float(one.created or now))
+    where = (one.id, one.queue, one.kind, -one.priority, idle)
+    what = (one.subject, one.body.data, float(one.created) or "")
     return [*where, *what, *_unusual(one)]
 
 
-def _fields(envelope: Envelope, now: float) -> list[Any]:
+def _fields(envelope: Envelope) -> list[Any]:
     """Names and values of what a job keeps of its message."""
     fields: list[Any] = [
         "task",
@@ -92,8 +97,6 @@ def _fields(envelope: Envelope, now: float) -> list[Any]:
         envelope.queue,
         "body",
         envelope.body.data,
-        "created",
-        float(envelope.created or now),
     ]
     if envelope.kind:
         fields += ("kind", envelope.kind)
@@ -138,8 +141,8 @@ def _check(envelope: Envelope) -> None:
         raise BadMessage("id", "must not be empty")
 
 
-def delivery(row: Row, namespace: str, owner: str, now: float) -> Delivery:
-    """A delivery from a row of ``claim`` or ``take``."""
+def delivery(row: Row, namespace: str, owner: str, claimed: bytes | None) -> Delivery:
+    """A delivery from a row of ``claim`` or ``take``, and when that was by the server's clock."""
     found = envelope(row, namespace)
     return Delivery(
         envelope=found,
@@ -147,15 +150,16 @@ def delivery(row: Row, namespace: str, owner: str, now: float) -> Delivery:
         attempt=found.attempt,
         deaths=0 if row[17] is None else whole(row[17]),
         sections={} if row[18] is None else read_sections(text(row[18])),
-        claimed=now,
+        claimed=moment(claimed) or 0.0,
         slots=_slots(row[20]) if row[20] else (),
     )
 
 
-def handed_row(job: Sequence[bytes]) -> Row:
-    """The row of a job that was handed over: its id, field, value, field, value, …"""
+def handed(job: Sequence[bytes], namespace: str, owner: str) -> Delivery:
+    """The delivery of a job that was handed over: its id, field, value, field, value, …"""
     fields = dict(zip(job[1::2], job[2::2], strict=True))
-    return [job[0], _FIRST, *map(fields.get, _COLUMNS)]
+    row = [job[0], _FIRST, *map(fields.get, _COLUMNS)]
+    return delivery(row, namespace, owner, fields.get(b"claimed"))
 
 
 def _slots(packed: bytes) -> tuple[Slot, ...]:

@@ -2,13 +2,14 @@
 -- touches held, owners, job, steps, live, lane, due, done, buried, unique; of gates waiting, line, lines, gates,
 -- awake, holders, member, free, of routes went, resting; and for follow-ups all of a publish.
 -- Guarantees: an outcome counts only under the lease that is held now, once; with it happen its
--- follow-ups; a death counts once, whoever and however many recover.
+-- follow-ups; a death counts once, however many processes recover; the death of a worker that turns out to be
+-- alive is taken back. For that: touches deaths; reads lapsed.
 
 -- name: settle
--- {now, settlements}: each is {id, owner, fence, attempt, follow-ups, ending...}; an ending is either
+-- {settlements}: each is {id, owner, fence, attempt, follow-ups, ending...}; an ending is either
 -- {'end', keep, state, fields}, {'again', delay, cost, section} or {'park', gates}. Gives the places, counted
 -- from 0, of those that were refused.
-local now, settlements = unpack(cmsgpack.unpack(ARGV[1]))
+local settlements = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 local refused = {}
 
@@ -158,10 +159,11 @@ for _, owner in ipairs(redis.call('SMEMBERS', root .. ':owners')) do
     local held = redis.call('HGETALL', key)
     if #held == 0 then redis.call('SREM', root .. ':owners', owner) end
     for at = 1, #held, 2 do
-      local job = read(held[at], 'worker', 'claimed', 'attempt', 'deaths', 'blame', 'max_deaths')
+      local job = read(held[at], 'worker', 'claimed', 'attempt', 'deaths', 'blame', 'max_deaths', 'lapses')
       if job and job[1] == 'running' then
         job[1] = held[at]
-        rows[#rows + 1] = {owner, held[at + 1], unpack(job, 1, 7)}
+        job[9] = redis.call('EXISTS', root .. ':lapsed:' .. owner)
+        rows[#rows + 1] = {owner, held[at + 1], unpack(job, 1, 9)}
       else
         redis.call('HDEL', key, held[at])
       end
@@ -171,13 +173,13 @@ end
 return rows
 
 -- name: recover
--- {now, rows}: each is {id, owner, fence, attempt, deaths, blame, delay, reason}; with a reason the job is
--- buried, else it goes back to its queue, at once or later. Gives the ids whose lease had lapsed still.
-local now, rows = unpack(cmsgpack.unpack(ARGV[1]))
+-- {rows}: each is {id, owner, fence, attempt, deaths, blame, blamed, delay, reason}; with a reason the job
+-- is buried, else it goes back to its queue, at once or later. Gives the ids whose lease had lapsed still.
+local rows = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
-local recovered = {}
+local recovered, alive = {}, {}
 for _, row in ipairs(rows) do
-  local id, owner, fence, attempt, deaths, blame, delay, reason = unpack(row, 1, 8)
+  local id, owner, fence, attempt, deaths, blame, blamed, delay, reason = unpack(row, 1, 9)
   local key = root .. ':held:' .. owner
   local lapsed = redis.call('EXISTS', root .. ':worker:' .. owner) == 0
   if lapsed and tonumber(redis.call('HGET', key, id) or nil) == fence then
@@ -199,8 +201,13 @@ for _, row in ipairs(rows) do
         put_back(id, {unpack(job, 2, 7)}, now, delay, fields)
       end
       recovered[#recovered + 1] = id
+      redis.call('HSET', root .. ':deaths:' .. owner, id, blamed)
+      redis.call('EXPIRE', root .. ':deaths:' .. owner, DAY)
+      if redis.call('EXISTS', root .. ':lapsed:' .. owner) == 1 then alive[owner] = true end
     end
   end
 end
+write_all()
+for owner in pairs(alive) do take_back_deaths(owner) end
 write_all()
 return recovered

@@ -11,20 +11,20 @@ import msgspec
 from umbel.brokers.redis.rows import Row, job_row
 from umbel.drivers.redis import moment, octets, pack, text, whole
 from umbel.messages import Again, Attempt, Finish, Settlement, State, disposition
-from umbel.resilience import Verdict, judge, spread
+from umbel.resilience import LAPSED_TOO_OFTEN, MAX_LAPSES, Verdict, judge, spread
 
 _json = msgspec.json.Encoder().encode
 _MANY = 2**53 - 2
 
 
-def settle_arguments(settlements: Sequence[Settlement], now: float) -> bytes:
+def settle_arguments(settlements: Sequence[Settlement]) -> bytes:
     """The arguments of ``settle``."""
-    return pack(now, [_row(one, now) for one in settlements])
+    return pack([_row(one) for one in settlements])
 
 
-def _row(settlement: Settlement, now: float) -> Row:
+def _row(settlement: Settlement) -> Row:
     lease, end = settlement.lease, disposition(settlement.outcome)
-    after = [_follow_up(job_row(one, now)) for one in settlement.follow_ups]
+    after = [_follow_up(job_row(one)) for one in settlement.follow_ups]
     row: Row = [
         lease.job,
         lease.owner,
@@ -64,32 +64,44 @@ def recover_arguments(orphans: Iterable[Row], now: float) -> bytes:
         by_owner[orphan[0]].append(orphan)
     rows: list[Row] = []
     for group in by_owner.values():
-        verdicts = judge([_deaths(orphan) for orphan in group])
+        verdicts = judge([_deaths(orphan) + _lapses(orphan) for orphan in group])
         rows += [_judged(o, v, now) for o, v in zip(group, verdicts, strict=True)]
-    return pack(now, rows)
+    return pack(rows)
 
 
 def _judged(orphan: Row, verdict: Verdict, now: float) -> Row:
-    owner, fence, job, worker, claimed, attempt, _, blame, most = orphan
+    owner, fence, job, worker, claimed, attempt, _, blame, most, _, is_alive = orphan
     name, deaths, max_deaths = text(worker), _deaths(orphan), whole(most, 3)
-    blamed = max(min(whole(blame), _MANY), -_MANY) + verdict.blamed
+    blamed = verdict.blamed and not is_alive
+    total = max(min(whole(blame), _MANY), -_MANY) + blamed
     reason = "its worker died or lost touch"
     started = moment(claimed)
     story = Attempt(
         whole(attempt, 1), name, now if started is None else started, now, "lost", reason=reason
     )
-    poison = f"poison: {deaths + 1} workers died while running it, the last was {name}"
+    why = None if total < max_deaths and max_deaths > 1 else _poison(deaths + 1, name)
+    if verdict.blamed and _lapses(orphan) >= MAX_LAPSES:
+        why = LAPSED_TOO_OFTEN % _lapses(orphan)
     return [
         octets(job),
         octets(owner),
         whole(fence),
         octets(_json(story)),
         deaths + 1,
-        blamed,
+        total,
+        int(blamed),
         verdict.within * spread(f"{text(job)}:{deaths}"),
-        None if blamed < max_deaths and max_deaths > 1 else poison,
+        why,
     ]
+
+
+def _poison(deaths: int, worker: str) -> str:
+    return f"poison: {deaths} workers died while running it, the last was {worker}"
 
 
 def _deaths(orphan: Row) -> int:
     return max(min(whole(orphan[6]), _MANY), -_MANY)
+
+
+def _lapses(orphan: Row) -> int:
+    return max(min(whole(orphan[9]), _MANY), 0)

@@ -27,7 +27,7 @@ local function stand_down(owner, listener, heard, now)
     put_back(id, {job[4], job[KIND], job[6], place, job[GATES], job[SLOTS]}, 0, 0, {})
     return nil
   end
-  redis.call('HSET', root .. ':job:' .. id, 'claimed', now)  -- by its own clock, not by the publisher's
+  redis.call('HSET', root .. ':job:' .. id, 'claimed', written(now))
   job[1], job[2] = id, number(fence, 0)
   return job
 end
@@ -35,15 +35,14 @@ end
 -- Somebody waits for what is published to these queues: who publishes gives a hint; or hands it over, if it
 -- is an incarnation that has a ticket. That is as if it held something: whoever hands over need not say so.
 local function stand_by(owner, queues, now, ticket, worker)
-  local time = redis.call('TIME')
-  local here, long_ago = time[1] + time[2] / 1e6, time[1] - 600  -- who lives has come again since
+  local long_ago = now - 600  -- who lives has come again since
   if ticket then
     local entry = table.concat({ticket, written(now), worker, ''}, '\n')
     redis.call('HSET', root .. ':standby', owner, entry)
     redis.call('SADD', root .. ':owners', owner)
   end
   for _, queue in ipairs(queues) do
-    redis.call('ZREMRANGEBYSCORE', root .. ':standby:' .. queue, '-inf', long_ago)
-    redis.call('ZADD', root .. ':standby:' .. queue, here, owner)
+    redis.call('ZREMRANGEBYSCORE', root .. ':standby:' .. queue, '-inf', written(long_ago))
+    redis.call('ZADD', root .. ':standby:' .. queue, written(now), owner)
   end
 end

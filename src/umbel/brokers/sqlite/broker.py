@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from umbel.brokers.port import Capabilities, Demand, Depth, Published
-from umbel.brokers.sqlite.claiming import claim, extend, is_ready, open_queues
+from umbel.brokers.sqlite.claiming import claim, extend, is_ready, listed, open_queues
 from umbel.brokers.sqlite.publishing import insert, publish
 from umbel.brokers.sqlite.rows import SQL
 from umbel.brokers.sqlite.settling import recover, settle
@@ -63,10 +63,12 @@ class SqliteBroker:
         """Publish as part of the caller's own transaction, in the caller's own thread."""
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError(
-                f"connection={type(connection).__name__}: this broker is a SQLite file; give a"
-                " sqlite3 connection to it, or a SQLAlchemy connection or session on one"
+                f"connection={type(connection).__name__}: this application uses a SQLite file; give"
+                " a sqlite3 connection to it, a SQLAlchemy connection or session on one, or"
+                " Django's connection"
             )
         with self._database.explaining():
+            self._database.home.check(connection)
             cursor = connection.cursor()
             cursor.row_factory = None  # the caller's rows may be of any shape
             with all_or_nothing(connection, cursor):
@@ -131,27 +133,30 @@ class SqliteBroker:
         def write(connection: sqlite3.Connection) -> list[str]:
             here = self._here()
             if connection.execute(SQL["orphans"], here).fetchone() is None:
-                return []
+                return []  # a worker that reports a lapse takes earlier deaths back itself
             with writing(connection) as cursor:
                 orphans = cursor.execute(SQL["orphans"], here).fetchall()
-                recover(cursor, orphans, here["now"])
+                recover(cursor, orphans, here)
                 return [orphan[0] for orphan in orphans]
 
         return await self._database.run(write)
 
     async def depths(self) -> list[Depth]:
         def read(connection: sqlite3.Connection) -> list[Depth]:
+            now = self._clock.now()
             rows = connection.execute(SQL["depths"], {"namespace": self._namespace})
-            return [Depth(queue=q, state=State(s), jobs=n, oldest=o) for q, s, n, o in rows]
+            return [Depth(queue=q, state=State(s), jobs=n, age=now - o) for q, s, n, o in rows]
 
         return await self._database.run(read)
 
-    async def waiting(self, queues: Sequence[str], kinds: Sequence[str]) -> bool:
+    async def waiting(
+        self, queues: Sequence[str], kinds: Sequence[str], without: Sequence[str] = ()
+    ) -> bool:
         # A job of unknown kind starts only where both kinds have room.
         lanes = ["", *kinds] if {"io", "cpu"} <= set(kinds) else kinds
 
         def read(connection: sqlite3.Connection) -> bool:
-            here = self._here()
+            here = {**self._here(), "without": listed(without)}
             return any(
                 is_ready(connection, here, queue, kind, "waiting_lane")
                 for queue in open_queues(connection, here, queues)

@@ -26,7 +26,7 @@ def claim(
 
     ``where`` names the namespace, the owner and the time.
     """
-    where = {**where, "without": _json(demand.without)}
+    where = {**where, "without": listed(demand.without)}
     now = where["now"]
     due = connection.execute(SQL["next_due"], where).fetchone()[0]
     is_due = due is not None and due <= now
@@ -65,7 +65,7 @@ def next_look(
     room = {"": min(demand.io, demand.cpu), "io": demand.io, "cpu": demand.cpu}
     kinds = [kind for kind, many in room.items() if many > 0]
     open_ones = open_queues(connection, where, queues)
-    row = {**where, "queues": _json(open_ones), "kinds": _json(kinds)}
+    row = {**where, "queues": listed(open_ones), "kinds": listed(kinds)}
     found: float | None = connection.execute(SQL["next_look"], row).fetchone()[0]
     return found
 
@@ -148,5 +148,6 @@ def _unknown_first(cursor: sqlite3.Cursor, where: dict[str, Any], free: dict[str
     return taken
 
 
-def _json(value: Sequence[str]) -> str:
+def listed(value: Sequence[str]) -> str:
+    """Texts as one value of a statement."""
     return msgspec.json.encode([*value]).decode()

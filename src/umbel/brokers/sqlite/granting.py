@@ -117,16 +117,17 @@ def _take(cursor: sqlite3.Cursor, lane: dict[str, Any], slots: Sequence[Slot]) -
     cursor.execute(SQL["save_gate"], {**lane, **saved})
 
 
-def _pass(cursor: sqlite3.Cursor, lane: dict[str, Any], row: tuple[Any, ...], slot: Slot) -> bool:
+def _pass(cursor: sqlite3.Cursor, lane: dict[str, Any], found: tuple[Any, ...], slot: Slot) -> bool:
     """One job takes a slot and goes on: into its queue, or else to the next gate."""
-    job, gates, slots = row
+    job, gates, slots = found
     held = [*read_slots(slots), slot]
     onwards = read_gates(gates)[len(held) :]
     line = onwards[0] if onwards else None
-    cursor.execute(SQL["pass"], {"id": job, "line": line, "slots": _json(held).decode()})
+    row = {**lane, "id": job}
+    cursor.execute(SQL["pass"], {**row, "line": line, "slots": _json(held).decode()})
     if slot.member:
         pool = slot.gate.removeprefix(POOL)
-        cursor.execute(SQL["hand_out"], {**lane, "id": job, "pool": pool, "member": slot.member})
+        cursor.execute(SQL["hand_out"], {**row, "pool": pool, "member": slot.member})
     return line is None
 
 

@@ -12,6 +12,7 @@ from umbel.brokers.port import Demand, Published, Taken
 from umbel.brokers.sqlite.broker import SqliteBroker
 from umbel.brokers.sqlite.claiming import next_look, open_queues, sooner
 from umbel.brokers.sqlite.granting import grant
+from umbel.brokers.sqlite.publishing import are_added
 from umbel.brokers.sqlite.rows import SQL, delivery, envelope, job_row
 from umbel.drivers.sqlite import writing
 from umbel.errors import LeaseLost
@@ -34,8 +35,11 @@ class SqliteLedger(SqliteBroker):
     def _note(
         self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
     ) -> list[Published]:
+        now = self._clock.now()
+        if are_added(connection.cursor(), envelopes, now, "sent"):
+            return [Published(one.id) for one in envelopes]
         with writing(connection) as cursor:
-            return [_note(cursor, one, self._clock.now()) for one in envelopes]
+            return [_note(cursor, one, now) for one in envelopes]
 
     async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         until = self._clock.monotonic() + wait
@@ -60,7 +64,12 @@ class SqliteLedger(SqliteBroker):
                 cursor.executemany(SQL["sent"], offers)
 
         offers = [
-            {"id": offer.job, "fence": offer.fence, "queue": offer.queue}
+            {
+                "id": offer.job,
+                "namespace": self._namespace,
+                "fence": offer.fence,
+                "queue": offer.queue,
+            }
             for offer in self._offers.redeem(jobs)
         ]
         await self._database.run(write, writes=True)
@@ -81,9 +90,9 @@ class SqliteLedger(SqliteBroker):
 
     def unsend_now(self, jobs: Sequence[str], timeout: float) -> None:
         def write(connection: sqlite3.Connection) -> None:
-            with writing(connection) as cursor:
-                here = {"namespace": self._namespace}
-                cursor.executemany(SQL["unsend"], [{**here, "id": job} for job in jobs])
+            # Each by itself: a thread that is suspended must not keep the file locked.
+            here = {"namespace": self._namespace}
+            connection.executemany(SQL["unsend"], [{**here, "id": job} for job in jobs])
 
         self._database.run_here(write, timeout)
 

@@ -16,23 +16,43 @@ def publish(
     connection: sqlite3.Connection, envelopes: Sequence[Envelope], now: float
 ) -> list[Published]:
     """Add all of them, or none, in a transaction of their own. Raises DuplicateJob."""
-    # A lone statement is a transaction by itself, for a third less than one with begin and commit.
-    if len(envelopes) == 1 and _is_added(connection.cursor(), envelopes[0], now):
-        return [Published(envelopes[0].id)]
+    if are_added(connection.cursor(), envelopes, now):
+        return [Published(envelope.id) for envelope in envelopes]
+    if len(envelopes) == 1 and envelopes[0].on_conflict != "replace":
+        return [insert(connection.cursor(), envelopes[0], now)]
     with writing(connection) as cursor:
-        if len(envelopes) > 1 and _are_added(cursor, envelopes, now):
-            return [Published(envelope.id) for envelope in envelopes]
         return [insert(cursor, envelope, now) for envelope in envelopes]
+
+
+def are_added(
+    cursor: sqlite3.Cursor, envelopes: Sequence[Envelope], now: float, idle: str = "queued"
+) -> bool:
+    """Whether every one of them could be added; otherwise none was.
+
+    One statement adds them. It is a transaction by itself, for a third less than one with begin and
+    commit; and a signal handler that suspends this thread may publish, because no lock is held.
+    """
+    if len(envelopes) == 1:
+        return _is_added(cursor, envelopes[0], now, idle)
+    if _repeat_themselves(envelopes):
+        return False
+    cursor.execute(SQL["new_jobs"])
+    cursor.execute(SQL["forget_new_jobs"])
+    cursor.executemany(SQL["add_new_job"], [job_row(one, now, idle) for one in envelopes])
+    return cursor.execute(SQL["insert_new_jobs"]).rowcount == len(envelopes)
 
 
 def insert(cursor: sqlite3.Cursor, envelope: Envelope, now: float) -> Published:
     """Add a job, or say which one was there before. Raises DuplicateJob when that is asked for."""
-    if _is_added(cursor, envelope, now):
-        return Published(envelope.id)
     here = {"id": envelope.id, "namespace": envelope.namespace, "unique_key": envelope.unique}
-    if cursor.execute(SQL["known_id"], here).fetchone():
-        return Published(envelope.id, existing=True)
-    holder, state = cursor.execute(SQL["unique_holder"], here).fetchone()
+    found = None
+    while found is None:  # outside a transaction, a job that holds the key may end meanwhile
+        if _is_added(cursor, envelope, now):
+            return Published(envelope.id)
+        if cursor.execute(SQL["known_id"], here).fetchone():
+            return Published(envelope.id, existing=True)
+        found = cursor.execute(SQL["unique_holder"], here).fetchone()
+    holder, state = found
     if envelope.on_conflict == "return":
         return Published(holder, existing=True)
     if envelope.on_conflict == "raise" or state == State.RUNNING:
@@ -42,16 +62,11 @@ def insert(cursor: sqlite3.Cursor, envelope: Envelope, now: float) -> Published:
     return Published(envelope.id)
 
 
-def _is_added(cursor: sqlite3.Cursor, envelope: Envelope, now: float) -> bool:
-    return cursor.execute(SQL["insert_job"], job_row(envelope, now)).rowcount == 1
+def _is_added(cursor: sqlite3.Cursor, envelope: Envelope, now: float, idle: str = "queued") -> bool:
+    return cursor.execute(SQL["insert_job"], job_row(envelope, now, idle)).rowcount == 1
 
 
-def _are_added(cursor: sqlite3.Cursor, envelopes: Sequence[Envelope], now: float) -> bool:
-    """Whether every one of them could be added; otherwise none was."""
-    cursor.execute("savepoint umbel_jobs")
-    rows = [job_row(envelope, now) for envelope in envelopes]
-    added = cursor.executemany(SQL["insert_job"], rows).rowcount == len(rows)
-    if not added:
-        cursor.execute("rollback to umbel_jobs")
-    cursor.execute("release umbel_jobs")
-    return added
+def _repeat_themselves(envelopes: Sequence[Envelope]) -> bool:
+    ids = {one.id for one in envelopes}
+    keys = [(one.namespace, one.unique) for one in envelopes if one.unique is not None]
+    return len(ids) < len(envelopes) or len({*keys}) < len(keys)

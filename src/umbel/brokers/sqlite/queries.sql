@@ -7,12 +7,46 @@ insert into job (id, namespace, queue, kind, task, type, priority, content_type,
 select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
        case when ?11 > ?18 then 'scheduled' when ?20 is not null then 'waiting' else ?19 end,
        ?20, case when ?11 > ?18 then null else ?21 end
-where not exists (select 1 from record where id = ?1)
+where not exists (select 1 from record where id = ?1 and namespace = ?2)
 on conflict do nothing
+
+-- name: new_jobs
+-- Where the jobs of a batch are put first. It is the connection's own: nothing else waits for it.
+create temp table if not exists new_job (
+  id, namespace, queue, kind, task, type, priority, content_type, body, created, not_before, expires,
+  attempt, max_deaths, unique_key, traceparent, headers, now, idle, gates, line)
+
+-- name: forget_new_jobs
+-- Those of the batch before.
+delete from temp.new_job
+
+-- name: add_new_job
+-- One of the batch, as for insert_job.
+insert into temp.new_job values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
+                                 ?18, ?19, ?20, ?21)
+
+-- name: insert_new_jobs
+-- Adds the whole batch, or nothing if an id lives or has finished or a unique key is in use. It is one
+-- statement: a thread that is suspended by a signal handler never holds the file's lock.
+insert into job (id, namespace, queue, kind, task, type, priority, content_type, body, created,
+                 not_before, expires, attempt, max_deaths, unique_key, traceparent, headers, state, gates, line)
+select id, namespace, queue, kind, task, type, priority, content_type, body, created,
+       not_before, expires, attempt, max_deaths, unique_key, traceparent, headers,
+       case when not_before > now then 'scheduled' when gates is not null then 'waiting' else idle end,
+       gates, case when not_before > now then null else line end
+from temp.new_job
+where not exists (
+  select 1 from temp.new_job as new
+  where exists (select 1 from record where record.id = new.id)
+     or exists (select 1 from job where job.id = new.id)
+     or new.unique_key is not null and exists (
+          select 1 from job where job.namespace = new.namespace and job.unique_key = new.unique_key))
+order by new_job.rowid
 
 -- name: known_id
 -- Whether an id lives or has finished.
-select 1 from job where id = :id union all select 1 from record where id = :id
+select 1 from job where id = :id and namespace = :namespace
+union all select 1 from record where id = :id and namespace = :namespace
 
 -- name: unique_holder
 -- The live job that holds a unique key.
@@ -24,11 +58,13 @@ select 1 from job
 where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued' limit 1
 
 -- name: waiting_lane
--- Whether a lane has something that a fetch would give: not paused, queued or due by now.
+-- Whether a lane has something that a fetch without some tasks would give: not paused, queued or due by
+-- now.
 select 1 from job
 where namespace = :namespace and queue = :queue and kind = :kind
   and (state in ('queued', 'sent') or (state = 'scheduled' and not_before <= :now and gates is null))
   and task not in (select name from pause where namespace = :namespace and scope = 'task')
+  and task not in (select value from json_each(:without))
 union all
 select 1 from line
 where namespace = :namespace and queue = :queue and kind = :kind and look <= :now
@@ -95,6 +131,8 @@ where namespace = :namespace and queue in (select value from json_each(:queues))
 -- What an owner holds according to us.
 select id, fence, claimed from job where owner = :owner and state = 'running'
 
+-- A lease is named by id, owner and fence. That is enough: an owner is a worker of one namespace.
+
 -- name: give_back
 -- A claimed job its owner never received returns to its queue; no attempt, no death.
 update job
@@ -107,11 +145,11 @@ where id = :id and owner = :owner and fence = :fence
 -- name: finish
 -- A job under this very lease becomes a record; anything else is left alone.
 insert into record (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
-                    not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent,
+                    not_before, expires, attempt, deaths, lapses, max_deaths, unique_key, traceparent,
                     headers, worker, fence, claimed, attempts, progress_done, progress_of, finished,
                     result_type, result, failure, reason)
 select id, namespace, coalesce(json_extract(slots, '$[#-1].home'), queue), kind, task, type, :state, priority, content_type, body, created, not_before,
-       expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
+       expires, attempt, deaths, lapses, max_deaths, unique_key, traceparent, headers, worker, fence,
        claimed, case attempts when '[]' then '[' || :attempt_story || ']' else json_insert(
          iif(json_array_length(attempts) < 100, attempts, json_remove(attempts, '$[0]')),
          '$[#]', json(:attempt_story)) end, progress_done, progress_of,
@@ -123,12 +161,13 @@ from job where id = :id and owner = :owner and fence = :fence
 update job set slots = null where id = :id and owner = :owner and fence = :fence and slots is not null
 
 -- name: held_slots
--- What jobs hold together, gate by gate.
+-- What jobs of these owners hold together, gate by gate.
 select job.namespace, json_extract(slot.value, '$.gate') as key,
        coalesce(json_extract(slot.value, '$.route'), 0) as route, count(*) as many,
        max(json_extract(slot.value, '$.member') is not null) as named
 from job, json_each(job.slots) slot
 where job.id in (select value from json_each(:ids)) and job.slots is not null
+  and job.owner in (select value from json_each(:owners))
 group by 1, 2, 3
 
 -- name: free_gate
@@ -147,15 +186,17 @@ update line set look = 0 where namespace = :namespace and key = :key
 -- name: return_members
 -- They can be handed out again.
 update member set job = null, condition = iif(condition = 'leaving', 'gone', condition)
-where job in (select value from json_each(:ids))
+where job in (select value from json_each(:ids)) and namespace = :namespace
 
 -- name: free_route
 -- So many of those that went by it are done.
 update route set held = held - :many where id = :route
 
 -- name: forget_steps
--- Nothing will be left of the job.
-delete from step where job = :id
+-- Nothing will be left of the job under this very lease.
+delete from step
+where job = :id and namespace = (select namespace from job
+                                  where id = :id and owner = :owner and fence = :fence)
 
 -- name: delete_leased
 -- The job under this very lease leaves the hot table.
@@ -192,7 +233,9 @@ where id = :id and owner = :owner and fence = :fence
 
 -- name: orphans
 -- Running jobs whose owner is not enlisted: its lease has lapsed.
-select id, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths from job
+select id, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths, lapses,
+       exists (select 1 from lapse where incarnation = job.owner)
+from job
 where namespace = :namespace and state = 'running'
   and not exists (select 1 from worker where incarnation = job.owner)
 
@@ -244,7 +287,7 @@ order by priority desc, seq limit :limit
 -- name: sent
 -- A queued job is in another broker now, if it is what it was when it was given out.
 update job set state = 'sent'
-where id = :id and state = 'queued' and fence = :fence and queue = :queue
+where id = :id and namespace = :namespace and state = 'queued' and fence = :fence and queue = :queue
 
 -- name: hold_back
 -- A job whose message came while it is paused is to be sent again; no row when it is not paused.
@@ -345,7 +388,8 @@ where namespace = :namespace and line = :key and state = 'waiting' and seq < :se
 
 -- name: send_on
 -- A job goes into the queue of its worker.
-update job set state = 'queued', line = null, queue = :queue, slots = :slots where id = :id
+update job set state = 'queued', line = null, queue = :queue, slots = :slots
+where id = :id and namespace = :namespace
 
 -- name: somebody_waits
 -- Whether anybody is in a lane.
@@ -357,7 +401,7 @@ where namespace = :namespace and line = :key and queue = :queue and kind = :kind
 -- A job goes on, to its next gate or into its queue.
 update job
 set state = case when :line is null then 'queued' else 'waiting' end, line = :line, slots = :slots
-where id = :id
+where id = :id and namespace = :namespace
 
 -- name: served
 -- A lane has had its turn.

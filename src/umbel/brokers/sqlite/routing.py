@@ -43,7 +43,7 @@ def send_on(
             rest.append(job)
             look = lane["now"] + _AGAIN  # that one makes the route; or it goes, and tells nobody
         elif ended < room:
-            _pass(cursor, job, lane["queue"], Slot(lane["key"], rejected=True))
+            _pass(cursor, lane, job, lane["queue"], Slot(lane["key"], rejected=True))
             ended += 1
         else:
             return ended, ended, 0.0
@@ -60,9 +60,11 @@ def _send(
     cursor.execute(routing.SQL["hold"], {"id": route.number, "many": len(jobs)})
     slot = Slot(lane["key"], route=route.number, home=lane["queue"])
     for job in jobs:
-        _pass(cursor, job, inbox(route.seat), slot)
+        _pass(cursor, lane, job, inbox(route.seat), slot)
 
 
-def _pass(cursor: sqlite3.Cursor, job: tuple[Any, ...], queue: str, slot: Slot) -> None:
+def _pass(
+    cursor: sqlite3.Cursor, lane: dict[str, Any], job: tuple[Any, ...], queue: str, slot: Slot
+) -> None:
     held = _json([*read_slots(job[4]), slot]).decode()
-    cursor.execute(SQL["send_on"], {"id": job[1], "queue": queue, "slots": held})
+    cursor.execute(SQL["send_on"], {**lane, "id": job[1], "queue": queue, "slots": held})

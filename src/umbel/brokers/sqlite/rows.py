@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from umbel.drivers.queries import load
-from umbel.messages import Attempt, Body, Delivery, Envelope, Lease, MessageType
+from umbel.messages import Attempt, Body, Delivery, Envelope, Lease, MessageType, at
 from umbel.messages.columns import read_gates, read_headers, read_sections, read_slots
 
 SQL = load("umbel.brokers.sqlite", "queries.sql")
@@ -28,8 +28,8 @@ def job_row(envelope: Envelope, now: float, idle: str = "queued") -> tuple[Any, 
         envelope.body.content_type,
         envelope.body.data,
         envelope.created or now,
-        envelope.not_before,
-        envelope.expires,
+        at(envelope.not_before, envelope.delay, now),
+        at(envelope.expires, envelope.expires_in, now),
         envelope.attempt,
         envelope.max_deaths,
         envelope.unique,

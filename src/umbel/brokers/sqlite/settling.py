@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from umbel.brokers.sqlite.publishing import insert
 from umbel.brokers.sqlite.rows import SQL, attempt_json, lost_attempt
+from umbel.drivers.sqlite.lapses import count_death, take_back_deaths
 from umbel.messages import (
     Again,
     Disposition,
@@ -23,7 +24,7 @@ from umbel.messages import (
     disposition,
 )
 from umbel.messages.columns import read_sections
-from umbel.resilience import Verdict, judge, spread
+from umbel.resilience import LAPSED_TOO_OFTEN, MAX_LAPSES, Verdict, judge, spread
 
 _MANY = 2**62
 
@@ -78,9 +79,8 @@ def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
     if isinstance(end, Again):
         accepted = _put_back(cursor, row, end)
     elif end.state is State.SUCCEEDED and not settlement.keep:
+        cursor.execute(SQL["forget_steps"], row)
         accepted = _delete(cursor, [row]) == 1
-        if accepted:
-            cursor.execute(SQL["forget_steps"], row)
     else:
         accepted = _finish(cursor, row, end)
     if accepted:
@@ -101,34 +101,48 @@ def _leased(settlement: Settlement, now: float) -> dict[str, Any]:
     }
 
 
-def recover(cursor: sqlite3.Cursor, orphans: Iterable[tuple[Any, ...]], now: float) -> None:
-    """Put back jobs whose worker died and count the death, or bury them: rows of ``orphans``."""
+def recover(
+    cursor: sqlite3.Cursor, orphans: Iterable[tuple[Any, ...]], here: dict[str, Any]
+) -> None:
+    """Put back jobs whose worker died and count the death, or bury them: rows of ``orphans``.
+
+    A death that was none is taken back at once.
+    """
     by_owner: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for orphan in orphans:
         by_owner[orphan[1]].append(orphan)
     for group in by_owner.values():
-        verdicts = judge([orphan[6] for orphan in group])
+        verdicts = judge([orphan[6] + orphan[9] for orphan in group])
         for orphan, verdict in zip(group, verdicts, strict=True):
-            _recover(cursor, orphan, verdict, now)
+            _recover(cursor, orphan, verdict, here)
+    take_back_deaths(cursor, here)
 
 
-def _recover(cursor: sqlite3.Cursor, orphan: tuple[Any, ...], verdict: Verdict, now: float) -> None:
-    (job, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths) = orphan
-    blame = min(blame, _MANY) + verdict.blamed
+def _recover(
+    cursor: sqlite3.Cursor, orphan: tuple[Any, ...], verdict: Verdict, here: dict[str, Any]
+) -> None:
+    (job, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths) = orphan[:9]
+    lapses, is_alive = orphan[9:]
+    now, blamed = here["now"], verdict.blamed and not is_alive
+    blame = min(blame, _MANY) + blamed
     row = {
+        **here,
         "id": job,
         "owner": owner,
         "fence": fence,
-        "now": now,
         "attempt_story": lost_attempt(attempt, worker, claimed, now),
         "blame": blame,
         "delay": verdict.within * spread(f"{job}:{deaths}"),
     }
-    if blame < max_deaths and max_deaths > 1:
+    count_death(cursor, row, blamed=blamed)
+    lapses_too_often = verdict.blamed and lapses >= MAX_LAPSES
+    if blame < max_deaths and max_deaths > 1 and not lapses_too_often:
         cursor.execute(SQL["count_death"], row)
         return
     cursor.execute(SQL["add_death"], row)
     reason = f"poison: {deaths + 1} workers died while running it, the last was {worker}"
+    if lapses_too_often:
+        reason = LAPSED_TOO_OFTEN % lapses
     _finish(cursor, row, Finish(State.BURIED, reason=reason))
 
 
@@ -159,14 +173,17 @@ def _finish(cursor: sqlite3.Cursor, row: dict[str, Any], finish: Finish) -> bool
 
 def _free_together(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> None:
     """What jobs that are about to leave hold: as the trigger of one does, but gate by gate."""
-    ids = {"ids": msgspec.json.encode([row["id"] for row in rows]).decode()}
+    asked = {
+        "ids": msgspec.json.encode([row["id"] for row in rows]).decode(),
+        "owners": msgspec.json.encode([*{row["owner"] for row in rows}]).decode(),
+    }
     names = ("namespace", "key", "route", "many", "named")
-    for found in cursor.execute(SQL["held_slots"], ids).fetchall():
+    for found in cursor.execute(SQL["held_slots"], asked).fetchall():
         held = dict(zip(names, found, strict=True))
         for query in ("free_gate", "forget_gate", "look_at_line"):
             cursor.execute(SQL[query], held)
         if held["named"]:
-            cursor.execute(SQL["return_members"], ids)
+            cursor.execute(SQL["return_members"], asked | held)
         if held["route"]:
             cursor.execute(SQL["free_route"], held)
 

@@ -7,23 +7,47 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from umbel.drivers.amqp.engine import Aside, Engine, Incoming, Outgoing, Owner, Received
+from umbel.drivers.amqp.engine import (
+    IDLE,
+    Aside,
+    Engine,
+    Incoming,
+    Outgoing,
+    Owner,
+    Received,
+)
 from umbel.drivers.amqp.home import Home
 from umbel.errors import Unavailable
 
 _FAREWELL = 2.0
 """Seconds that the peer has to say goodbye."""
+_UNTAKEN = 120.0
+"""Seconds after which a peer is dropped that gives no credit for answers that wait for it."""
+_CHECK = 1.0
+"""Seconds between checks of a peer that connected to us."""
 
 
 class Wire(asyncio.Protocol):
     """Reads and writes for an engine."""
 
     def __init__(self, owner: Owner, *, server: bool) -> None:
-        self.engine = Engine(owner, self._changed, server=server)
+        self._server = server
         self._loop = asyncio.get_running_loop()
-        self._socket: asyncio.Transport | None = None
-        self._credentials = ("", "", "")
         self._flushing = False
+        self.engine = Engine(owner, self._changed, server=server)
+        self.expelled = False
+        """Whether we have dropped the peer for something that it did or failed to do."""
+        self.unwelcome = ""
+        """Why a peer is dropped as soon as it has connected; empty if it is not."""
+        self.heard = time.monotonic()
+        """When the peer was last heard; at first, when it connected."""
+        self.born = self.heard
+        """When the peer connected."""
+        if server:
+            self.engine.begin()
+        self._socket: asyncio.Transport | None = None
+        self._carrier: asyncio.Transport | None = None
+        self._credentials = ("", "", "")
         self._paused = False
         self._ticking: asyncio.TimerHandle | None = None
         self.lost = asyncio.Event()
@@ -47,18 +71,26 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        self.engine.begin(*self._credentials)
+        if self.unwelcome:
+            self.expel(self.unwelcome)
+            return
+        if not self._server:
+            self.engine.begin(*self._credentials)
+        self._changed()
         self._tick()
 
     def data_received(self, data: bytes) -> None:
+        self.heard = time.monotonic()
         self.engine.feed(data)
+        if self.engine.excess:
+            self.expel(self.engine.excess)
         self.moved()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._socket = None
+        self._socket = self._carrier = None
         if self._ticking is not None:
             self._ticking.cancel()
         self.engine.cut(f"the connection was lost{f': {error}' if error else ''}")
@@ -66,9 +98,16 @@ class Wire(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._paused = True
+        self.engine.writable = False
+        if self._server and self._socket is not None and not self._socket.is_closing():
+            self._socket.pause_reading()  # a peer that does not read its answers asks no more
 
     def resume_writing(self) -> None:
         self._paused = False
+        self.engine.writable = True
+        if self._server and self._socket is not None and not self._socket.is_closing():
+            self._socket.resume_reading()
+        self.engine.pump()
         self._changed()
 
     # --- bytes out ---------------------------------------------------------------------------
@@ -92,19 +131,56 @@ class Wire(asyncio.Protocol):
         if self._socket is None:
             return
         now = time.monotonic()
+        why = self._overdue(now) if self._server else ""
+        if why:
+            self.expel(why)
+            return
         due = self.engine.tick(now)
         self._changed()
-        self._ticking = self._loop.call_later(max(due - now, 0.1) if due else 5.0, self._tick)
+        delay = max(due - now, 0.1) if due else 5.0
+        self._ticking = self._loop.call_later(
+            min(delay, _CHECK) if self._server else delay, self._tick
+        )
+
+    def _overdue(self, now: float) -> str:
+        """What a peer that connected to us has not done in time; nothing if all is well."""
+        if now - self.heard > IDLE:
+            if self._paused:
+                return f"has not read its answers for {IDLE:g} seconds"
+            return f"was silent for {IDLE:g} seconds"
+        if not self.engine.is_open and now - self.born > IDLE:
+            return f"has not opened the connection within {IDLE:g} seconds"
+        waits = self.engine.waits_since
+        if waits is not None and now - waits > _UNTAKEN:
+            return f"has taken none of its answers for {_UNTAKEN:g} seconds"
+        return ""
+
+    def expel(self, why: str) -> None:
+        """Tell the peer why, if it listens, and free the socket at once."""
+        if self.engine.why:
+            self.drop()
+            return
+        self.expelled = True
+        self.engine.close("amqp:resource-limit-exceeded", why)
+        if not self._paused:
+            self.flush()
+        self.engine.cut(why)
+        self.drop()
 
     def flush(self) -> None:
         """Write what there is to say now; what follows is said after it, and not instead."""
         while self._socket is not None and (data := self.engine.take()):
             self._socket.write(data)
 
+    def carried_by(self, transport: asyncio.Transport) -> None:
+        """What is to be freed while there is no agreement on TLS, and so no socket, yet."""
+        self._carrier = transport
+
     def drop(self) -> None:
         """Free the socket at once."""
-        if self._socket is not None:
-            self._socket.abort()
+        transport = self._socket or self._carrier
+        if transport is not None:
+            transport.abort()
 
     async def close(self) -> None:
         """Say goodbye, then free the socket. Twice is fine."""

@@ -7,6 +7,7 @@ half a dozen objects otherwise.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from itertools import count
@@ -36,6 +37,8 @@ from cproton import (  # type: ignore[import-untyped]
     pn_link_credit,
     pn_link_recv,
     pn_link_send,
+    pn_link_session,
+    pn_session_outgoing_bytes,
 )
 from proton import Collector, Condition, Connection, Delivery, Event, Terminus, Transport
 
@@ -44,6 +47,14 @@ from umbel.messages import random_hex
 MAX_FRAME = 65_536
 IDLE = 20.0
 """Seconds after which a peer that says nothing is taken to be gone."""
+_MAX_LINKS = 32
+"""Links that a peer may have open at once on a connection that it made to us."""
+_MAX_CHANNEL = 15
+"""The highest number of a session on such a connection."""
+_MAX_SESSIONS = 1_000
+"""Sessions that a peer may begin on it, one after the other: Proton keeps them all."""
+_MAX_OUTGOING_BYTES = 1_048_576
+"""Bytes that are handed to Proton before the first of them are written to the socket."""
 
 ACCEPTED, REJECTED, RELEASED = Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED
 
@@ -82,9 +93,11 @@ class Outgoing:
     def __init__(self, engine: Engine, link: Any) -> None:
         self._engine = engine
         self._link = link
-        self._waiting: deque[tuple[bytes, Told | None]] = deque()
+        self._waiting: deque[tuple[bytes, Told | None, Callable[[], None]]] = deque()
         self._unanswered: dict[int, Told] = {}
         self._tags = count()
+        self.waits_since: float | None = None
+        """Since when no message could be sent, though some wait; None: none waits."""
         self.opened = False
         """Whether the peer has agreed to it."""
         self.limit = 0
@@ -92,13 +105,26 @@ class Outgoing:
         self.why = ""
         """Why it is closed; empty while it is not."""
 
-    def send(self, message: bytes, told: Told | None = None) -> None:
-        """Send as soon as the peer has room. Without ``told`` nobody asks what became of it."""
+    def send(
+        self,
+        message: bytes,
+        told: Told | None = None,
+        *,
+        left: Callable[[], None] | None = None,
+    ) -> None:
+        """Send as soon as the peer has room. Without ``told`` its outcome is not reported.
+
+        ``left`` is called when the message is no longer held here: it is being written to the
+        socket, or the link is closed.
+        """
+        left = left or _nothing
         if self.why:
             if told is not None:
                 told(self.why)
+            left()
             return
-        self._waiting.append((message, told))
+        self._waiting.append((message, told, left))
+        self.waits_since = self.waits_since or time.monotonic()
         self.pump()
 
     def close(self) -> None:
@@ -113,19 +139,24 @@ class Outgoing:
 
     def pump(self) -> None:
         """Send what the peer has room for."""
+        if not self._waiting:
+            return
         link = self._link._impl
         room = pn_link_credit(link)
-        while self._waiting and room > 0:
-            message, told = self._waiting.popleft()
+        while self._waiting and room > 0 and self._engine.has_room(pn_link_session(link)):
+            message, told, left = self._waiting.popleft()
             delivery = pn_delivery(link, str(next(self._tags)))
             pn_link_send(link, message)
             pn_link_advance(link)
+            self._engine.sending(len(message))
             room -= 1
+            self.waits_since = time.monotonic() if self._waiting else None
             if told is None:
                 pn_delivery_settle(delivery)
             else:
                 self._unanswered[addressof(delivery)] = told
-        self._engine.changed()
+            self._engine.changed()
+            left()
 
     def answered(self, delivery: Any) -> None:
         """The peer has said what became of one."""
@@ -141,8 +172,10 @@ class Outgoing:
         self.why = self.why or why or "closed by the peer"
         waiting, self._waiting = self._waiting, deque()
         unanswered, self._unanswered = self._unanswered, {}
-        for told in (*(told for _, told in waiting if told), *unanswered.values()):
+        for told in (*(told for _, told, _ in waiting if told), *unanswered.values()):
             told(self.why)
+        for _, _, left in waiting:
+            left()
 
 
 class Incoming:
@@ -228,23 +261,29 @@ class Incoming:
     def came(self, delivery: Any) -> None:
         """A part of a message has come, perhaps the last."""
         size, data = pn_link_recv(self._link._impl, pn_delivery_pending(delivery))
+        if self.why:
+            return
         if pn_delivery_aborted(delivery):
-            self._parts, self._size = [], 0
+            self._forget()
             pn_delivery_settle(delivery)
             return
         self._size += max(size, 0)
-        if self._size > self._limit:
+        if self._engine.partial(max(size, 0), self._size) > self._limit:
             self.refuse(TOO_LARGE, f"more than {self._limit:,} bytes")
             return
         if size > 0:
             self._parts.append(data)
         if not pn_delivery_partial(delivery):
             pn_link_advance(self._link._impl)
-            message, self._parts, self._size = b"".join(self._parts), [], 0
+            message = b"".join(self._parts)
+            self._forget()
+            if self._link.credit < 0:
+                self._engine.exceed("sent more messages than it had credit for")
             self._received(self, Delivery(delivery), message)
 
     def refuse(self, name: str, why: str) -> None:
         """Close it and say why."""
+        self._forget()
         self.why = why
         self._link.condition = _condition(name, why)
         self._link.close()
@@ -252,8 +291,13 @@ class Incoming:
 
     def fail(self, why: str) -> None:
         """It is over."""
+        self._forget()
         self.why = self.why or why or "closed by the peer"
         self.on_attached()
+
+    def _forget(self) -> None:
+        self._engine.partial(-self._size, 0)
+        self._parts, self._size = [], 0
 
 
 def _nothing() -> None:
@@ -304,6 +348,18 @@ class Engine:
         self._transport = Transport(Transport.SERVER if server else Transport.CLIENT)
         self._transport.max_frame_size = MAX_FRAME
         self._transport.idle_timeout = IDLE
+        if server:
+            self._transport.channel_max = _MAX_CHANNEL
+        self.is_open = False
+        """Whether the peer has opened the connection."""
+        self.excess = ""
+        """Which limit the peer has exceeded, so that it is to be dropped; empty if none."""
+        self.writable = True
+        """Whether the socket takes more bytes at the moment."""
+        self._attached = 0
+        self._begun = 0
+        self._unwritten = 0
+        self._partial = 0
         self._session: Any = None
         self._asides: list[Aside] = []
         self._links: dict[int, Outgoing | Incoming] = {}
@@ -411,10 +467,52 @@ class Engine:
         self._dispatch()
         pending = self._transport.pending()
         if pending <= 0:
-            return b""
+            self._unwritten = 0  # all of it was taken: there may be room for more
+            self.pump()
+            pending = self._transport.pending()
+            if pending <= 0:
+                return b""
         data: bytes = self._transport.peek(pending) or b""
         self._transport.pop(len(data))
         return data
+
+    def pump(self) -> None:
+        """Hand to Proton what waited for room."""
+        for link in self._outgoing():
+            link.pump()
+
+    def _outgoing(self) -> list[Outgoing]:
+        return [one for one in self._links.values() if isinstance(one, Outgoing)]
+
+    def has_room(self, session: Any) -> bool:
+        """Whether one more message may be handed to Proton, which would keep it in memory."""
+        return (
+            self.writable
+            and self._unwritten < _MAX_OUTGOING_BYTES
+            and pn_session_outgoing_bytes(session) < _MAX_OUTGOING_BYTES
+        )
+
+    def sending(self, size: int) -> None:
+        """So many bytes were handed to Proton."""
+        self._unwritten += size
+
+    def partial(self, more: int, size: int) -> int:
+        """Note that parts of a message grew; the size that the link's limit is compared with.
+
+        What a peer that connected to us has begun to send on all its links counts together.
+        """
+        self._partial += more
+        return self._partial if self._server else size
+
+    def exceed(self, why: str) -> None:
+        """A peer that connected to us has exceeded a limit that it knows."""
+        if self._server:
+            self.excess = self.excess or why
+
+    @property
+    def waits_since(self) -> float | None:
+        """Since when the peer has taken none of the messages that wait for its credit."""
+        return min((one.waits_since for one in self._outgoing() if one.waits_since), default=None)
 
     @property
     def finished(self) -> bool:
@@ -477,6 +575,7 @@ class Engine:
     def _connection_opened(self, event: Any) -> None:
         if self._server:
             self._connection.open()
+        self.is_open = True
         self._owner.opened()
 
     def _connection_closed(self, event: Any) -> None:
@@ -485,6 +584,9 @@ class Engine:
 
     def _session_opened(self, event: Any) -> None:
         if self._server:
+            self._begun += 1
+            if self._begun > _MAX_SESSIONS:
+                self.exceed(f"began more than {_MAX_SESSIONS:,} sessions")
             event.session.open()
         for aside in self._asides:
             if aside.session == event.session:
@@ -504,6 +606,11 @@ class Engine:
             return
         if not self._server:
             self._end(why)
+            return
+        for key, side in [*self._links.items()]:
+            if side.belongs_to(session):
+                del self._links[key]
+                side.fail(why)
 
     def _fail_aside(self, aside: Aside, why: str) -> None:
         aside.why = aside.why or why or "closed by the peer"
@@ -526,6 +633,9 @@ class Engine:
             return
         link.source.copy(link.remote_source)
         link.target.copy(link.remote_target)
+        self._attached += 1
+        if self._attached > _MAX_LINKS:
+            self.exceed(f"opened more than {_MAX_LINKS} links")
         why = self._admit_sender(link) if link.is_receiver else self._admit_receiver(link)
         if why:
             if link.is_receiver:
@@ -560,6 +670,9 @@ class Engine:
         link.close()
         if side is not None:
             side.fail(_why(link.remote_condition))
+        if self._server:
+            self._attached -= 1
+            link.free()  # or a peer could fill the memory by opening and closing links
         self.changed()
 
     def _link_flowed(self, link: Any) -> None:

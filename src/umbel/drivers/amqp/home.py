@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from umbel.drivers import tls
 from umbel.errors import ConfigurationError
+from umbel.urls import flaw_of, masked_url, unknown_options
 
 _PORTS = {"amqp1": 5672, "amqp1s": 5671, "umbel": 5680, "umbel+tcp": 5680, "umbel+unix": 0}
 _OWN = ("umbel", "umbel+tcp", "umbel+unix")
@@ -59,10 +60,9 @@ class Home:
 
 
 def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigurationError(f"the URL cannot be read: {error}") from None
+    if flaw := flaw_of(url):
+        raise ConfigurationError(f"the URL {masked_url(url)!r} cannot be read: {flaw}")
+    parts = urlsplit(url)
     if parts.scheme not in _PORTS:
         raise ConfigurationError(f"the URL begins with one of {', '.join(_PORTS)}")
     if parts.scheme == "umbel+unix" and (parts.netloc or len(parts.path) < 2):
@@ -70,7 +70,9 @@ def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if name not in _KNOWN:
-            raise ConfigurationError(f"{name}: unknown in this URL; use {', '.join(_KNOWN)}")
+            raise ConfigurationError(
+                f"{unknown_options([name], url)}: unknown in this URL; use {', '.join(_KNOWN)}"
+            )
         if name in tls.OPTIONS and parts.scheme not in ("amqp1s", "umbel"):
             raise ConfigurationError(
                 f"{name}: is for TLS; begin the URL with amqp1s:// or umbel://"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ from proton import Message, ProtonException, timestamp
 
 from umbel.drivers.amqp import sections
 from umbel.errors import BadMessage
+from umbel.messages import not_finite
 
 _PREFIXES = ("cloudEvents:", "cloudEvents_")
 """What CloudEvents attributes are called among application properties."""
@@ -102,7 +104,14 @@ def _bytes(body: Any) -> bytes:
         return bytes(body)
     if isinstance(body, str):
         return body.encode()
-    return b"" if body is None else msgspec.json.encode(_plain(body))
+    if body is None:
+        return b""
+    plain = _plain(body)
+    if not_finite(plain) is None:
+        return msgspec.json.encode(plain)
+    # With the words that JSON does not have: the reader then refuses the data, instead of taking
+    # null for a number.
+    return json.dumps(msgspec.to_builtins(plain)).encode()
 
 
 def _plain(value: Any) -> Any:

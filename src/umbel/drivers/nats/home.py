@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from umbel.errors import ConfigurationError
+from umbel.urls import unknown_options
 
 _PORT = 4222
 _EXAMPLE = "nats://user:password@host:4222?replicas=1"
@@ -30,7 +31,7 @@ class Home:
 
     def __init__(self, url: str) -> None:
         self.tls, who, hosts, query = _split(url)
-        given = _parameters(query)
+        given = _parameters(url, query)
         self.servers = [_server(host) for host in hosts.split(",")]
         self.replicas = _replicas(given.get("replicas", "1"))
         self.login = _login(who) | _credentials(given.get("creds"))
@@ -55,12 +56,13 @@ def _split(url: str) -> tuple[bool, str, str, str]:
     return scheme == "tls", who, hosts, query
 
 
-def _parameters(query: str) -> dict[str, str]:
+def _parameters(url: str, query: str) -> dict[str, str]:
     given = dict(parse_qsl(query, keep_blank_values=True))
     for name in given:
         if name not in _OURS:
             raise ConfigurationError(
-                f"{name}: no parameter of a NATS URL; there are {', '.join(_OURS)}"
+                f"{unknown_options([name], url)}: no parameter of a NATS URL;"
+                f" there are {', '.join(_OURS)}"
             )
     return given
 

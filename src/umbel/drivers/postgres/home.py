@@ -7,6 +7,7 @@ import os
 import re
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
+from weakref import WeakSet
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -16,6 +17,7 @@ from umbel.drivers.postgres.direct import Blocking
 from umbel.drivers.postgres.listener import Listener
 from umbel.drivers.queries import load
 from umbel.errors import ConfigurationError
+from umbel.urls import unknown_options
 
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
 _OURS = ("schema", "listen", "poll")
@@ -52,6 +54,8 @@ class Home:
         self.channel = f"umbel_{self.schema}"[:63]
         self.conninfo, self.address = _conninfo(plain)
         self.sql = self.queries("umbel.drivers.postgres")
+        self.joined: WeakSet[Any] = WeakSet()
+        """Connections of callers, and those on loan, that are known to lead here."""
         self._listeners: dict[tuple[int, asyncio.AbstractEventLoop], Listener] = {}
 
     def queries(self, package: str, file: str = "queries.sql") -> dict[str, bytes]:
@@ -108,7 +112,9 @@ def _conninfo(url: str) -> tuple[str, str]:
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        raise ConfigurationError(f"the PostgreSQL URL cannot be read: {error}") from None
+        # What libpq quotes may be a part of a password in the options.
+        why = unknown_options([str(error).strip()], url)
+        raise ConfigurationError(f"the PostgreSQL URL cannot be read: {why}") from None
     name = given.get("dbname") or given.get("user") or ""
     host = given.get("host") or given.get("hostaddr") or "the local socket"
     defaults = dict(_DEFAULTS)

@@ -53,6 +53,7 @@ class Lending:
         """
         with explaining(self._home.address):
             connection = self._take() or Lent.connect(self._home.conninfo, **self._how())
+            self._home.joined.add(connection)
             block = connection.transaction()
             block.__enter__()
         try:
@@ -74,6 +75,7 @@ class Lending:
             connection = self._take_async(loop)
             if connection is None:
                 connection = await Connection.connect(self._home.conninfo, **self._how())
+                self._home.joined.add(connection)
             block = connection.transaction()
             await block.__aenter__()
         try:

@@ -82,7 +82,7 @@ class Listener:
                 await self._open(connection)
                 tries = 0
                 await self._attend(connection)
-            except (psycopg.Error, OSError):
+            except Exception:  # noqa: BLE001 - an odd hint must not end the listening
                 tries += 1
             finally:
                 self.hearing = False

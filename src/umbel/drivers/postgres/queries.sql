@@ -1,5 +1,5 @@
 -- name: cancel_idle
--- Those of these jobs that do not run become cancelled records; returns their ids.
+-- Those of these jobs that do not run become cancelled or buried records; returns their ids.
 with gone as (
   delete from $schema.job j
   using unnest(%(id)s::uuid[], %(reason)s::text[]) as wanted (id, reason)
@@ -11,12 +11,12 @@ kept as (
                               body, created, not_before, expires, attempt, deaths, max_deaths,
                               unique_key, traceparent, headers, fence, claimed, attempts, finished,
                               reason)
-  select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, 'cancelled',
+  select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, %(final)s,
          priority, content_type, body, created,
          not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, fence,
          claimed, attempts, statement_timestamp(), reason
   from gone
-  on conflict (id) do nothing
+  on conflict (id, namespace) do nothing
 ),
 told as (
   select count(pg_notify('$channel', 'd:' || namespace || ':' || ids)) as times
@@ -26,6 +26,81 @@ told as (
 )
 select id::text, (select times from told) from gone
 
+-- name: report_lapses
+-- The process of these incarnations was alive when their leases lapsed. What was counted or reported more
+-- than a day ago is forgotten. Deaths are taken back by a statement of its own that follows: a recovery
+-- that counts one at the same time is seen by it, or sees this report when it takes back deaths itself.
+with old_deaths as (
+  delete from $schema.death where counted < statement_timestamp() - interval '1 day'
+),
+old_lapses as (
+  delete from $schema.lapse where reported < statement_timestamp() - interval '1 day'
+)
+insert into $schema.lapse (incarnation, namespace)
+select former, %(namespace)s from unnest(%(former)s::text[]) former
+on conflict (incarnation) do nothing
+
+-- name: take_back_deaths
+-- Deaths that were none are counted as lapses. A job that was buried for its deaths, and would not have
+-- been without one of these, is queued again; one that may die only once stays buried: it has started. A
+-- unique key that another job holds now is lost. Rows that another transaction has locked are left for later.
+with none as materialized (
+  select d.incarnation, d.job, d.blamed
+  from $schema.lapse l join $schema.death d on d.incarnation = l.incarnation
+  where l.namespace = %(namespace)s and d.namespace = %(namespace)s
+  order by d.incarnation, d.job for update of d skip locked
+),
+less as materialized (
+  select job, count(*)::integer as times, sum(blamed)::integer as blamed from none group by job
+),
+live as (
+  update $schema.job j
+  set deaths = greatest(j.deaths - less.times, 0), blame = greatest(j.blame - less.blamed, 0),
+      lapses = j.lapses + less.times
+  from less where j.id = less.job and j.namespace = %(namespace)s
+  returning j.id
+),
+risen as (
+  delete from $schema.record r using less
+  where r.id = less.job and r.namespace = %(namespace)s and r.state = 'buried'
+    and starts_with(r.reason, 'poison: ') and r.max_deaths > 1 and less.blamed > 0
+    and not exists (select 1 from $schema.job j where j.id = r.id and j.namespace = r.namespace)
+  returning r.*, less.times, less.blamed
+),
+back as (
+  insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
+                           body, created, expires, attempt, deaths, blame, lapses, max_deaths,
+                           unique_key, traceparent, headers, fence, attempts, steps, heard)
+  select id, namespace, queue, kind, task, type, 'queued', priority, content_type, body, created,
+         expires, attempt, greatest(deaths - times, 0), greatest(max_deaths - blamed, 0),
+         lapses + times, max_deaths,
+         case when not exists (select 1 from $schema.job j
+                               where j.namespace = risen.namespace and j.unique_key = risen.unique_key)
+              then unique_key end,
+         traceparent, headers, fence, attempts,
+         exists (select 1 from $schema.step s
+                 where s.job = risen.id and s.namespace = risen.namespace),
+         starts_with(queue, 'worker-')
+  from risen
+  returning id, queue
+),
+finished as (
+  update $schema.record r
+  set deaths = greatest(r.deaths - less.times, 0), lapses = r.lapses + less.times
+  from less
+  where r.id = less.job and r.namespace = %(namespace)s
+    and not (r.state = 'buried' and starts_with(r.reason, 'poison: ') and r.max_deaths > 1
+             and less.blamed > 0)
+  returning r.id
+),
+settled as (
+  delete from $schema.death d using none
+  where d.incarnation = none.incarnation and d.job = none.job
+    and d.job in (select id from live union all select id from back union all select id from finished)
+)
+select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
+from (select distinct queue from back) b
+
 -- name: settings
 -- Plans that stay right while the hot table swings from empty to millions of rows and back: every
 -- statement of ours knows its index. For this connection, or for this transaction only.
@@ -33,6 +108,17 @@ select set_config(name, setting, %(local)s)
 from (values ('plan_cache_mode', 'force_generic_plan'), ('jit', 'off'), ('enable_seqscan', 'off'),
              ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('enable_hashjoin', 'off'),
              ('enable_mergejoin', 'off')) as s (name, setting)
+
+-- name: origin
+-- Which database this is, and whether its role may write the tables of a schema: null if there are
+-- none. It fails in no database and for no role, so a caller's transaction stays as it is.
+select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint,
+       d.oid::bigint, d.datname::text, host(inet_server_addr()), current_setting('port')::integer,
+       current_user::text,
+       (select has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'insert')
+        from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+        where n.nspname = %(schema)s and c.relname = 'job')
+from pg_catalog.pg_database d where d.datname = current_database()
 
 -- name: probe
 -- Sends a hint to ourselves.

@@ -8,6 +8,7 @@ import pika  # type: ignore[import-untyped]
 
 from umbel.drivers import tls
 from umbel.errors import ConfigurationError
+from umbel.urls import unknown_options
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
 _KNOWN = ("heartbeat", "connect_timeout", *tls.OPTIONS)
@@ -56,14 +57,17 @@ class Home:
 def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigurationError(f"the RabbitMQ URL cannot be read: {error}") from None
+    except ValueError:  # its text quotes a part of the URL
+        raise ConfigurationError(f"the RabbitMQ URL cannot be read: write {_SHAPE}") from None
     if parts.scheme not in _PORTS:
         raise ConfigurationError(f"the RabbitMQ URL begins with amqp:// or amqps://: {_SHAPE}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
         if name not in _KNOWN:
-            raise ConfigurationError(f"{name}: unknown in a RabbitMQ URL; use {', '.join(_KNOWN)}")
+            raise ConfigurationError(
+                f"{unknown_options([name], url)}: unknown in a RabbitMQ URL;"
+                f" use {', '.join(_KNOWN)}"
+            )
         if name in tls.OPTIONS and parts.scheme != "amqps":
             raise ConfigurationError(f"{name}: is for TLS; begin the URL with amqps://")
     return parts, options

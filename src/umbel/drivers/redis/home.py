@@ -23,6 +23,7 @@ from umbel.drivers.redis.listener import Listener
 from umbel.drivers.redis.sentinels import Place, Sentinels
 from umbel.drivers.redis.values import text, whole
 from umbel.errors import ConfigurationError
+from umbel.urls import unknown_options
 
 _SCHEMES = {
     "redis": "redis",
@@ -68,7 +69,8 @@ class Home:
         unknown = given.keys() - set(known)
         if unknown:
             raise ConfigurationError(
-                f"the Redis URL: unknown option {sorted(unknown)}; there are {', '.join(known)}"
+                f"the Redis URL: unknown option {unknown_options(unknown, url)};"
+                f" there are {', '.join(known)}"
             )
         self.poll = _seconds("poll", given.pop("poll", "0.25"))
         words = {_SENTINEL[name]: given.pop(name) for name in _SENTINEL if name in given}

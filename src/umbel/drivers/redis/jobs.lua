@@ -9,6 +9,10 @@ local SLOT = 5  -- parts of a slot: gate, member, its fence, its data, whether i
                 -- a worker: gate, the queue that the job left, number of the route, nothing, rejected
 local ROUTE = 'route:'
 
+-- The server's time in seconds. No other clock decides anything: those who call may have wrong ones.
+local clock = redis.call('TIME')
+local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+
 -- What frees memory, or keeps a worker alive, has to go on when the server is full: such a script
 -- begins with a write that needs none.
 local function even_if_full()
@@ -331,7 +335,7 @@ local function finish(id, state, now, fields)
 end
 
 -- A job that does not run becomes a cancelled record. Gives its state then; nil: no such job.
-local function cancel_idle(id, reason, now)
+local function cancel_idle(id, reason, now, final)
   local job = read(id, 'queue', 'kind', 'place', 'aside', 'unique', 'awaited', 'gates', 'slots')
   if not job then return nil end
   local state = job[1]
@@ -344,8 +348,8 @@ local function cancel_idle(id, reason, now)
     if home then fields[3], fields[4] = 'queue', home end
   end
   let_go(id, job[6], job[7])
-  finish(id, 'cancelled', now, fields)
-  return 'cancelled'
+  finish(id, final or 'cancelled', now, fields)
+  return final or 'cancelled'
 end
 
 -- A running job that nobody holds any more goes back to its queue, at once or later. A job: queue, kind,
@@ -390,9 +394,11 @@ local function holder_of(unique)
 end
 
 -- Adds a job, or gives the id of the one that was there before. A row: id, queue, kind, priority,
--- not before, unique key, what to do when that is taken, fields, gates. A job that runs keeps its key.
+-- not before, unique key, what to do when that is taken, fields, gates; seconds until it may run and until it
+-- expires, where these are not moments; when it was made. A job that runs keeps its key.
 local function insert(row, sequence, now, idle)
   local id, queue, kind, priority, not_before, unique, on_conflict, fields, gates = unpack(row, 1, 9)
+  local delay, expires_in, created = unpack(row, 10, 12)
   local key = root .. ':job:' .. id
   if redis.call('EXISTS', key) == 1 then return id end
   if unique then
@@ -402,14 +408,23 @@ local function insert(row, sequence, now, idle)
     redis.call('HSET', root .. ':unique', unique, id)
   end
   local place = string.format('%016d', sequence)
-  local state, size = idle, #fields
+  local state = idle
+  local function set(field, value)
+    fields[#fields + 1], fields[#fields + 2] = field, value
+  end
   if gates then
     state = 'waiting'
-    fields[size + 5], fields[size + 6] = 'gates', gates
+    set('gates', gates)
   end
+  if delay then
+    not_before = now + delay
+    set('not_before', written(not_before))
+  end
+  if expires_in then set('expires', written(now + expires_in)) end
   if not_before and not_before > now then state = 'scheduled' end
-  fields[size + 1], fields[size + 2] = 'state', state
-  fields[size + 3], fields[size + 4] = 'place', place
+  set('created', written(created or now))
+  set('state', state)
+  set('place', place)
   redis.call('HSET', key, unpack(fields))
   know(queue)
   add(root .. ':live', place, id)
@@ -425,10 +440,54 @@ local function insert(row, sequence, now, idle)
   return nil
 end
 
+-- What is kept of a pause: since when, and why.
+local function noted(reason)
+  return cjson.encode({since = now, reason = reason})
+end
+
+-- Deaths that were counted with an incarnation whose process was alive are counted as lapses. A job that was
+-- buried for its deaths, and would not have been without this one, is queued again; one that may die only
+-- once stays buried: it has started. A unique key that another job holds now is lost.
+local DAY = 86400
+local function come_back(id, key, queue, kind, priority, place, gates, unique)
+  redis.call('HDEL', key, 'finished', 'reason', 'done', 'of', 'worker', 'slots', 'awaited', 'aside', 'cancel')
+  if unique and holder_of(unique) then
+    redis.call('HDEL', key, 'unique')
+  elseif unique then
+    redis.call('HSET', root .. ':unique', unique, id)
+  end
+  drop(root .. ':buried', id)
+  add(root .. ':live', number(place, 0), id)
+  know(queue)
+  return line_up(id, queue, kind, priority, place, gates)
+end
+local function take_back_deaths(owner)
+  local counted = redis.call('HGETALL', root .. ':deaths:' .. owner)
+  for at = 1, #counted, 2 do
+    local id, blamed = counted[at], number(counted[at + 1], 0)
+    local key = root .. ':job:' .. id
+    local job = read(id, 'deaths', 'blame', 'lapses', 'max_deaths', 'reason', 'queue', 'kind', 'priority',
+                     'place', 'gates', 'unique')
+    if job then
+      local fields = {'deaths', math.max(number(job[2], 0) - 1, 0), 'lapses', number(job[4], 0) + 1}
+      local poison = job[1] == 'buried' and string.sub(job[6] or '', 1, 8) == 'poison: '
+      if poison and blamed > 0 and number(job[5], 3) > 1 then
+        fields[5], fields[6] = come_back(id, key, job[7] or '', unpack(job, 8, 12))
+      end
+      if not FINAL[job[1]] or fields[5] then
+        local size = #fields
+        fields[size + 1], fields[size + 2] = 'blame', math.max(number(job[3], 0) - blamed, 0)
+      end
+      redis.call('HSET', key, unpack(fields))
+    end
+  end
+  redis.call('DEL', root .. ':deaths:' .. owner)
+end
+
 -- What is paused at this very moment, by operators or a deployment: everything, or by name.
 local function read_pauses()
   local paused = {all = false, queue = {}, task = {}, tasks = false, gate = {}}
-  for _, key in ipairs({':pauses', ':holds'}) do
+  for _, key in ipairs({':pauses', ':holds', ':missing'}) do
     for _, name in ipairs(redis.call('HKEYS', root .. key)) do
       local scope, rest = string.match(name, '^(%a+):(.*)$')
       if scope == 'all' then

@@ -23,8 +23,13 @@
 --   <root>:done, :buried        zset    ids of finished jobs, by when they ended
 --   <root>:inbox                list    events that other programs pushed, not looked at yet
 --   <root>:worker:<owner>       hash    a living worker; <root>:workers is the set of them
+--   <root>:deaths:<owner>       hash    from the id of a job to whether the death that was counted with this
+--                                       incarnation was blamed on it; expires
+--   <root>:lapsed:<owner>       string  the process of this incarnation has reported that it was alive when
+--                                       its leases lapsed; expires
 --   <root>:pauses               hash    from <scope>:<name> to when and why; <root>:epoch counts
 --   <root>:holds                hash    the same for what a deployment paused
+--   <root>:missing              hash    the same for tasks that no running worker has
 --   <root>:deployment           hash    the one under way, or the last there was
 --   <root>:hints                channel where "look now" is said, see listener.py
 --   <root>:hands:<listener>     channel where one process is handed jobs that it holds already

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from umbel.drivers.bell import Bell
 from umbel.drivers.redis.attention import Attention
@@ -95,7 +95,7 @@ class Listener:
                 tries = 0
                 if roots == sorted(self._roots):  # else somebody has joined meanwhile
                     await attention.keep(self._probe_every, self._probe_answer)
-            except (RedisError, OSError):  # asyncio's TimeoutError is one too
+            except Exception:  # noqa: BLE001 - an odd hint must not end the listening
                 tries += 1
             finally:
                 self._heard.clear()

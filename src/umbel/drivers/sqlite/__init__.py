@@ -2,6 +2,7 @@
 
 from umbel.drivers.sqlite.database import Database, Home, parts_at_fork
 from umbel.drivers.sqlite.faults import explaining
+from umbel.drivers.sqlite.files import create_private
 from umbel.drivers.sqlite.lending import Lent, begin, lent_out
 from umbel.drivers.sqlite.schema import migrations, version, version_of
 from umbel.drivers.sqlite.tables import cancel_idle
@@ -14,6 +15,7 @@ __all__ = [
     "all_or_nothing",
     "begin",
     "cancel_idle",
+    "create_private",
     "explaining",
     "lent_out",
     "migrations",

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from typing import Any, Protocol, TypeVar
 from umbel.drivers.bell import Bell, Ear
 from umbel.drivers.sqlite.errands import Errand, tell, together
 from umbel.drivers.sqlite.faults import explain, explaining
-from umbel.drivers.sqlite.lending import Lent
+from umbel.drivers.sqlite.files import create_private
+from umbel.drivers.sqlite.lending import Lent, is_same_file, main_file
 from umbel.drivers.sqlite.schema import migrate
 from umbel.drivers.sqlite.transactions import write_ahead
 from umbel.drivers.sqlite.watch import LogWatch, touch
@@ -27,6 +29,8 @@ from umbel.errors import ConfigurationError, Unavailable
 T = TypeVar("T")
 
 CHANGE = "change"
+_ROUGHLY = 0.9
+"""Of the time that is left, so much is as good as all: setting it anew takes a statement."""
 SYNCHRONOUS = ("off", "normal", "full", "extra")
 
 
@@ -80,6 +84,8 @@ class Home:
         self.synchronous = synchronous
         self.in_memory = path == ":memory:"
         self._shared: Lent | None = None
+        self._names: set[str] = set()
+        """What callers' connections call the file."""
         self._lock = threading.RLock()
         self._bells: list[tuple[asyncio.AbstractEventLoop, Bell]] = []
         self.at_work: dict[Database, None] = {}
@@ -94,14 +100,41 @@ class Home:
                 self._shared = _open(":memory:", "off", busy)
             return self._shared
 
+    def check(self, connection: sqlite3.Connection) -> None:
+        """Refuse a caller's connection whose main database is another one.
+
+        A database in memory has one connection; no other can lead to it.
+
+        Raises:
+            ConfigurationError: it leads elsewhere. Nothing has happened to its transaction.
+        """
+        if connection is self._shared:
+            return
+        file = main_file(connection)
+        if file and file in self._names:
+            return
+        if not file or self.in_memory or not is_same_file(file, self.path):
+            theirs = file or "a database in memory"
+            ours = "a database in memory of its own" if self.in_memory else self.path
+            raise ConfigurationError(
+                f"connection: it leads to {theirs}, and this application uses {ours}; give a"
+                " sqlite3 connection that has this file as its main database, or leave connection"
+                " out and publish at once"
+            )
+        self._names.add(file)
+
     @contextmanager
-    def exclusive(self) -> Iterator[None]:
+    def exclusive(self, timeout: float = -1) -> Iterator[None]:
         """Hold the one connection of a database in memory; free of cost for a file."""
-        if self.in_memory:
-            with self._lock:
-                yield
-        else:
+        if not self.in_memory:
             yield
+            return
+        if not self._lock.acquire(timeout=timeout):
+            raise Unavailable("the database in memory is in use by another thread")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def attach(self, loop: asyncio.AbstractEventLoop, bell: Bell) -> None:
         """Ring this bell after writes to a database in memory."""
@@ -130,7 +163,7 @@ class Database:
     def __init__(self, home: Home, *, inline: bool = False, busy: float = 5.0) -> None:
         self.home = home
         self.bell = Bell()
-        self._busy = busy
+        self._busy = self._allowed = busy
         self._inline = inline
         self._connection: sqlite3.Connection | None = None
         self._using = threading.Lock()
@@ -175,11 +208,16 @@ class Database:
         return await errand.answer
 
     def run_here(self, work: Callable[[sqlite3.Connection], T], timeout: float) -> T:
-        """Run ``work`` in the calling thread; another thread is waited for up to ``timeout``."""
-        if not self._using.acquire(timeout=timeout):
+        """Run ``work`` in the calling thread. Others who use the file are waited for up to then."""
+        until = time.monotonic() + timeout
+        if not self._using.acquire(timeout=max(timeout, 0.0)):
             raise Unavailable(f"{self.home.path} is in use by another thread of this process")
         try:
-            return self._do(work)
+            left = max(until - time.monotonic(), 0.001)
+            with self.home.exclusive(left):
+                if self.home.in_memory and self._is_writing():
+                    raise Unavailable("the database in memory is in use by an outer call")
+                return self._do(work, left)
         finally:
             self._using.release()
 
@@ -228,18 +266,18 @@ class Database:
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._using:
-            return self._do(work)
+            return self._do(work, self._busy)
 
-    def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _do(self, work: Callable[[sqlite3.Connection], T], busy: float) -> T:
         self.home.at_work[self] = None
         try:
-            return self._work(work)
+            return self._work(work, busy)
         finally:
             self.home.at_work.pop(self, None)
 
-    def _work(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _work(self, work: Callable[[sqlite3.Connection], T], busy: float) -> T:
         with self.explaining(), self.home.exclusive():
-            connection = self._ready()
+            connection = self._ready(busy)
             before = connection.total_changes
             try:
                 result = work(connection)
@@ -252,6 +290,9 @@ class Database:
             if connection.total_changes != before:
                 self.home.wrote()
             return result
+
+    def _is_writing(self) -> bool:
+        return self._connection is not None and self._connection.in_transaction
 
     def _serve(self) -> None:
         """Run what waits, in the database's own thread: writers in one transaction."""
@@ -277,11 +318,16 @@ class Database:
             if isinstance(errand.error, sqlite3.Error):
                 errand.error = explain(errand.error, self.home.path)
 
-    def _ready(self) -> sqlite3.Connection:
+    def _ready(self, busy: float) -> sqlite3.Connection:
+        """The connection. It waits no longer than this for the file's lock."""
         if self._connection is None:
-            self._connection = self.home.connect(self._busy)
+            self._connection = self.home.connect(busy)
+            self._allowed = 0.0
             if self._watch is not None:
                 self._watch.renew()
+        if not _ROUGHLY * busy <= self._allowed <= busy:
+            self._allowed = (1 + _ROUGHLY) / 2 * busy
+            self._connection.execute(f"pragma busy_timeout = {int(1000 * self._allowed)}")
         return self._connection
 
 
@@ -293,10 +339,14 @@ def _open(path: str, synchronous: str, busy: float) -> Lent:
     folder = Path(path).parent
     if path != ":memory:" and not folder.is_dir():
         raise ConfigurationError(f"the folder {folder} does not exist; create it")
+    if path != ":memory:":
+        create_private(path)
+    until = time.monotonic() + busy
     connection = sqlite3.connect(
         path, timeout=busy, isolation_level=None, check_same_thread=False, factory=Lent
     )
     write_ahead(connection, busy)
+    connection.execute(f"pragma busy_timeout = {int(1000 * max(until - time.monotonic(), 0.001))}")
     connection.execute(f"pragma synchronous = {synchronous}")
     connection.execute("pragma foreign_keys = on")
     connection.execute("pragma temp_store = memory")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -55,6 +56,22 @@ def lent_out(connection: Lent) -> Iterator[None]:
     finally:
         connection.on_loan = False
         connection.row_factory, connection.text_factory = None, str
+
+
+def main_file(connection: sqlite3.Connection) -> str:
+    """The file of a caller's connection; empty for a database in memory."""
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    found: str = next(row[2] for row in cursor.execute("pragma database_list") if row[1] == "main")
+    return found
+
+
+def is_same_file(one: str, other: str) -> bool:
+    """Whether two names are of one file; it need not be written yet."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
 
 
 def begin(connection: sqlite3.Connection) -> None:

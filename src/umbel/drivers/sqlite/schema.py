@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 from umbel.drivers.queries import numbered
 from umbel.drivers.sqlite.faults import explain
-from umbel.drivers.sqlite.transactions import writing
 from umbel.errors import SchemaError
 
 
@@ -37,27 +35,29 @@ def version_of(path: str) -> int:
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the file's schema up to date; another process doing the same is waited for."""
-    known = migrations()
-    newest = known[-1][0]
-    if version(connection) == newest:
-        return
-    with writing(connection) as cursor:
-        current = version(connection)
+    """Bring the file's schema up to date; another process doing the same is waited for.
+
+    It is one call into SQLite: a signal handler that publishes, too, cannot come in the middle of
+    it, and so never finds the file locked by the thread that it has suspended.
+    """
+    newest = migrations()[-1][0]
+    while (current := version(connection)) != newest:
         if current > newest:
             raise SchemaError(f"{path} has schema {current}, this Umbel knows {newest}; upgrade it")
-        for number, sql in known:
-            if number > current:
-                for statement in _statements(sql):
-                    cursor.execute(statement)
-                cursor.execute(f"pragma user_version = {number}")
+        try:
+            connection.executescript(_script(current))
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.rollback()
+            if version(connection) == current:  # else another process has done it meanwhile
+                raise
 
 
-def _statements(sql: str) -> Iterator[str]:
-    """Single statements: ``executescript`` would commit the transaction we are in."""
-    pending = ""
-    for line in sql.splitlines():
-        pending += line + "\n"
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""
+def _script(current: int) -> str:
+    """What brings a schema of this version up to date, as one transaction."""
+    steps = [
+        f"{sql}\n;pragma user_version = {number};"
+        for number, sql in migrations()
+        if number > current
+    ]
+    return "\n".join(["begin immediate;", *steps, "commit;"])

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from umbel.clock import Clock
 from umbel.drivers.postgres import Home, Row, Steps, blobs, one, texts
 from umbel.drivers.postgres.direct import Direct
 from umbel.errors import BacklogFull
-from umbel.messages import Envelope
-from umbel.messages.wire import read, write
-from umbel.publisher.backlogs.port import Held
+from umbel.messages import Envelope, waited
+from umbel.messages.wire import write
+from umbel.publisher.backlogs.port import Held, read_kept
 
 _SCHEMA = "create schema if not exists $schema"
 _TABLE = """
 create table if not exists $schema.backlog (
-  id uuid primary key, seq bigint generated always as identity, namespace text not null,
-  put timestamptz not null default statement_timestamp(), event bytea not null)"""
+  id uuid not null, seq bigint generated always as identity, namespace text not null,
+  put timestamptz not null default statement_timestamp(), event bytea not null,
+  primary key (id, namespace))"""
 _COUNT = """
 select count(*), date_part('epoch', min(put)) from $schema.backlog
 where namespace = %(namespace)s"""
@@ -26,8 +27,12 @@ insert into $schema.backlog (id, namespace, event)
 select id, %(namespace)s, event from unnest(%(id)s::uuid[], %(event)s::bytea[]) as s (id, event)
 on conflict do nothing"""
 _OLDEST = """
-select event from $schema.backlog where namespace = %(namespace)s order by seq limit %(limit)s"""
-_REMOVE = "delete from $schema.backlog where id = any(%(id)s::uuid[])"
+select id::text, event, date_part('epoch', statement_timestamp() - put) from $schema.backlog
+where namespace = %(namespace)s and id <> all(%(without)s::uuid[]) order by seq limit %(limit)s"""
+_HAS = """
+select 1 from $schema.backlog where id::text = %(id)s and namespace = %(namespace)s"""
+_REMOVE = """
+delete from $schema.backlog where id = any(%(id)s::uuid[]) and namespace = %(namespace)s"""
 _LEAD = "select pg_try_advisory_lock(hashtext('umbel backlog ' || '$schema' || %(namespace)s))"
 
 
@@ -39,26 +44,35 @@ class PostgresBacklog:
     def __init__(
         self, url: str, namespace: str, clock: Clock, *, limit: int, busy: float = 1.0
     ) -> None:
+        self._url = url
         self._home = Home(url)
         self._direct = Direct(self._home.connect_blocking, self._home.address)
         self._namespace = namespace
+        self._clock = clock
         self._limit = limit
         self._busy = busy
         self._made = False
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
-        count = self.held().messages
-        if count + len(envelopes) > self._limit:
-            raise BacklogFull(
-                f"the broker is out of reach and the backlog in {self._home.address} holds"
-                f" {count:,} of {self._limit:,} messages; raise backlog_limit"
-            )
-        self._rows(
-            _PUT, id=texts([e.id for e in envelopes]), event=blobs([write(e) for e in envelopes])
-        )
+        values = {
+            "id": texts([e.id for e in envelopes]),
+            "event": blobs([write(e) for e in envelopes]),
+        }
 
-    def oldest(self, limit: int) -> list[Envelope]:
-        return [read(event) for (event,) in self._rows(_OLDEST, limit=limit)]
+        def steps() -> Steps[list[Row]]:
+            count = (yield from self._steps(_COUNT, {}))[0][0]
+            if count + len(envelopes) > self._limit:
+                raise BacklogFull(
+                    f"the broker is out of reach and the backlog in {self._home.address} holds"
+                    f" {count:,} of {self._limit:,} messages; raise backlog_limit"
+                )
+            return (yield from self._steps(_PUT, values))
+
+        self._direct.perform(steps, self._busy)
+
+    def oldest(self, limit: int, without: Collection[str] = ()) -> list[Envelope]:
+        rows = self._rows(_OLDEST, limit=limit, without=texts([*without]))
+        return [waited(read_kept(job, event), age) for job, event, age in rows]
 
     def remove(self, jobs: Sequence[str]) -> None:
         self._rows(_REMOVE, id=texts([*jobs]))
@@ -67,12 +81,20 @@ class PostgresBacklog:
         messages, oldest = self._rows(_COUNT)[0]
         return Held(kind=self._home.address, messages=messages, oldest=oldest, limit=self._limit)
 
+    def has(self, job: str) -> bool:
+        return bool(self._rows(_HAS, id=job))
+
     def mortal(self) -> int:
         return 0
 
     def lead(self) -> bool:
         # Held by the session: asking again on the same connection is fine, and it ends with it.
         return bool(self._rows(_LEAD)[0][0])
+
+    def beside(self) -> PostgresBacklog:
+        return PostgresBacklog(
+            self._url, self._namespace, self._clock, limit=self._limit, busy=self._busy
+        )
 
     def close(self) -> None:
         self._direct.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from umbel.errors import BacklogFull, Unavailable
 from umbel.messages import Envelope
@@ -27,12 +27,18 @@ class Reserve:
         except Unavailable:
             self._memory.put(envelopes)
 
-    def oldest(self, limit: int) -> list[Envelope]:
-        return self._memory.oldest(limit) or self._first.oldest(limit)
+    def oldest(self, limit: int, without: Collection[str] = ()) -> list[Envelope]:
+        return self._memory.oldest(limit, without) or self._first.oldest(limit, without)
 
     def remove(self, jobs: Sequence[str]) -> None:
+        # What only memory holds is removed although the first backlog does not work.
+        others = [job for job in jobs if not self._memory.has(job)]
         self._memory.remove(jobs)
-        self._first.remove(jobs)
+        if others:
+            self._first.remove(others)
+
+    def has(self, job: str) -> bool:
+        return self._memory.has(job) or self._first.has(job)
 
     def held(self) -> Held:
         memory = self._memory.held()
@@ -53,6 +59,9 @@ class Reserve:
 
     def lead(self) -> bool:
         return self._memory.mortal() > 0 or self._first.lead()
+
+    def beside(self) -> Reserve:
+        return Reserve(self._first.beside(), self._memory)
 
     def close(self) -> None:
         self._memory.close()

@@ -8,7 +8,7 @@ from typing import Any
 from umbel.clock import Clock
 from umbel.drivers.postgres import Database, Row, Steps, atomically, texts
 from umbel.messages import State
-from umbel.stores.control import ControlState, Pause, Scope
+from umbel.stores.control import NO_WORKER, ControlState, Pause, Scope
 from umbel.stores.postgres.ids import by_canonical
 
 _ROUNDS = 2
@@ -29,22 +29,34 @@ class PostgresControl:
     async def state(self) -> ControlState:
         rows = await self._rows("state")
         pauses = [
-            Pause(scope=scope, name=name, since=since, reason=reason, holder=holder)
-            for _, scope, name, since, reason, holder in rows
+            Pause(scope=scope, name=name, since=since, reason=reason, holder=holder, age=age)
+            for _, scope, name, since, reason, holder, age in rows
             if scope is not None
         ]
         return ControlState(rows[0][0], tuple(pauses))
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
-        return await self._change("pause", {"scope": scope, "name": name, "reason": reason})
+        return await self._change(("pause", {"scope": scope, "name": name, "reason": reason}))
 
     async def resume(self, scope: Scope, name: str) -> int:
-        return await self._change("resume", {"scope": scope, "name": name})
+        return await self._change(("resume", {"scope": scope, "name": name}))
+
+    async def change_missing(self, missing: Sequence[str], found: Sequence[str]) -> None:
+        await self._change(
+            ("end_missing", {"name": texts([*found])}),
+            ("begin_missing", {"name": texts([*missing]), "reason": NO_WORKER}),
+        )
 
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
         names = by_canonical(jobs)
         found = await self._database.perform(lambda: atomically(self._cancelling(names, reason)))
         return {name: found[key] for key, name in names.items() if key in found}
+
+    async def bury(self, jobs: Sequence[str], reason: str) -> list[str]:
+        names = by_canonical(jobs)
+        reasons = texts([reason] * len(names))
+        values = {"id": texts([*names]), "reason": reasons, "final": State.BURIED.value}
+        return [names[row[0]] for row in await self._rows("cancel_idle", **values)]
 
     async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
         names = by_canonical(jobs)
@@ -67,11 +79,10 @@ class PostgresControl:
     async def close(self) -> None:
         await self._database.close()
 
-    async def _change(self, query: str, values: dict[str, Any]) -> int:
-        row = {"namespace": self._namespace, **values}
-
+    async def _change(self, *queries: tuple[str, dict[str, Any]]) -> int:
         def steps() -> Steps[int]:
-            yield self._sql[query], row
+            for query, values in queries:
+                yield self._sql[query], {"namespace": self._namespace, **values}
             rows = yield self._sql["next_epoch"], {"namespace": self._namespace}
             epoch: int = rows[0][0]
             return epoch
@@ -96,6 +107,7 @@ class PostgresControl:
             "id": texts(jobs),
             "reason": texts([reason] * len(jobs)),
             "why": reason.replace("\x00", "\ufffd"),
+            "final": State.CANCELLED.value,
         }
         cancelled = yield self._sql["cancel_idle"], values
         running = yield self._sql["ask_to_stop"], values

@@ -13,6 +13,7 @@ from umbel.stores.deployments import (
     DeploymentPlan,
     Run,
     RunTimes,
+    Waiting,
     read_deployment,
 )
 
@@ -78,9 +79,8 @@ class PostgresDeployments:
         rows = await self._rows("runs", owners=texts([*owners]))
         return [Run(job=j, task=t, queue=q, owner=o, age=max(0.0, a)) for j, t, q, o, a in rows]
 
-    async def waiting(self, tasks: Sequence[str]) -> dict[str, int]:
-        rows = await self._rows("waiting", tasks=texts([*tasks]))
-        return dict(rows)
+    async def waiting(self) -> list[Waiting]:
+        return [Waiting(*row) for row in await self._rows("waiting")]
 
     async def run_times(
         self, *, since: float, longer: float, but: Sequence[str], worst: int

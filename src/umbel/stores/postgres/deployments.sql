@@ -57,10 +57,10 @@ where state = 'running' and owner = any(%(owners)s::text[]) and namespace = %(na
 order by claimed, seq
 
 -- name: waiting
--- How many jobs of these tasks live and do not run.
-select task, count(*) from $schema.job
-where namespace = %(namespace)s and state <> 'running' and task = any(%(tasks)s::text[])
-group by task
+-- How many jobs of each queue and task live and do not run.
+select queue, task, count(*) from $schema.job
+where namespace = %(namespace)s and state <> 'running'
+group by queue, task
 
 -- name: run_times
 -- Tasks that ran too long: all their runs are counted and put in order here, few rows leave.

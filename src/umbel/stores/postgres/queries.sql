@@ -37,6 +37,8 @@ where namespace = %(namespace)s and state = any('$states')
   and (%(task)s::text is null or task = %(task)s)
   and (%(queue)s::text is null or queue = %(queue)s)
   and (%(worker)s::text is null or worker = %(worker)s)
+  and (%(before)s::float8 is null or created < to_timestamp(%(before)s)
+       or created > statement_timestamp())
 order by seq desc limit %(limit)s
 
 -- name: list_finished
@@ -51,6 +53,8 @@ where namespace = %(namespace)s and state = any('$states')
   and (%(task)s::text is null or task = %(task)s)
   and (%(queue)s::text is null or queue = %(queue)s)
   and (%(worker)s::text is null or worker = %(worker)s)
+  and (%(before)s::float8 is null or created < to_timestamp(%(before)s)
+       or created > statement_timestamp())
 order by finished desc limit %(limit)s
 
 -- name: await_live
@@ -75,14 +79,15 @@ select 1 from $schema.job where namespace = %(namespace)s and id = %(id)s
 update $schema.job j set progress_done = n.done, progress_of = n.of
 from unnest(%(id)s::uuid[], %(fence)s::bigint[], %(done)s::float8[], %(of)s::float8[])
   as n (id, fence, done, of)
-where j.id = n.id and j.fence = n.fence and j.state = 'running'
+where j.id = n.id and j.namespace = %(namespace)s and j.fence = n.fence and j.state = 'running'
 
 -- name: replay
 -- Finished jobs that gave no result are queued anew with their id and story, changed where asked.
 with old as (
   delete from $schema.record r
   where namespace = %(namespace)s and id = any(%(id)s::uuid[]) and state <> 'succeeded'
-    and not exists (select 1 from $schema.job j where j.id = r.id)
+    and not exists (select 1 from $schema.job j
+                    where j.id = r.id and j.namespace = %(namespace)s)
   returning *
 ),
 back as (
@@ -93,13 +98,15 @@ back as (
          coalesce(%(task)s, task), type, 'queued', coalesce(%(priority)s, priority),
          coalesce(%(content_type)s, content_type), coalesce(%(body)s, body), created, 1,
          max_deaths, traceparent, headers, fence, attempts,
-         exists (select 1 from $schema.step s where s.job = old.id),
+         exists (select 1 from $schema.step s
+                 where s.job = old.id and s.namespace = %(namespace)s),
          queue like 'worker-%%' and attempts <> '[]' and reason not like 'inbox:%%'
   from old
   returning id, queue
 ),
 forgotten as (
-  delete from $schema.step s using back where s.job = back.id and %(from_scratch)s
+  delete from $schema.step s using back
+  where s.job = back.id and s.namespace = %(namespace)s and %(from_scratch)s
 ),
 told as (
   select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)) as times
@@ -119,15 +126,18 @@ where namespace = %(namespace)s and state <> 'buried'
 order by r.finished desc, r.id desc offset %(keep)s limit 1
 
 -- name: prune
--- Forgets finished jobs from before a moment, and one of them and whatever is older; buried ones stay.
-with gone as (
-  delete from $schema.record where id in (
-    select id from $schema.record
-    where namespace = %(namespace)s and state <> 'buried'
-      and finished <= greatest(to_timestamp(%(before)s), %(finished)s::timestamptz)
-      and (finished < to_timestamp(%(before)s)
-           or (finished, id) <= (%(finished)s::timestamptz, %(id)s::uuid))
-    order by finished, id limit %(limit)s for update skip locked)
+-- Forgets finished jobs of an age, by the server's clock, and one of them and whatever is older; buried
+-- ones stay. Materialized: a subquery might be run once for each record, each time with the whole limit.
+with old as materialized (
+  select id from $schema.record
+  where namespace = %(namespace)s and state <> 'buried'
+    and finished <= greatest($schema.moment(null, -%(age)s::float8), %(finished)s::timestamptz)
+    and (finished <= $schema.moment(null, -%(age)s::float8)
+         or (finished, id) <= (%(finished)s::timestamptz, %(id)s::uuid))
+  order by finished, id limit %(limit)s for update skip locked
+),
+gone as (
+  delete from $schema.record r using old where r.namespace = %(namespace)s and r.id = old.id
   returning 1
 )
 select count(*) from gone
@@ -208,17 +218,18 @@ job as materialized (
 noted as (
   insert into $schema.heard (namespace, job, until)
   select %(namespace)s, m.id, to_timestamp(m.until) from message m left join job on job.id = m.id
-  where m.until >= %(now)s and job.heard is not true
+  where m.until >= date_part('epoch', statement_timestamp()) and job.heard is not true
   order by m.id
   on conflict (namespace, job) do nothing
   returning job
 ),
 marked as (
-  update $schema.job j set heard = true from noted where j.id = noted.job
+  update $schema.job j set heard = true
+  from noted where j.id = noted.job and j.namespace = %(namespace)s
 )
 select m.id::text,
   case when job.heard then 'again' when noted.job is not null then 'first'
-       when m.until < %(now)s then 'late' else 'copy' end
+       when m.until < date_part('epoch', statement_timestamp()) then 'late' else 'copy' end
 from message m left join job on job.id = m.id left join noted on noted.job = m.id
 
 -- name: epoch
@@ -234,7 +245,8 @@ returning epoch, pg_notify('$channel', 'c:' || %(namespace)s)
 -- name: state
 -- What is paused, and the epoch that is true of.
 select coalesce((select epoch from $schema.control where namespace = %(namespace)s), 0),
-       scope, name, date_part('epoch', since), reason, holder
+       scope, name, date_part('epoch', since), reason, holder,
+       date_part('epoch', statement_timestamp() - since)
 from (select) one left join $schema.pause on namespace = %(namespace)s
 order by scope, name, holder
 
@@ -247,6 +259,18 @@ values (%(namespace)s, %(scope)s, %(name)s, %(reason)s) on conflict do nothing
 -- Resumes what operators paused.
 delete from $schema.pause
 where namespace = %(namespace)s and scope = %(scope)s and name = %(name)s and holder = ''
+
+-- name: end_missing
+-- Lifts the pauses of tasks that a running worker has.
+delete from $schema.pause
+where namespace = %(namespace)s and scope = 'task' and name = any(%(name)s::text[])
+  and holder = 'missing'
+
+-- name: begin_missing
+-- Pauses tasks that no running worker has.
+insert into $schema.pause (namespace, scope, name, reason, holder)
+select %(namespace)s, 'task', name, %(reason)s, 'missing' from unnest(%(name)s::text[]) as n (name)
+on conflict do nothing
 
 -- name: ask_to_stop
 -- Asks the workers of running jobs to stop them; the first reason stays. Answers their ids.
@@ -262,4 +286,4 @@ where namespace = %(namespace)s and id = any(%(id)s::uuid[])
 -- name: cancellations
 -- Which of these running jobs somebody wants stopped.
 select id::text, cancel_reason from $schema.job
-where id = any(%(id)s::uuid[]) and cancel_reason is not null
+where id = any(%(id)s::uuid[]) and namespace = %(namespace)s and cancel_reason is not null

@@ -105,12 +105,12 @@ class PostgresRecords:
         queued = {job for job, _ in rows}
         return [name for key, name in names.items() if key in queued]
 
-    async def prune(self, *, before: float, keep: int, limit: int) -> int:
+    async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
         beyond = await self._rows("beyond", keep=keep)
         finished, job = beyond[0] if beyond else (None, None)
 
         async def forget(many: int) -> int:
-            oldest = {"before": float(before), "finished": finished, "id": job, "limit": many}
+            oldest = {"age": float(older_than), "finished": finished, "id": job, "limit": many}
             return int((await self._rows("prune", **oldest))[0][0])
 
         pruned = await in_portions(forget, limit)
@@ -137,6 +137,7 @@ class PostgresRecords:
             "task": wanted.task,
             "queue": wanted.queue,
             "worker": wanted.worker,
+            "before": wanted.published_before,
             "limit": limit,
         }
         sql = self._sql[query].replace(b"$states", chosen.encode())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from umbel.clock import Clock
-from umbel.drivers.postgres import Database, Row, document
+from umbel.drivers.postgres import Database, Row, document, texts
 from umbel.errors import IndexTaken
 from umbel.stores.registry import HEARD_LONGER, Hearing, Member, WorkerEntry, read_members
 
@@ -18,9 +18,12 @@ class PostgresRegistry:
         self._database = database
         self._namespace = namespace
         self._clock = clock
-        self._sql = database.home.queries("umbel.stores.postgres")
+        self._sql = database.home.sql | database.home.queries("umbel.stores.postgres")
 
     async def enlist(self, worker: WorkerEntry) -> int:
+        if worker.former:
+            await self._rows("report_lapses", former=texts(worker.former))
+            await self._rows("take_back_deaths")
         life, index = worker.incarnation, worker.index
         entry = document(worker)
         rows = await self._rows(
@@ -46,12 +49,11 @@ class PostgresRegistry:
     async def leave(self, incarnation: str) -> None:
         await self._rows("leave", incarnation=incarnation)
 
-    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
         rows = await self._rows(
             "hear",
             jobs=[*messages],
             untils=[*messages.values()],
-            now=now,
             past=HEARD_LONGER,
         )
         return {job: Hearing(found) for job, found in rows}

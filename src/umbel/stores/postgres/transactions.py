@@ -7,16 +7,14 @@ from typing import Any
 
 from umbel.drivers.connections import aunwrap, unwrap
 from umbel.drivers.postgres import (
+    Caller,
     Home,
     Lending,
+    Origins,
     Row,
-    aperform_within,
     explaining,
-    is_async_connection,
-    is_sync_connection,
-    joins_nothing,
     one,
-    perform_within,
+    recognised,
 )
 from umbel.errors import ConfigurationError, LeaseLost
 from umbel.messages import Kept
@@ -29,45 +27,36 @@ class PostgresTransactions:
     def __init__(self, home: Home) -> None:
         self._address = home.address
         self._keep = home.queries(*FILE)["keep"]
+        self._origins = Origins(home)
         self._lending = Lending(home)
 
     def run(self, work: Callable[[Any], Kept]) -> Kept:
         with self._lending.transaction() as connection:
             kept = work(connection)
-            with explaining(self._address):
-                _check(kept, perform_within(connection, one(self._keep, keep_arrays([kept]))))
+            self.keep_within(kept, recognised(connection))
         return kept
 
     async def arun(self, work: Callable[[Any], Awaitable[Kept]]) -> Kept:
         async with self._lending.atransaction() as connection:
             kept = await work(connection)
-            with explaining(self._address):
-                steps = one(self._keep, keep_arrays([kept]))
-                _check(kept, await aperform_within(connection, steps))
+            await self.akeep_within(kept, recognised(connection))
         return kept
 
-    def join(self, connection: Any) -> Any:
-        joined = unwrap(connection)
-        if is_async_connection(joined):
-            raise ConfigurationError(
-                "connection: an async connection is for async def tasks; give a psycopg.Connection"
-            )
-        return _joined(joined)
-
-    async def ajoin(self, connection: Any) -> Any:
-        return _joined(await aunwrap(connection))
-
-    def keep_within(self, kept: Kept, connection: Any) -> None:
+    def join(self, connection: Any) -> Caller:
         with explaining(self._address):
-            _check(kept, perform_within(connection, one(self._keep, keep_arrays([kept]))))
+            return _joined(self._origins.take(unwrap(connection)))
 
-    async def akeep_within(self, kept: Kept, connection: Any) -> None:
-        if not is_async_connection(connection):
-            self.keep_within(kept, connection)
-            return
+    async def ajoin(self, connection: Any) -> Caller:
         with explaining(self._address):
-            steps = one(self._keep, keep_arrays([kept]))
-            _check(kept, await aperform_within(connection, steps))
+            return _joined(await self._origins.atake(await aunwrap(connection)))
+
+    def keep_within(self, kept: Kept, connection: Caller) -> None:
+        with explaining(self._address):
+            _check(kept, connection.perform(one(self._keep, keep_arrays([kept]))))
+
+    async def akeep_within(self, kept: Kept, connection: Caller) -> None:
+        with explaining(self._address):
+            _check(kept, await connection.aperform(one(self._keep, keep_arrays([kept]))))
 
     def close(self) -> None:
         self._lending.close()
@@ -78,15 +67,10 @@ def _check(kept: Kept, rows: Sequence[Row]) -> None:
         raise LeaseLost(f"job {kept.lease.job} was taken from this worker")
 
 
-def _joined(connection: Any) -> Any:
-    if not is_sync_connection(connection) and not is_async_connection(connection):
-        raise ConfigurationError(
-            f"connection={type(connection).__name__}: this store is PostgreSQL; give a psycopg"
-            " connection to it, or a SQLAlchemy (postgresql+psycopg) one or session"
-        )
-    if joins_nothing(connection):
+def _joined(caller: Caller) -> Caller:
+    if caller.joins_nothing:
         raise ConfigurationError(
             "connection: it has no transaction open and commits each statement by itself; call the"
             " step inside `with connection.transaction():`"
         )
-    return connection
+    return caller

@@ -5,15 +5,16 @@
 -- after it; what waits is cancelled at once and what runs is asked to stop, never neither.
 
 -- name: state
--- The epoch, what operators paused and what a deployment did: {epoch, {name, value ...}, {name, value ...}}.
-return {redis.call('GET', root .. ':epoch') or '0', redis.call('HGETALL', root .. ':pauses'),
-        redis.call('HGETALL', root .. ':holds')}
+-- The epoch, the server's time, and what operators, a deployment and missing tasks paused:
+-- {epoch, time, {name, value ...}, {name, value ...}, {name, value ...}}.
+return {redis.call('GET', root .. ':epoch') or '0', written(now), redis.call('HGETALL', root .. ':pauses'),
+        redis.call('HGETALL', root .. ':holds'), redis.call('HGETALL', root .. ':missing')}
 
 -- name: pause
--- {name, value}: pauses; the first reason stays. Gives the epoch.
-local name, value = unpack(cmsgpack.unpack(ARGV[1]))
+-- {name, reason}: pauses; the first reason stays. Gives the epoch.
+local name, reason = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
-redis.call('HSETNX', root .. ':pauses', name, value)
+redis.call('HSETNX', root .. ':pauses', name, noted(reason))
 tell('c')
 return redis.call('INCR', root .. ':epoch')
 
@@ -28,9 +29,9 @@ tell('c')
 return redis.call('INCR', root .. ':epoch')
 
 -- name: cancel
--- {now, reason, ids}: cancels what waits, asks for what runs to be stopped; the first reason stays. Gives
+-- {reason, ids}: cancels what waits, asks for what runs to be stopped; the first reason stays. Gives
 -- {id, state, id, state ...} of those that are known.
-local now, reason, ids = unpack(cmsgpack.unpack(ARGV[1]))
+local reason, ids = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 local answer, asked = {}, false
 for _, id in ipairs(ids) do
@@ -50,6 +51,30 @@ if asked then
 end
 write_all()
 return answer
+
+-- name: change_missing
+-- {missing, found, reason}: lifts the pauses of tasks that a running worker has, and pauses those that none has.
+-- Gives the epoch.
+local missing, found, reason = unpack(cmsgpack.unpack(ARGV[1]))
+even_if_full()
+for _, task in ipairs(found) do redis.call('HDEL', root .. ':missing', 'task:' .. task) end
+for _, task in ipairs(missing) do redis.call('HSETNX', root .. ':missing', 'task:' .. task, noted(reason)) end
+tell('c')
+return redis.call('INCR', root .. ':epoch')
+
+-- name: bury
+-- {reason, ids}: buries those that wait. Gives their ids.
+local reason, ids = unpack(cmsgpack.unpack(ARGV[1]))
+even_if_full()
+local buried = {}
+for _, id in ipairs(ids) do
+  local job = read(id)
+  if job and not FINAL[job[1]] and cancel_idle(id, reason, now, 'buried') == 'buried' then
+    buried[#buried + 1] = id
+  end
+end
+write_all()
+return buried
 
 -- name: cancellations
 -- {ids}: which of these live jobs somebody wants stopped: {id, reason, id, reason ...}.

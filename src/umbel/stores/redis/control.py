@@ -8,14 +8,15 @@ from typing import Any, get_args
 import msgspec
 
 from umbel.clock import Clock
-from umbel.drivers.redis import Database, octets, pack, root_of, scripts, text, whole
+from umbel.drivers.redis import Database, pack, root_of, scripts, text, whole
 from umbel.messages import State
-from umbel.stores.control import ControlState, Pause, Scope
+from umbel.stores.control import MISSING, NO_WORKER, ControlState, Pause, Scope
 from umbel.stores.deployments import DEPLOY
 
 LUA = scripts("umbel.stores.redis", "control.lua")
 
 _STATES = {state.value: state for state in State}
+_HOLDERS = ("", DEPLOY, MISSING)
 
 
 class RedisControl:
@@ -30,10 +31,10 @@ class RedisControl:
         self._safety_poll = safety_poll
 
     async def state(self) -> ControlState:
-        epoch, *lists = await self._run("state")
+        epoch, now, *lists = await self._run("state")
         pauses = [
-            _pause(text(name), value, holder)
-            for holder, rows in zip(("", DEPLOY), lists, strict=True)
+            _pause(text(name), value, holder, float(now))
+            for holder, rows in zip(_HOLDERS, lists, strict=True)
             for name, value in zip(rows[::2], rows[1::2], strict=True)
         ]
         known = [pause for pause in pauses if pause is not None]
@@ -41,18 +42,23 @@ class RedisControl:
         return ControlState(whole(epoch), tuple(known))
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
-        value = octets(msgspec.json.encode(Noted(self._clock.now(), reason)))
-        epoch: int = await self._run("pause", f"{scope}:{name}", value)
+        epoch: int = await self._run("pause", f"{scope}:{name}", reason)
         return epoch
 
     async def resume(self, scope: Scope, name: str) -> int:
         epoch: int = await self._run("resume", f"{scope}:{name}")
         return epoch
 
+    async def change_missing(self, missing: Sequence[str], found: Sequence[str]) -> None:
+        await self._run("change_missing", [*missing], [*found], NO_WORKER)
+
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
-        found = await self._run("cancel", self._clock.now(), reason, [*jobs])
+        found = await self._run("cancel", reason, [*jobs])
         pairs = zip(found[::2], found[1::2], strict=True)
         return {text(j): _STATES[text(s)] for j, s in pairs if text(s) in _STATES}
+
+    async def bury(self, jobs: Sequence[str], reason: str) -> list[str]:
+        return [text(job) for job in await self._run("bury", reason, [*jobs])]
 
     async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
         found = await self._run("cancellations", *jobs)
@@ -86,7 +92,7 @@ class Noted(msgspec.Struct):
     reason: str = ""
 
 
-def _pause(name: str, value: bytes, holder: str) -> Pause | None:
+def _pause(name: str, value: bytes, holder: str, now: float) -> Pause | None:
     """A pause holds whatever stands beside it; only of another scope it is none."""
     scope, _, rest = name.partition(":")
     known: dict[str, Scope] = {one: one for one in get_args(Scope)}
@@ -97,5 +103,10 @@ def _pause(name: str, value: bytes, holder: str) -> Pause | None:
     except (ValueError, RecursionError):
         noted = Noted(reason="cannot be read")
     return Pause(
-        scope=known[scope], name=rest, since=noted.since, reason=noted.reason, holder=holder
+        scope=known[scope],
+        name=rest,
+        since=noted.since,
+        reason=noted.reason,
+        holder=holder,
+        age=now - noted.since,
     )

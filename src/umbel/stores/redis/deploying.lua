@@ -1,7 +1,4 @@
--- The moves that scripts of deployments share. They go by the server's own clock.
-
-local clock = redis.call('TIME')
-local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
+-- The moves that scripts of deployments share. They go by the server's own clock: see jobs.lua.
 
 -- A number with all its digits.
 local function exact(value)

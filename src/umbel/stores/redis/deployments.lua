@@ -8,16 +8,16 @@
 return deployment.last()
 
 -- name: begin
--- {id, plan, lease, force, name, value ...}: takes the place and pauses, unless another is under way that has
+-- {id, plan, lease, force, reason, name, name ...}: takes the place and pauses, unless another is under way that has
 -- not lapsed, or this one is already. Gives what is there then.
 local asked = cmsgpack.unpack(ARGV[1])
-local id, plan, lease, force = unpack(asked, 1, 4)
+local id, plan, lease, force, reason = unpack(asked, 1, 5)
 even_if_full()
 deployment.lapse()
 local found = redis.call('HMGET', root .. ':deployment', 'id', 'state')
 if deployment.under_way(found[2]) and (found[1] == id or not force) then return deployment.last() end
 redis.call('DEL', root .. ':holds', root .. ':deployment')
-for at = 5, #asked, 2 do redis.call('HSET', root .. ':holds', asked[at], asked[at + 1]) end
+for at = 6, #asked do redis.call('HSET', root .. ':holds', asked[at], noted(reason)) end
 redis.call('HSET', root .. ':deployment', 'id', id, 'plan', plan, 'state', 'waiting', 'epoch',
            redis.call('INCR', root .. ':epoch'), 'since', exact(now), 'until', exact(now + lease))
 tell('c')
@@ -55,13 +55,13 @@ return deployment.stop(unpack(cmsgpack.unpack(ARGV[1])))
 return deployment.lapse()
 
 -- name: runs
--- {owner}: what it holds: {id, task, queue, claimed, id ...}.
+-- {owner}: what it holds, and for how many seconds: {id, task, queue, seconds, id ...}.
 local owner = unpack(cmsgpack.unpack(ARGV[1]))
 local answer = {}
 for _, id in ipairs(redis.call('HKEYS', root .. ':held:' .. owner)) do
   local job = read(id, 'task', 'queue', 'claimed')
   if job and job[1] == 'running' then
-    for at, field in ipairs({id, job[2] or '', job[3] or '', job[4] or '0'}) do
+    for at, field in ipairs({id, job[2] or '', job[3] or '', exact(now - number(job[4], 0))}) do
       answer[#answer + 1] = field
     end
   end
@@ -69,23 +69,22 @@ end
 return answer
 
 -- name: waiting
--- {from, tasks}: of a portion of the live jobs, how many of these tasks do not run: {where to go on or 0,
--- task, count, task ...}.
-local from, tasks = unpack(cmsgpack.unpack(ARGV[1]))
-local wanted, counts = {}, {}
-for _, task in ipairs(tasks) do wanted[task] = true end
+-- {from}: of a portion of the live jobs, how many of each queue and task do not run: {where to go on or 0,
+-- {queue, task, count} ...}.
+local from = unpack(cmsgpack.unpack(ARGV[1]))
+local counts = {}
 local found = redis.call('ZRANGE', root .. ':live', from, from + PORTION - 1)
 for _, id in ipairs(found) do
-  local job = read(id, 'task')
-  if job and wanted[job[2] or ''] and job[1] ~= 'running' and not FINAL[job[1]] then
-    counts[job[2]] = (counts[job[2]] or 0) + 1
+  local job = read(id, 'task', 'queue')
+  if job and job[1] ~= 'running' and not FINAL[job[1]] then
+    local task, queue = job[2] or '', job[3] or ''
+    local name = #queue .. ':' .. queue .. task
+    counts[name] = counts[name] or {queue, task, 0}
+    counts[name][3] = counts[name][3] + 1
   end
 end
 local answer = {#found == PORTION and from + PORTION or 0}
-for task, count in pairs(counts) do
-  answer[#answer + 1] = task
-  answer[#answer + 1] = count
-end
+for _, row in pairs(counts) do answer[#answer + 1] = row end
 return answer
 
 -- name: run_times

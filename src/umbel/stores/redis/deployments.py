@@ -11,13 +11,21 @@ import msgspec
 
 from umbel.clock import Clock
 from umbel.drivers.redis import Database, moment, octets, pack, root_of, scripts, text, whole
-from umbel.stores.deployments import Deployment, DeploymentPlan, Run, RunTimes, read_deployment
-from umbel.stores.redis.control import Noted
+from umbel.stores.deployments import (
+    Deployment,
+    DeploymentPlan,
+    Run,
+    RunTimes,
+    Waiting,
+    read_deployment,
+)
 
 LUA = scripts("umbel.stores.redis", "deployments.lua", "deploying.lua")
 
 _STEP = 1.02
 """How much longer the runs of one step are than those of the step before."""
+_MAX_PORTIONS = 100
+"""Of a thousand live jobs each: the most that are counted by task."""
 _json = msgspec.json.Encoder().encode
 
 
@@ -27,12 +35,11 @@ class RedisDeployments:
     def __init__(self, database: Database, *, namespace: str, clock: Clock) -> None:
         self._database = database
         self._root = root_of(namespace)
-        self._clock = clock
 
     async def begin(self, plan: DeploymentPlan, *, lease: float, force: bool) -> Deployment:
-        noted = octets(_json(Noted(self._clock.now(), plan.reason)))
-        pauses = [part for scope, name in plan.pauses() for part in (f"{scope}:{name}", noted)]
-        row = await self._run("begin", plan.id, octets(_json(plan)), float(lease), force, *pauses)
+        paused = [f"{scope}:{name}" for scope, name in plan.pauses()]
+        what = (plan.id, octets(_json(plan)), float(lease), force, plan.reason, *paused)
+        row = await self._run("begin", *what)
         found = _deployment(row)
         assert found is not None
         return found
@@ -57,7 +64,7 @@ class RedisDeployments:
     async def runs(self, owners: Sequence[str]) -> list[Run]:
         found: list[Run] = []
         for owner in owners:  # one at a time: each may hold thousands
-            rows, now = await self._run("runs", owner), self._clock.now()
+            rows = await self._run("runs", owner)
             four = zip(rows[::4], rows[1::4], rows[2::4], rows[3::4], strict=True)
             found += [
                 Run(
@@ -65,26 +72,29 @@ class RedisDeployments:
                     task=text(task),
                     queue=text(queue),
                     owner=owner,
-                    age=max(0.0, now - (moment(claimed) or 0.0)),
+                    age=max(0.0, moment(age) or 0.0),
                 )
-                for job, task, queue, claimed in four
+                for job, task, queue, age in four
             ]
         return sorted(found, key=lambda run: (-run.age, run.job))
 
-    async def waiting(self, tasks: Sequence[str]) -> dict[str, int]:
-        counts: Counter[str] = Counter()
-        at: int | None = 0
-        while at is not None and tasks:  # in portions: many jobs may live
-            after, *rows = await self._run("waiting", at, [*tasks])
-            counts.update({text(t): n for t, n in zip(rows[::2], rows[1::2], strict=True)})
-            at = after or None
-        return dict(counts)
+    async def waiting(self) -> list[Waiting]:
+        counts: Counter[tuple[str, str]] = Counter()
+        at = 0
+        for _ in range(_MAX_PORTIONS):
+            after, *rows = await self._run("waiting", at)
+            counts.update({(text(queue), text(task)): n for queue, task, n in rows})
+            if not after:
+                break
+            at = after
+        return [Waiting(queue, task, jobs) for (queue, task), jobs in counts.items()]
 
     async def run_times(
         self, *, since: float, longer: float, but: Sequence[str], worst: int
     ) -> list[RunTimes]:
         tallies: dict[str, _Tally] = {}
-        begin = self._clock.now() - since  # ends are noted by the clocks of those who settle
+        seconds, millionths = await self._database.ask("TIME")
+        begin = int(seconds) + int(millionths) / 1e6 - since
         for index in ("done", "buried"):
             at: int | None = 0
             while at is not None:  # in portions: the history may be long

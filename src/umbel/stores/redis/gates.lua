@@ -108,24 +108,24 @@ return each_member(said[1], {unpack(said, 3)}, function(key)
 end)
 
 -- name: suspect
--- {pool, name, check at}: a member failed its check.
-local pool, name, check_at = unpack(cmsgpack.unpack(ARGV[1]))
+-- {pool, name, delay}: a member failed its check; the next is due after so many seconds.
+local pool, name, delay = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 return each_member(pool, {name}, function(key, condition)
   if condition == 'drained' then return end
-  redis.call('HSET', key, 'condition', 'quarantined', 'check_at', check_at)
+  redis.call('HSET', key, 'condition', 'quarantined', 'check_at', written(now + delay))
   redis.call('HINCRBY', key, 'failures', 1)
 end)
 
 -- name: suspects
--- {pool, now, later}: members that are to be checked now, and not by others before later.
-local pool, now, later = unpack(cmsgpack.unpack(ARGV[1]))
+-- {pool, delay}: members that are to be checked now, and not by others before so many seconds have passed.
+local pool, delay = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 local rows = {}
 for _, name in ipairs(redis.call('ZRANGE', root .. ':members:' .. pool, 0, -1)) do
   local found = redis.call('HMGET', member_key(pool, name), 'condition', 'check_at')
   if found[1] == 'quarantined' and number(found[2], MOST) <= now then
-    redis.call('HSET', member_key(pool, name), 'check_at', later)
+    redis.call('HSET', member_key(pool, name), 'check_at', written(now + delay))
     rows[#rows + 1] = member_row(pool, name)
   end
 end

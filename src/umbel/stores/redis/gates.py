@@ -27,7 +27,6 @@ class RedisGates:
     def __init__(self, database: Database, *, namespace: str, clock: Clock) -> None:
         self._database = database
         self._root = root_of(namespace)
-        self._clock = clock
 
     async def declare(self, rules: Sequence[Rule], lifted: Sequence[str] = ()) -> None:
         every = [*rules, *(Rule(name=name, kind="open") for name in lifted)]
@@ -74,11 +73,10 @@ class RedisGates:
         return [_member(row) for row in await self._run("members", pool)]
 
     async def suspect(self, pool: str, member: str, delay: float) -> None:
-        await self._run("suspect", pool, member, self._clock.now() + delay)
+        await self._run("suspect", pool, member, float(delay))
 
     async def suspects(self, pool: str, delay: float) -> list[PoolMember]:
-        now = self._clock.now()
-        return [_member(row) for row in await self._run("suspects", pool, now, now + delay)]
+        return [_member(row) for row in await self._run("suspects", pool, float(delay))]
 
     async def close(self) -> None:
         await self._database.close()

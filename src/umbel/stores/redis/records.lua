@@ -12,18 +12,19 @@ local gate, slots = gates_of(id, job[1])
 return {redis.call('HMGET', root .. ':job:' .. id, unpack(fields)), gate, slots, gate and ahead_of(id, gate)}
 
 -- name: list
--- {index, from, states, task, queue, worker, limit, fields}: of a portion of an index, newest first, the
+-- {index, from, states, task, queue, worker, before, limit, fields}: of a portion of an index, newest first, the
 -- jobs that match. Gives {where to go on or 0, {id, score, fields, gate, slots} ...}; empty filters are false.
-local index, from, states, task, queue, worker, limit, fields = unpack(cmsgpack.unpack(ARGV[1]), 1, 8)
+local index, from, states, task, queue, worker, before, limit, fields = unpack(cmsgpack.unpack(ARGV[1]), 1, 9)
 local key = root .. ':' .. index
 local found = redis.call('ZREVRANGE', key, from, from + PORTION - 1, 'WITHSCORES')
 local wanted = states and {}
 for _, state in ipairs(states or {}) do wanted[state] = true end
 local answer = {#found == 2 * PORTION and from + PORTION or 0}
 for at = 1, #found, 2 do
-  local job = read(found[at], 'task', 'queue', 'worker')
+  local job = read(found[at], 'task', 'queue', 'worker', 'created')
   if job and (not wanted or wanted[job[1]]) and (not task or job[2] == task)
-     and (not queue or job[3] == queue) and (not worker or job[4] == worker) then
+     and (not queue or job[3] == queue) and (not worker or job[4] == worker)
+     and (not before or number(job[5], 0) < before or number(job[5], 0) > now) then
     local all = redis.call('HMGET', root .. ':job:' .. found[at], unpack(fields))
     answer[#answer + 1] = {found[at], found[at + 1], all, gates_of(found[at], job[1])}
     if #answer > limit then
@@ -71,7 +72,7 @@ for place, id in ipairs(ids) do
   local job = read(id)
   if job and FINAL[job[1]] and job[1] ~= 'succeeded' then
     local key = root .. ':job:' .. id
-    redis.call('HDEL', key, 'not_before', 'expires', 'attempt', 'deaths', 'blame', 'sections', 'unique',
+    redis.call('HDEL', key, 'not_before', 'expires', 'attempt', 'deaths', 'blame', 'lapses', 'sections', 'unique',
                'finished', 'result', 'result_type', 'failure', 'reason', 'done', 'of', 'cancel',
                'claimed', 'worker', 'awaited', 'aside', 'gates', 'slots')
     if scratch then redis.call('DEL', root .. ':steps:' .. id) end
@@ -89,9 +90,9 @@ write_all()
 return replayed
 
 -- name: prune
--- {before, keep, limit}: forgets finished jobs from before a moment, then the oldest beyond a count; buried
+-- {age, keep, limit}: forgets jobs that finished so many seconds ago or before, then the oldest beyond a count; buried
 -- ones stay and do not count. Gives how many.
-local before, keep, limit = unpack(cmsgpack.unpack(ARGV[1]))
+local age, keep, limit = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':done'
 even_if_full()
 local function forget(ids)
@@ -102,8 +103,7 @@ local function forget(ids)
   write_all()
   return #ids
 end
-local moment = '(' .. string.format('%.17g', before)
-local pruned = forget(redis.call('ZRANGEBYSCORE', key, '-inf', moment, 'LIMIT', 0, limit))
+local pruned = forget(redis.call('ZRANGEBYSCORE', key, '-inf', written(now - age), 'LIMIT', 0, limit))
 local beyond = math.min(redis.call('ZCARD', key) - keep, limit - pruned)
 if beyond > 0 then pruned = pruned + forget(redis.call('ZRANGE', key, 0, beyond - 1)) end
 return pruned

@@ -97,9 +97,9 @@ class RedisRecords:
         replayed = await self._run("replay", pack(*given))
         return [text(job) for job in replayed]
 
-    async def prune(self, *, before: float, keep: int, limit: int) -> int:
+    async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
         async def forget(many: int) -> int:
-            return int(await self._run("prune", pack(float(before), keep, many)))
+            return int(await self._run("prune", pack(float(older_than), keep, many)))
 
         return await in_portions(forget, limit)
 
@@ -115,7 +115,8 @@ class RedisRecords:
     ) -> list[tuple[float, str, Record]]:
         """The newest of an index that match, with what they are sorted by."""
         states = stored_states(wanted.states) if wanted.states else False
-        filters = [states, wanted.task or False, wanted.queue or False, wanted.worker or False]
+        given = (wanted.task, wanted.queue, wanted.worker, wanted.published_before)
+        filters = [states, *(False if value is None else value for value in given)]
         found: dict[str, tuple[float, str, Record]] = {}
         at: int | None = 0
         while at is not None and len(found) < limit:  # in portions: an index may be long

@@ -1,16 +1,23 @@
--- The worker registry. Keys: see keys.lua; touches worker, workers, owners, standby, seats, seat, sitting, heard;
+-- The worker registry. Keys: see keys.lua; touches worker, workers, owners, standby, seats, seat, sitting, heard,
+-- lapsed; for deaths that are taken back deaths, job, live, buried, lane, queues, unique, of gates waiting and line;
 -- for who waits for a worker awake, looks, waking; reads held.
 -- Guarantees: removing a worker's hash is what ends every lease of its incarnation; no script writes into
 -- a hash that is gone, so a life never begins twice; no two living workers of different names share a seat. A
 -- full server goes on hearing hearts.
 
 -- name: enlist
--- {incarnation, entry, name, now, lease, index, fields}: a life begins; repeating it changes nothing. Gives
+-- {incarnation, entry, name, lease, index, fields, former}: a life begins; repeating it changes nothing. The
+-- process was alive after the former ones: what was counted as their death is taken back. Gives
 -- {its index}: the one it asks for, else the one that its name had, else the lowest free one; or {-1, name} of
 -- who has the one that it asks for. Fields say what it serves and knows.
-local incarnation, entry, name, now, lease, wanted, fields = unpack(cmsgpack.unpack(ARGV[1]), 1, 7)
+local incarnation, entry, name, lease, wanted, fields, former = unpack(cmsgpack.unpack(ARGV[1]), 1, 7)
 local key, routes = root .. ':worker:' .. incarnation, routing(now)
 even_if_full()
+for _, owner in ipairs(former) do
+  redis.call('SET', root .. ':lapsed:' .. owner, '', 'EX', DAY)
+  take_back_deaths(owner)
+  write_all()
+end
 
 -- The seat that a worker of this name had and nobody has now; one that is kept for it first.
 local function former_seat()
@@ -46,7 +53,8 @@ if had and had ~= name then  -- its routes were another worker's, and that is go
   if redis.call('EXISTS', root .. ':seated:' .. index) == 1 then return {-2} end
 end
 if redis.call('EXISTS', key) == 0 then
-  redis.call('HSET', key, 'entry', entry, 'name', name, 'started', now, 'beaten', now, 'beat', 0)
+  redis.call('HSET', key, 'entry', entry, 'name', name, 'started', written(now), 'beaten', written(now),
+             'beat', 0)
 end
 redis.call('HSET', key, 'index', index, 'lease', lease)
 write('HSET', {[key] = fields})
@@ -59,18 +67,19 @@ wake_rule(ROUTE, '')  -- it may be given routes that nobody could have, or come 
 return {index}
 
 -- name: beat
--- {incarnation, running, epoch, stopping, now}: one heartbeat of a worker that is still enlisted.
-local incarnation, running, epoch, stopping, now = unpack(cmsgpack.unpack(ARGV[1]))
+-- {incarnation, running, epoch, stopping}: one heartbeat of a worker that is still enlisted.
+local incarnation, running, epoch, stopping = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':worker:' .. incarnation
 if redis.call('EXISTS', key) == 0 then return 0 end
 even_if_full()
 local beat = number(redis.call('HGET', key, 'beat'), 0) + 1
-redis.call('HSET', key, 'beat', beat, 'beaten', now, 'running', running, 'epoch', epoch, 'stopping', stopping)
+redis.call('HSET', key, 'beat', beat, 'beaten', written(now), 'running', running, 'epoch', epoch,
+           'stopping', stopping)
 return 1
 
 -- name: members
--- All living workers. Forgets the names of those that are gone.
-local rows = {}
+-- All living workers, after the time: {now, row ...}. Forgets the names of those that are gone.
+local rows = {written(now)}
 for _, incarnation in ipairs(redis.call('SMEMBERS', root .. ':workers')) do
   local key = root .. ':worker:' .. incarnation
   local found = redis.pcall('HMGET', key, 'entry', 'beat', 'started', 'beaten', 'running', 'epoch',
@@ -97,9 +106,9 @@ if found[2] then redis.call('SREM', root .. ':sitting:' .. found[2], incarnation
 return 1
 
 -- name: leave
--- {incarnation, now}: ends one's own life; the seat is kept for as long as it might have been silent. Who
+-- {incarnation}: ends one's own life; the seat is kept for as long as it might have been silent. Who
 -- holds nothing leaves nothing else behind.
-local incarnation, now = unpack(cmsgpack.unpack(ARGV[1]))
+local incarnation = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':worker:' .. incarnation
 local found = redis.call('HMGET', key, 'index', 'lease')
 redis.call('DEL', key)
@@ -107,7 +116,7 @@ redis.call('HDEL', root .. ':standby', incarnation)
 redis.call('SREM', root .. ':workers', incarnation)
 if found[1] then
   redis.call('SREM', root .. ':sitting:' .. found[1], incarnation)
-  redis.call('HSET', root .. ':seat:' .. found[1], 'kept', now + number(found[2], 0))
+  redis.call('HSET', root .. ':seat:' .. found[1], 'kept', written(now + number(found[2], 0)))
 end
 if redis.call('EXISTS', root .. ':held:' .. incarnation) == 0 then
   redis.call('SREM', root .. ':owners', incarnation)
@@ -115,17 +124,17 @@ end
 return 1
 
 -- name: hear
--- {job, seconds, ...}: messages to one worker are heard, and known for so long; 0: it is too late for that.
--- Gives a word for each: first, again (this very job was heard), copy (another of its id was), late.
+-- {longer, job, until, job, until ...}: messages to one worker are heard until a moment, and known for so many
+-- seconds longer. Gives a word for each: first, again (this very job was heard), copy (another of its id was), late.
 local lives, words = cmsgpack.unpack(ARGV[1]), {}
-for at = 1, #lives, 2 do
-  local id, seconds = lives[at], lives[at + 1]
+for at = 2, #lives, 2 do
+  local id, seconds = lives[at], math.ceil(lives[at + 1] - now)
   local key, word = root .. ':job:' .. id, 'copy'
   if redis.call('HGET', key, 'heard') then
     word = 'again'
-  elseif seconds == 0 then
+  elseif lives[at + 1] < now then
     word = 'late'
-  elseif redis.call('SET', root .. ':heard:' .. id, '', 'NX', 'EX', seconds) then
+  elseif redis.call('SET', root .. ':heard:' .. id, '', 'NX', 'EX', seconds + lives[1]) then
     word = 'first'
     if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'heard', 1) end
   end

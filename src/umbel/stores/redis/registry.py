@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,6 @@ class RedisRegistry:
     def __init__(self, database: Database, *, namespace: str, clock: Clock) -> None:
         self._database = database
         self._root = root_of(namespace)
-        self._clock = clock
 
     async def enlist(self, worker: WorkerEntry) -> int:
         index, taken = _UNTIDY, []
@@ -36,37 +34,32 @@ class RedisRegistry:
                 worker.incarnation,
                 octets(msgspec.json.encode(worker)),
                 worker.name,
-                self._clock.now(),
                 worker.lease,
                 worker.index,
                 _abilities(worker),
+                [*worker.former],
             )
         if taken:
             raise IndexTaken(worker.index or 0, text(taken[0]))
         return whole(index)
 
     async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
-        now = self._clock.now()
-        return bool(await self._run("beat", incarnation, running, epoch, int(stopping), now))
+        return bool(await self._run("beat", incarnation, running, epoch, int(stopping)))
 
     async def members(self) -> list[Member]:
-        now = self._clock.now()
-        members = [one for row in await self._run("members") for one in _member(row, now)]
+        now, *rows = await self._run("members")
+        members = [one for row in rows for one in _member(row, moment(now) or 0.0)]
         return sorted(members, key=lambda one: (one.entry.name, -one.age))
 
     async def remove(self, incarnation: str, beat: int) -> bool:
         return bool(await self._run("remove_member", incarnation, beat))
 
     async def leave(self, incarnation: str) -> None:
-        await self._run("leave", incarnation, self._clock.now())
+        await self._run("leave", incarnation)
 
-    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
-        lives = [
-            part
-            for job, until in messages.items()
-            for part in (job, _seconds_left(until, now, self._clock.now()))
-        ]
-        found = await self._run("hear", *lives)
+    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
+        heard = [part for job, until in messages.items() for part in (job, float(until))]
+        found = await self._run("hear", int(HEARD_LONGER), *heard)
         return {job: Hearing(text(word)) for job, word in zip(messages, found, strict=True)}
 
     async def close(self) -> None:
@@ -81,11 +74,6 @@ def _abilities(worker: WorkerEntry) -> list[str | int]:
     serves = [f"serves:{queue}" for queue in worker.queues]
     knows = [f"knows:{task}" for task in worker.tasks]
     return [part for name in (*serves, *knows) for part in (name, 1)]
-
-
-def _seconds_left(until: float, now: float, here: float) -> int:
-    """For how long it is to be known; 0 when it is too late to hear it."""
-    return 0 if until < now else max(0, math.ceil(until - here)) + int(HEARD_LONGER)
 
 
 def _member(row: Sequence[Any], now: float) -> list[Member]:

@@ -30,9 +30,9 @@ end
 return answer
 
 -- name: close
--- {now, key, number, why, target}: the route of a key is to be released, that one if a number is said, and the
+-- {key, number, why, target}: the route of a key is to be released, that one if a number is said, and the
 -- next one to lead to a target. Gives {whether there is more to do, the route}; nothing when there is none.
-local now, key, way, why, target = unpack(cmsgpack.unpack(ARGV[1]), 1, 5)
+local key, way, why, target = unpack(cmsgpack.unpack(ARGV[1]), 1, 4)
 even_if_full()
 local live = redis.call('HGET', root .. ':routed', key)
 if not way and not live then return {} end
@@ -58,9 +58,9 @@ if not retiring then wake_rule(ROUTE, '') end
 return redis.call('ZCARD', root .. ':seated:' .. index)
 
 -- name: close_all
--- {now, index, why, after}: the routes of an index after a number are to be released, a portion of them. Gives
+-- {index, why, after}: the routes of an index after a number are to be released, a portion of them. Gives
 -- where to go on; 0 when that is all.
-local now, index, why, after = unpack(cmsgpack.unpack(ARGV[1]))
+local index, why, after = unpack(cmsgpack.unpack(ARGV[1]))
 even_if_full()
 local routes, key = routing(now), root .. ':seated:' .. index
 local from = '(' .. string.format('%.0f', after)
@@ -76,9 +76,8 @@ write_all()
 return #numbers == PORTION and tonumber(numbers[PORTION]) or 0
 
 -- name: seats
--- {now}: indexes that somebody has, that are kept, or that have live routes: {index, name, alive, retiring,
+-- Indexes that somebody has, that are kept, or that have live routes: {index, name, alive, retiring,
 -- routes} of each.
-local now = unpack(cmsgpack.unpack(ARGV[1]))
 local routes, rows = routing(now), {}
 for _, index in ipairs(redis.call('ZRANGE', root .. ':seats', 0, -1)) do
   local seat = redis.call('HMGET', root .. ':seat:' .. index, 'name', 'retiring')
@@ -90,10 +89,10 @@ end
 return rows
 
 -- name: sweep
--- {now, idle, keep, after}: releases routes of workers that are gone, those that were to be and are after a
+-- {idle, keep, after}: releases routes of workers that are gone, those that were to be and are after a
 -- number, and, unless idle is false, those that nobody used for so long; forgets the oldest released ones
 -- beyond a count. A portion of each. Gives {whether there is more, after which number, route ...}.
-local now, idle, keep, after = unpack(cmsgpack.unpack(ARGV[1]), 1, 4)
+local idle, keep, after = unpack(cmsgpack.unpack(ARGV[1]), 1, 3)
 even_if_full()
 local routes, more = routing(now), false
 

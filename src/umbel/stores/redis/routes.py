@@ -20,7 +20,6 @@ class RedisRoutes:
     def __init__(self, database: Database, *, namespace: str, clock: Clock) -> None:
         self._database = database
         self._root = root_of(namespace)
-        self._clock = clock
 
     async def find(self, key: str) -> Route | None:
         found = await self.routes(key=key, limit=1)
@@ -51,7 +50,7 @@ class RedisRoutes:
     async def _close(self, key: str, why: str, target: int | None) -> Route | None:
         number: int | None = None
         while True:  # in portions: many may wait there
-            answer = await self._run("close", self._clock.now(), key, number, why, target)
+            answer = await self._run("close", key, number, why, target)
             if not answer:
                 return None
             more, row = answer
@@ -64,14 +63,13 @@ class RedisRoutes:
         many: int = await self._run("retire", index, retiring)
         after = 0
         while retiring and many:
-            now = self._clock.now()
-            after = await self._run("close_all", now, index, "retired", after)
+            after = await self._run("close_all", index, "retired", after)
             if not after:
                 break
         return many
 
     async def seats(self) -> list[Seat]:
-        rows = await self._run("seats", self._clock.now())
+        rows = await self._run("seats")
         return [
             Seat(
                 index=whole(index),
@@ -87,8 +85,7 @@ class RedisRoutes:
         released: list[Route] = []
         more, after = 1, 0
         while more:
-            now = self._clock.now()
-            more, after, *rows = await self._run("sweep", now, idle, HISTORY, after)
+            more, after, *rows = await self._run("sweep", idle, HISTORY, after)
             released += [_route(row) for row in rows]
         return released
 

@@ -11,7 +11,7 @@ for at = 1, #done, 5 do
   local job = redis.call('HGET', root .. ':job:' .. id, 'state')
   if job == 'running' and tonumber(redis.call('HGET', root .. ':held:' .. owner, id) or nil) == fence then
     redis.call('HSETNX', root .. ':steps:' .. id, number, step)
-    redis.call('HDEL', root .. ':job:' .. id, 'blame')  -- it gets on: no death so far is its fault
+    redis.call('HDEL', root .. ':job:' .. id, 'blame', 'lapses')  -- it gets on: nothing so far is its fault
   else
     refused[#refused + 1] = (at - 1) / 5
   end

@@ -11,7 +11,7 @@ from umbel.clock import Clock
 from umbel.drivers.queries import load
 from umbel.drivers.sqlite import Database, cancel_idle, writing
 from umbel.messages import State
-from umbel.stores.control import ControlState, Pause, Scope
+from umbel.stores.control import NO_WORKER, ControlState, Pause, Scope
 
 SQL = load("umbel.stores.sqlite", "queries.sql")
 
@@ -30,18 +30,24 @@ class SqliteControl:
             # First: whoever hears of an epoch has to hear of all pauses up to it.
             epoch = self._epoch(connection)
             rows = connection.execute(SQL["pauses"], where).fetchall()
+            now = self._clock.now()
             pauses = tuple(
-                Pause(scope=s, name=n, since=at, reason=r, holder=h) for s, n, at, r, h in rows
+                Pause(scope=s, name=n, since=at, reason=r, holder=h, age=now - at)
+                for s, n, at, r, h in rows
             )
             return ControlState(epoch, pauses)
 
         return await self._database.run(read)
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
-        return await self._change("pause", scope, name, reason)
+        return await self._change("pause", scope=scope, name=name, reason=reason)
 
     async def resume(self, scope: Scope, name: str) -> int:
-        return await self._change("resume", scope, name, "")
+        return await self._change("resume", scope=scope, name=name)
+
+    async def change_missing(self, missing: Sequence[str], found: Sequence[str]) -> None:
+        lists = {"missing": _json(missing), "found": _json(found), "reason": NO_WORKER}
+        await self._change("end_missing", "begin_missing", **lists)
 
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
         def write(connection: sqlite3.Connection) -> dict[str, State]:
@@ -53,11 +59,23 @@ class SqliteControl:
 
         return await self._database.run(write)
 
+    async def bury(self, jobs: Sequence[str], reason: str) -> list[str]:
+        def write(connection: sqlite3.Connection) -> list[str]:
+            now = self._clock.now()
+            with writing(connection) as cursor:
+                return [
+                    job
+                    for job in jobs
+                    if cancel_idle(cursor, self._namespace, job, reason, now, State.BURIED)
+                ]
+
+        return await self._database.run(write)
+
     async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
-        ids = msgspec.json.encode(list(jobs)).decode()
+        row = {"namespace": self._namespace, "ids": msgspec.json.encode(list(jobs)).decode()}
 
         def read(connection: sqlite3.Connection) -> dict[str, str]:
-            return dict(connection.execute(SQL["cancellations"], {"ids": ids}).fetchall())
+            return dict(connection.execute(SQL["cancellations"], row).fetchall())
 
         return await self._database.run(read)
 
@@ -77,18 +95,13 @@ class SqliteControl:
     async def close(self) -> None:
         await self._database.close()
 
-    async def _change(self, query: str, scope: Scope, name: str, reason: str) -> int:
-        row = {
-            "namespace": self._namespace,
-            "scope": scope,
-            "name": name,
-            "now": self._clock.now(),
-            "reason": reason,
-        }
+    async def _change(self, *queries: str, **values: str) -> int:
+        row = {"namespace": self._namespace, "now": self._clock.now(), **values}
 
         def write(connection: sqlite3.Connection) -> int:
             with writing(connection) as cursor:
-                cursor.execute(SQL[query], row)
+                for query in queries:
+                    cursor.execute(SQL[query], row)
                 return int(cursor.execute(SQL["next_epoch"], row).fetchone()[0])
 
         return await self._database.run(write)
@@ -105,3 +118,7 @@ class SqliteControl:
     def _epoch(self, connection: sqlite3.Connection) -> int:
         row = connection.execute(SQL["epoch"], {"namespace": self._namespace}).fetchone()
         return row[0] if row else 0
+
+
+def _json(values: Sequence[str]) -> str:
+    return msgspec.json.encode([*values]).decode()

@@ -17,6 +17,7 @@ from umbel.stores.deployments import (
     DeploymentPlan,
     Run,
     RunTimes,
+    Waiting,
     read_deployment,
 )
 
@@ -79,8 +80,8 @@ class SqliteDeployments:
         rows = await self._rows("runs", owners=_json([*owners]).decode())
         return [Run(job=j, task=t, queue=q, owner=o, age=max(0.0, a)) for j, t, q, o, a in rows]
 
-    async def waiting(self, tasks: Sequence[str]) -> dict[str, int]:
-        return dict(await self._rows("waiting", tasks=_json([*tasks]).decode()))
+    async def waiting(self) -> list[Waiting]:
+        return [Waiting(*row) for row in await self._rows("waiting")]
 
     async def run_times(
         self, *, since: float, longer: float, but: Sequence[str], worst: int

@@ -45,11 +45,10 @@ where state = 'running' and owner in (select value from json_each(:owners))
 order by claimed, seq
 
 -- name: waiting
--- How many jobs of these tasks live and do not run.
-select task, count(*) from job
+-- How many jobs of each queue and task live and do not run.
+select queue, task, count(*) from job
 where namespace = :namespace and state <> 'running'
-  and task in (select value from json_each(:tasks))
-group by task
+group by queue, task
 
 -- name: run_times
 -- Tasks that ran too long: all their runs are counted and put in order here, few rows leave.

@@ -35,6 +35,7 @@ where namespace = :namespace
   and (:task is null or task = :task)
   and (:queue is null or queue = :queue)
   and (:worker is null or worker = :worker)
+  and (:before is null or created < :before or created > :now)
 order by seq desc limit :limit
 
 -- name: list_finished
@@ -49,6 +50,7 @@ where namespace = :namespace
   and (:task is null or task = :task)
   and (:queue is null or queue = :queue)
   and (:worker is null or worker = :worker)
+  and (:before is null or created < :before or created > :now)
 order by finished desc limit :limit
 
 -- name: is_finished
@@ -59,7 +61,7 @@ union all select 0 from job where namespace = :namespace and id = :id
 -- name: progress
 -- Notes progress under the lease that is held now; an older one changes nothing.
 update job set progress_done = :done, progress_of = :of
-where id = :id and fence = :fence and state = 'running'
+where id = :id and namespace = :namespace and fence = :fence and state = 'running'
 
 -- name: replay
 -- A finished job that gave no result is queued anew with its id and story, changed where asked.
@@ -68,13 +70,13 @@ insert into job (id, namespace, queue, kind, task, type, state, priority, conten
 select id, namespace, coalesce(:queue, queue), coalesce(:kind, kind), coalesce(:task, task), type,
        'queued', coalesce(:priority, priority), coalesce(:content_type, content_type),
        coalesce(:body, body), created, null, 1, max_deaths, traceparent, headers, fence, attempts,
-       exists (select 1 from step where job = record.id),
+       exists (select 1 from step where job = record.id and namespace = record.namespace),
        queue like 'worker-%' and attempts <> '[]' and reason not like 'inbox:%'
 from record where namespace = :namespace and id = :id and state <> 'succeeded'
 
 -- name: forget_steps
 -- All that a job has done is to be done again.
-delete from step where job = :id
+delete from step where job = :id and namespace = :namespace
 
 -- name: remove
 -- Forgets one finished job.
@@ -87,12 +89,22 @@ where namespace = :namespace and state <> 'buried'
 order by finished desc, state desc, rowid desc limit 1 offset :keep
 
 -- name: prune
--- Forgets finished jobs from before a moment, and one of them and whatever is older; buried ones stay.
+-- Forgets finished jobs up to a moment, and one of them and whatever is older; buried ones stay.
 delete from record where rowid in (
   select rowid from record
   where namespace = :namespace and finished <= max(:before, :finished) and state <> 'buried'
-    and (finished < :before or (finished, state, rowid) <= (:finished, :state, :row))
+    and (finished <= :before or (finished, state, rowid) <= (:finished, :state, :row))
   order by finished, state, rowid limit :limit)
+
+-- name: last_time
+-- The time that the file knows: the one by which it was last pruned, else when its first job finished.
+select coalesce((select until from pruned where namespace = :namespace),
+                (select min(finished) from record where namespace = :namespace))
+
+-- name: keep_time
+-- The file knows this time. It never goes back.
+insert into pruned (namespace, until) values (:namespace, :until)
+on conflict (namespace) do update set until = max(until, excluded.until)
 
 -- name: some_gates
 -- The last of a portion of the gates, by name, and how many they are.
@@ -216,6 +228,18 @@ values (:namespace, :scope, :name, :now, :reason) on conflict do nothing
 delete from pause
 where namespace = :namespace and scope = :scope and name = :name and holder = ''
 
+-- name: end_missing
+-- Lifts the pauses of tasks that a running worker has.
+delete from pause
+where namespace = :namespace and scope = 'task' and holder = 'missing'
+  and name in (select value from json_each(:found))
+
+-- name: begin_missing
+-- Pauses tasks that no running worker has.
+insert into pause (namespace, scope, name, since, reason, holder)
+select :namespace, 'task', value, :now, :reason, 'missing' from json_each(:missing)
+where true on conflict do nothing
+
 -- name: ask_to_stop
 -- Asks the worker of a running job to stop it; the first reason stays.
 update job set cancel_reason = coalesce(cancel_reason, :reason)
@@ -228,4 +252,5 @@ select state from record where namespace = :namespace and id = :id
 -- name: cancellations
 -- Which of these running jobs somebody wants stopped.
 select id, cancel_reason from job
-where id in (select value from json_each(:ids)) and cancel_reason is not null
+where id in (select value from json_each(:ids)) and namespace = :namespace
+  and cancel_reason is not null

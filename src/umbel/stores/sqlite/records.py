@@ -25,6 +25,7 @@ from umbel.stores.rows import (
     record,
     stored_states,
 )
+from umbel.stores.sqlite.file_time import FileTime
 
 SQL = load("umbel.stores.sqlite", "queries.sql")
 
@@ -42,6 +43,7 @@ class SqliteRecords:
         self._clock = clock
         self._safety_poll = safety_poll
         self._looked = ""
+        self._file_time = FileTime(clock.monotonic())
 
     async def find(self, job: str) -> Record:
         return await self._database.run(partial(self._find, job=job))
@@ -65,7 +67,9 @@ class SqliteRecords:
 
     async def progress(self, notes: Sequence[ProgressNote]) -> None:
         def write(connection: sqlite3.Connection) -> None:
-            rows = [{"id": n.job, "fence": n.fence, "done": n.done, "of": n.of} for n in notes]
+            rows = [
+                {**self._key(n.job), "fence": n.fence, "done": n.done, "of": n.of} for n in notes
+            ]
             with writing(connection) as cursor:
                 cursor.executemany(SQL["progress"], rows)
 
@@ -80,9 +84,9 @@ class SqliteRecords:
 
         return await self._database.run(write)
 
-    async def prune(self, *, before: float, keep: int, limit: int) -> int:
-        finished, state, row = await self._database.run(partial(self._beyond, keep=keep))
-        oldest = {"before": before, "finished": finished, "state": state, "row": row}
+    async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
+        (finished, state, row), trusted = await self._database.run(partial(self._look, keep=keep))
+        oldest = {"before": trusted - older_than, "finished": finished, "state": state, "row": row}
 
         def write(connection: sqlite3.Connection, many: int) -> int:
             values = {"namespace": self._namespace, "limit": many, **oldest}
@@ -92,7 +96,7 @@ class SqliteRecords:
         pruned = await in_portions(
             lambda many: self._database.run(partial(write, many=many)), limit
         )
-        while await self._database.run(self._forget_gates):
+        while await self._database.run(partial(self._forget_gates, now=trusted)):
             pass
         return pruned
 
@@ -117,17 +121,35 @@ class SqliteRecords:
                 return record(row)
         raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
 
-    def _forget_gates(self, connection: sqlite3.Connection) -> bool:
+    def _trusted_time(self, connection: sqlite3.Connection) -> float:
+        """The time by which records are old. See ``FileTime``."""
+        now, monotonic = self._clock.now(), self._clock.monotonic()
+        here = {"namespace": self._namespace}
+        known = connection.execute(SQL["last_time"], here).fetchone()[0]
+        if known is None:  # nothing has finished yet
+            return now
+        trusted, until = self._file_time.read(known, now, monotonic)
+        if until > known:
+            connection.execute(SQL["keep_time"], {**here, "until": until})
+        return trusted
+
+    def _forget_gates(self, connection: sqlite3.Connection, now: float) -> bool:
         """A portion of the gates that are as good as new goes. Whether the next is worth a look."""
         row = {"namespace": self._namespace, "after": self._looked, "portion": GATE_PORTION}
         last, many = connection.execute(SQL["some_gates"], row).fetchone()
         gone = 0
         if many:
-            row |= {"last": last, "now": self._clock.now(), "credit": CREDIT, "longest": LONGEST}
+            row |= {"last": last, "now": now, "credit": CREDIT, "longest": LONGEST}
             with writing(connection) as cursor:
                 gone = cursor.execute(SQL["forget_gates"], row).rowcount
         self._looked, more = looked_on(last, many, gone)
         return more
+
+    def _look(
+        self, connection: sqlite3.Connection, keep: int
+    ) -> tuple[tuple[float, str, int], float]:
+        """Which record is the first beyond a count, and the time by which records are old."""
+        return self._beyond(connection, keep), self._trusted_time(connection)
 
     def _beyond(self, connection: sqlite3.Connection, keep: int) -> tuple[float, str, int]:
         row = {"namespace": self._namespace, "keep": keep}
@@ -151,6 +173,8 @@ class SqliteRecords:
                 "task": wanted.task,
                 "queue": wanted.queue,
                 "worker": wanted.worker,
+                "before": wanted.published_before,
+                "now": self._clock.now(),
                 "limit": wanted.limit - len(found),
             }
             found += [record(r) for r in connection.execute(SQL[query], row)]

@@ -11,6 +11,7 @@ import msgspec
 from umbel.clock import Clock
 from umbel.drivers.queries import load
 from umbel.drivers.sqlite import Database, writing
+from umbel.drivers.sqlite.lapses import report_lapses
 from umbel.drivers.sqlite.routing import settle_routes
 from umbel.errors import IndexTaken
 from umbel.stores.registry import HEARD_LONGER, Hearing, Member, WorkerEntry, read_members
@@ -62,10 +63,11 @@ class SqliteRegistry:
 
         await self._database.run(write, writes=True)
 
-    async def witness(self, messages: Mapping[str, float], now: float) -> dict[str, Hearing]:
+    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
         def write(connection: sqlite3.Connection) -> dict[str, Hearing]:
             with writing(connection) as cursor:
-                cursor.execute(SQL["forget_heard"], {"past": self._clock.now() - HEARD_LONGER})
+                now = self._clock.now()
+                cursor.execute(SQL["forget_heard"], {"past": now - HEARD_LONGER})
                 return {job: self._hear(cursor, job, until, now) for job, until in messages.items()}
 
         return await self._database.run(write, writes=True)
@@ -91,6 +93,8 @@ class SqliteRegistry:
 
 def _enlist(cursor: sqlite3.Cursor, worker: WorkerEntry, here: dict[str, Any]) -> int:
     row = {**here, "incarnation": worker.incarnation, "name": worker.name}
+    if worker.former:
+        report_lapses(cursor, here, worker.former)
     if (sits := cursor.execute(SQL["seat_of"], row).fetchone()) is not None:
         return int(sits[0])
     index = worker.index

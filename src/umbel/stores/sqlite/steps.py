@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 from umbel.clock import Clock
 from umbel.drivers.queries import load
@@ -48,7 +49,7 @@ class SqliteSteps:
 def keep(cursor: sqlite3.Cursor, kept: Kept) -> bool:
     """Keep a step in the transaction that is open. False: its lease is not held."""
     lease, step = kept.lease, kept.step
-    row = {
+    row: dict[str, Any] = {
         "id": lease.job,
         "owner": lease.owner,
         "fence": lease.fence,
@@ -62,6 +63,7 @@ def keep(cursor: sqlite3.Cursor, kept: Kept) -> bool:
     held = cursor.execute(SQL["lease"], row).fetchone()
     if held is None:
         return False
+    row["namespace"] = held[1]
     if not held[0]:
         cursor.execute(SQL["gets_on"], row)
     cursor.execute(SQL["keep"], row)

@@ -84,10 +84,12 @@ class SqliteTransactions:
     def _joined(self, connection: Any) -> sqlite3.Connection:
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError(
-                f"connection={type(connection).__name__}: this store is a SQLite file; give a"
-                " sqlite3 connection to it, or a SQLAlchemy connection or session on one"
+                f"connection={type(connection).__name__}: this application uses a SQLite file; give"
+                " a sqlite3 connection to it, a SQLAlchemy connection or session on one, or"
+                " Django's connection"
             )
         with explaining(self._home.path):
+            self._home.check(connection)
             begin(connection)
         return connection
 

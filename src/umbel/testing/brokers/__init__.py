@@ -7,7 +7,8 @@ pytest.register_assert_rewrite(
         f"{__name__}.{topic}"
         for topic in ("delays", "fetching", "follow_ups", "gates", "leases", "ledgers", "machine")
     ),
-    *(f"{__name__}.{topic}" for topic in ("pausing", "priorities", "publishing", "queues")),
+    *(f"{__name__}.{topic}" for topic in ("namespaces", "pausing", "priorities")),
+    *(f"{__name__}.{topic}" for topic in ("publishing", "queues")),
     *(
         f"{__name__}.{topic}"
         for topic in (
@@ -22,17 +23,18 @@ pytest.register_assert_rewrite(
     ),
 )
 
-from umbel.testing.brokers.delays import Delays  # noqa: E402
+from umbel.testing.brokers.delays import Delays, StoreTime  # noqa: E402
 from umbel.testing.brokers.fetching import Fetching, Waiting  # noqa: E402
 from umbel.testing.brokers.follow_ups import FollowUps  # noqa: E402
 from umbel.testing.brokers.gates import GateSuite, GateTopics  # noqa: E402
 from umbel.testing.brokers.leases import Extending, Fences  # noqa: E402
 from umbel.testing.brokers.ledgers import LedgerSuite  # noqa: E402
+from umbel.testing.brokers.namespaces import Namespaces  # noqa: E402
 from umbel.testing.brokers.pausing import Pausing  # noqa: E402
 from umbel.testing.brokers.priorities import Kinds, Priorities  # noqa: E402
 from umbel.testing.brokers.publishing import Publishing  # noqa: E402
 from umbel.testing.brokers.queues import Depths, Moving, Purging  # noqa: E402
-from umbel.testing.brokers.recovery import Recovery  # noqa: E402
+from umbel.testing.brokers.recovery import Lapses, Recovery  # noqa: E402
 from umbel.testing.brokers.routes import RouteSuite  # noqa: E402
 from umbel.testing.brokers.settling import Finishing, GoingBack, SettlingOnce  # noqa: E402
 from umbel.testing.brokers.sorting import Sorting  # noqa: E402
@@ -43,8 +45,9 @@ __all__ = ["TOPICS", "BrokerSuite", "GateSuite", "GateTopics", "LedgerSuite", "R
 
 TOPICS = (
     *(Publishing, Transactions, UniqueKeys, Fetching, Waiting, Priorities, Kinds, Sorting, Delays),
-    *(Fences, Extending, Finishing, GoingBack, SettlingOnce, Recovery, Pausing),
-    *(Depths, Purging, Moving, FollowUps),
+    StoreTime,
+    *(Fences, Extending, Finishing, GoingBack, SettlingOnce, Recovery, Lapses, Pausing),
+    *(Depths, Purging, Moving, FollowUps, Namespaces),
 )
 
 
@@ -58,16 +61,19 @@ class BrokerSuite(
     Kinds,
     Sorting,
     Delays,
+    StoreTime,
     Fences,
     Extending,
     Finishing,
     GoingBack,
     SettlingOnce,
     Recovery,
+    Lapses,
     Pausing,
     Depths,
     Purging,
     Moving,
     FollowUps,
+    Namespaces,
 ):
     """Everything the broker's port promises. Inherit it beside a ``backend`` fixture."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from umbel.messages import Retry, Snoozed, State
+from umbel.messages import Retry, Snoozed, State, Succeeded
 from umbel.testing.acts import (
     FAILURE,
     FAR,
     PATIENCE,
+    RESULT,
     SOON,
     depths,
     enlist,
@@ -17,10 +18,73 @@ from umbel.testing.acts import (
     publish,
     running,
     settle,
+    settlement,
     take,
     take_one,
 )
 from umbel.testing.backend import Backend, story
+
+
+class StoreTime:
+    """Seconds are counted by the store's clock, whatever the clocks of those say who call."""
+
+    @story("delay", "records")
+    async def test_seconds_until_a_job_may_run_are_counted_by_the_store(self, b: Backend) -> None:
+        before = (await running(b)).claimed
+        sent = await publish(b, delay=FAR)
+        after = (await running(b)).claimed
+        found = await b.records.find(sent.id)
+        assert found.state is State.SCHEDULED
+        assert _lies(found.not_before, before + FAR, after + FAR)
+
+    @story("delay")
+    async def test_a_job_runs_when_its_seconds_are_over(self, b: Backend) -> None:
+        sent, owner = await publish(b, delay=SOON), await enlist(b)
+        assert ids(await take(b, owner, wait=PATIENCE)) == [sent.id]
+
+    @story()
+    async def test_seconds_until_a_job_expires_are_counted_by_the_store(self, b: Backend) -> None:
+        before = (await running(b)).claimed
+        held = await running(b, expires_in=FAR)
+        assert _lies(held.envelope.expires, before + FAR, held.claimed + FAR)
+
+    @story()
+    async def test_a_batch_keeps_the_seconds_of_each(self, b: Backend) -> None:
+        before = (await running(b)).claimed
+        await b.broker.publish([envelope(b, expires_in=FAR * n) for n in (1, 2, 3)])
+        held = await take(b, await enlist(b))
+        for n, one in enumerate(held, 1):
+            assert _lies(one.envelope.expires, before + n * FAR, one.claimed + n * FAR)
+        assert len(held) == 3
+
+    @story("delay", "records")
+    async def test_seconds_of_a_follow_up_are_counted_by_the_store(self, b: Backend) -> None:
+        held, after = await running(b), envelope(b, delay=FAR, expires_in=2 * FAR)
+        await b.broker.settle([settlement(held, Succeeded(RESULT), follow_ups=(after,))])
+        last = (await running(b)).claimed
+        found = await b.records.find(after.id)
+        assert _lies(found.not_before, held.claimed + FAR, last + FAR)
+        assert _lies(found.expires, held.claimed + 2 * FAR, last + 2 * FAR)
+
+    @story("delay", "records")
+    async def test_the_delay_of_a_retry_is_counted_by_the_store(self, b: Backend) -> None:
+        held = await running(b)
+        await settle(b, held, Retry(FAILURE, FAR))
+        last = (await running(b)).claimed
+        found = await b.records.find(held.id)
+        assert _lies(found.not_before, held.claimed + FAR, last + FAR)
+
+    @story("records")
+    async def test_the_store_says_when_a_job_was_published_and_when_it_ended(
+        self, b: Backend
+    ) -> None:
+        before = (await running(b)).claimed
+        held = await running(b, created=0.0)
+        await settle(b, held, Succeeded(RESULT))
+        last = (await running(b)).claimed
+        found = await b.records.find(held.id)
+        assert _lies(found.created, before, held.claimed)
+        assert _lies(found.finished, held.claimed, last)
 
 
 class Delays:
@@ -103,3 +167,8 @@ class Delays:
         while found := await take(b, owner):
             got += len(found)
         assert got == 2500
+
+
+def _lies(moment: float | None, first: float, last: float) -> bool:
+    """Whether it is between two moments of the store, which may keep only millionths of seconds."""
+    return moment is not None and first - 0.001 <= moment <= last + 0.001

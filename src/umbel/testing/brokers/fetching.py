@@ -212,6 +212,12 @@ class Waiting:
         assert await b.broker.waiting(["default"], ["io"])
 
     @story()
+    async def test_jobs_of_tasks_to_do_without_are_not_waiting(self, b: Backend) -> None:
+        await publish(b)
+        assert not await b.broker.waiting(["default"], ["io"], ["tests.other", "tests.add"])
+        assert await b.broker.waiting(["default"], ["io"], ["tests.other"])
+
+    @story()
     async def test_nothing_is_waiting_where_everything_is_paused(self, b: Backend) -> None:
         await publish(b)
         pauses: list[tuple[Scope, str]] = [("all", ""), ("queue", "default"), ("task", "tests.add")]

@@ -616,7 +616,54 @@ class Showing:
         assert ("limit:t/user#ann", 1) not in [(g.key, g.held) for g in await b.gates.gates()]
 
 
-class GateTopics(Limits, Tokens, Rates, Pools, Showing):
+class GatesOfNamespaces:
+    """The same job id in two namespaces stands in two lines and holds two slots."""
+
+    @story()
+    async def test_one_id_stands_in_the_line_of_each_namespace(self, b: Backend) -> None:
+        async with b.another(f"{b.namespace}2") as other:
+            for side in (b, other):
+                await limit(side, 1)
+            first, second = await publish_many(b, 2, gates=(ALL,))
+            for one in (first, second):
+                await publish(other, id=one.id, gates=(ALL,))
+            owner = await enlist(b)
+            for one in (first, second):
+                held = await take_one(b, owner)
+                assert held.id == one.id
+                assert await depths(other) == {("default", "waiting"): 2}
+                await settle(b, held, Succeeded(RESULT))
+            assert (await take_one(other, await enlist(other))).id == first.id
+            assert await depths(other) == {("default", "running"): 1, ("default", "waiting"): 1}
+
+    @story()
+    async def test_a_member_stays_with_its_job_when_the_other_of_that_id_ends(
+        self, b: Backend
+    ) -> None:
+        async with b.another(f"{b.namespace}2") as other:
+            ways: tuple[tuple[Outcome, ...], ...] = ((Succeeded(RESULT),), (Failed(FAILURE),))
+            ways = (*ways, (Retry(FAILURE, FAR),), ())
+            for outcomes in ways:
+                for side in (b, other):
+                    await pool(side, "only")
+                job = (await publish(b, gates=("pool:p",))).id
+                await publish(other, id=job, gates=("pool:p",))
+                held = await take_one(b, await enlist(b))
+                theirs = await take_one(other, await enlist(other))
+                for outcome in outcomes:
+                    assert await settle(b, held, outcome) == []
+                if not outcomes:
+                    await kill(b, held.lease.owner)
+                    assert await b.broker.recover() == [job]
+                (member,) = await other.gates.members("p")
+                assert member.job == job, "it is held to the end"
+                assert await settle(other, theirs, Succeeded(RESULT)) == []
+                (member,) = await other.gates.members("p")
+                assert member.job is None
+                await b.broker.purge("default")
+
+
+class GateTopics(Limits, Tokens, Rates, Pools, Showing, GatesOfNamespaces):
     """All that gates promise, one by one."""
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from umbel.brokers import Ledger, Published
 from umbel.errors import LeaseLost
@@ -349,6 +350,43 @@ class Taking:
         async with b.another("elsewhere") as other:
             answer = await books(other).take({one.id: "default"}, await enlist(other))
             assert answer.deliveries == []
+
+    @story()
+    async def test_one_id_is_noted_sent_and_taken_in_each_namespace(self, b: Backend) -> None:
+        async with b.another(f"{b.namespace}2") as other:
+            one, several = envelope(b), [envelope(b), envelope(b, priority=1)]
+            for side in (b, other):
+                for batch in ([one], several):
+                    here = [replace(each, namespace=side.namespace) for each in batch]
+                    answer = await books(side).note(here)
+                    assert [published.existing for published in answer] == [False] * len(batch)
+            await books(b).recall(lanes("default"))
+            assert {*ids(await unsent(b))} == {*ids([one, *several])}
+            assert await unsent(other) == []
+            await books(other).recall(lanes("default"))
+            assert len(await unsent(other)) == 3
+            await books(b).sent(ids([one, *several]))
+            assert len(await unsent(other)) == 3, "they were sent in one namespace only"
+            await b.control.pause("task", "tests.add", "")
+            assert await taken(b, await enlist(b), [one]) == []
+            await b.control.resume("task", "tests.add")
+            owner, theirs = await enlist(b), await enlist(other)
+            assert await taken(b, owner, [one, *several]) == ids([one, *several])
+            assert await taken(other, theirs, [one, *several]) == ids([one, *several])
+
+    @story()
+    async def test_what_has_ended_here_is_noted_elsewhere(self, b: Backend) -> None:
+        async with b.another(f"{b.namespace}2") as other:
+            ended = [await running(b) for _ in range(3)]
+            for held in ended:
+                await settle(b, held, Succeeded(RESULT))
+            for batch in (ended[:1], ended[1:]):
+                copies = [envelope(other, id=one.id) for one in batch]
+                answers = await books(other).note(copies)
+                assert [one.existing for one in answers] == [False] * len(batch)
+                assert await taken(other, await enlist(other), copies) == ids(copies)
+            given = await books(b).take({one.id: "default" for one in ended}, await enlist(b))
+            assert (given.deliveries, [*given.unknown]) == ([], [])
 
 
 class LedgerSuite(Noting, Sending, Taking):

@@ -371,8 +371,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(side=sides)
     def prune(self, side: int) -> None:
-        before = self.clock.now() + FAR
-        pruned = self._run(self.sides[side].records.prune(before=before, keep=1000, limit=1000))
+        pruned = self._run(self.sides[side].records.prune(older_than=0, keep=1000, limit=1000))
         assert pruned == self.model.forget(State.BURIED)
 
     # --- what holds after every step --------------------------------------------------------

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from umbel.messages import Delivery, Retry, State, Succeeded
+from msgspec.structs import replace
+
+from umbel.messages import JSON, Body, Delivery, Kept, Retry, State, Step, Succeeded
+from umbel.resilience import MAX_LAPSES
 from umbel.testing.acts import (
     FAILURE,
     PATIENCE,
@@ -18,6 +21,7 @@ from umbel.testing.acts import (
     settle,
     take,
     take_one,
+    worker,
 )
 from umbel.testing.backend import Backend, story
 
@@ -183,6 +187,223 @@ class Recovery:
             held = await _orphan(elsewhere)
             assert await b.broker.recover() == []
             assert await elsewhere.broker.recover() == [held.id]
+
+
+class Lapses:
+    """A worker whose lease lapsed while it was alive comes back: that was no death."""
+
+    @story("records")
+    async def test_a_worker_that_comes_back_takes_its_deaths_back(self, b: Backend) -> None:
+        dead = await enlist(b, "dead")
+        sent = await publish_many(b, 3)
+        await take(b, dead)
+        await kill(b, dead)
+        await b.broker.recover()
+        assert [(await b.records.find(one.id)).deaths for one in sent] == [1, 1, 1]
+        await come_back(b, dead)
+        assert [(await b.records.find(one.id)).deaths for one in sent] == [0, 0, 0]
+        again = await take(b, await enlist(b, "heir"))
+        assert [(one.id, one.deaths) for one in again] == [(one.id, 0) for one in sent]
+
+    @story("records")
+    async def test_a_worker_that_comes_back_before_its_jobs_are_recovered_has_not_died(
+        self, b: Backend
+    ) -> None:
+        held = await _orphan(b)
+        await come_back(b, held.lease.owner)
+        assert await b.broker.recover() == [held.id]
+        assert (await b.records.find(held.id)).deaths == 0
+        assert (await take_one(b, await enlist(b, "heir"))).deaths == 0
+
+    @story("records")
+    async def test_a_worker_that_comes_back_before_it_was_removed_has_not_died(
+        self, b: Backend
+    ) -> None:
+        held = await running(b, await enlist(b, "dead"), max_deaths=2)
+        for _ in range(3):
+            await come_back(b, held.lease.owner)
+            await kill(b, held.lease.owner)
+            await b.broker.recover()
+            assert (await b.records.find(held.id)).state is State.QUEUED
+            held = await take_one(b, await enlist(b, "dead"))
+            assert held.deaths == 0
+
+    @story("records")
+    async def test_a_death_is_taken_back_once_however_often_it_is_reported(
+        self, b: Backend
+    ) -> None:
+        sent = await publish(b, max_deaths=5)
+        owners = [(await _die_with_a_job(b)).lease.owner for _ in range(3)]
+        assert (await b.records.find(sent.id)).deaths == 3
+        entry = replace(worker("dead"), former=(owners[0],))
+        for _ in range(3):
+            await b.registry.enlist(entry)
+            await come_back(b, owners[0])
+            await b.broker.recover()
+            assert (await b.records.find(sent.id)).deaths == 2
+
+    @story("records")
+    async def test_several_lives_of_one_worker_are_reported_at_once(self, b: Backend) -> None:
+        sent = await publish(b, max_deaths=5)
+        owners = [(await _die_with_a_job(b)).lease.owner for _ in range(3)]
+        await come_back(b, *owners)
+        assert (await b.records.find(sent.id)).deaths == 0
+
+    @story("records")
+    async def test_a_job_that_runs_again_keeps_its_lease_when_the_death_is_taken_back(
+        self, b: Backend
+    ) -> None:
+        held = await _orphan(b)
+        await b.broker.recover()
+        again = await take_one(b, await enlist(b, "heir"))
+        await come_back(b, held.lease.owner)
+        assert await settle(b, held, Succeeded(RESULT)) == [held.lease]
+        assert await settle(b, again, Succeeded(RESULT)) == []
+        assert (await b.records.find(held.id)).deaths == 0
+
+    @story("records")
+    async def test_what_has_ended_meanwhile_stays_ended(self, b: Backend) -> None:
+        held = await _orphan(b)
+        await b.broker.recover()
+        await settle(b, await take_one(b, await enlist(b, "heir")), Succeeded(RESULT))
+        await come_back(b, held.lease.owner)
+        found = await b.records.find(held.id)
+        assert (found.state, found.deaths) == (State.SUCCEEDED, 0)
+
+    @story("records")
+    async def test_a_job_that_was_buried_for_deaths_comes_back(self, b: Backend) -> None:
+        sent = await publish(b)
+        first = await _die_with_a_job(b)
+        for _ in range(2):
+            await _die_with_a_job(b)
+        assert (await b.records.find(sent.id)).state is State.BURIED
+        await come_back(b, first.lease.owner)
+        found = await b.records.find(sent.id)
+        assert (found.state, found.deaths, found.reason) == (State.QUEUED, 2, "")
+        assert [one.ended for one in found.attempts] == ["lost", "lost", "lost"]
+        again = await take_one(b, await enlist(b, "heir"))
+        assert (again.id, again.deaths, again.envelope.body) == (sent.id, 2, sent.body)
+        assert again.lease.fence > first.lease.fence
+        await kill(b, again.lease.owner)
+        await b.broker.recover()
+        assert (await b.records.find(sent.id)).state is State.BURIED, "the other deaths count"
+
+    @story("records")
+    async def test_a_waiting_fetch_gets_a_job_that_comes_back(self, b: Backend) -> None:
+        sent = await publish(b)
+        owner = ""
+        for _ in range(3):
+            owner = (await _die_with_a_job(b)).lease.owner
+        async with b.another() as other:
+            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
+            await come_back(b, owner)
+            assert ids(await waiting) == [sent.id]
+
+    @story("records", "unique")
+    async def test_a_job_comes_back_without_the_unique_key_that_another_has_now(
+        self, b: Backend
+    ) -> None:
+        for taken in (False, True):
+            job = (await publish(b, unique="k")).id
+            owner = ""
+            for _ in range(3):
+                owner = (await _die_with_a_job(b)).lease.owner
+            if taken:
+                await publish(b, unique="k", queue="other")
+            await come_back(b, owner)
+            found = await b.records.find(job)
+            assert found.state is State.QUEUED
+            assert found.unique == (None if taken else "k")
+            await b.broker.purge("default")
+
+    @story("records")
+    async def test_a_job_that_may_die_once_stays_buried(self, b: Backend) -> None:
+        sent = await publish(b, max_deaths=1)
+        owner = (await _die_with_a_job(b)).lease.owner
+        await come_back(b, owner)
+        await b.broker.recover()
+        assert (await b.records.find(sent.id)).state is State.BURIED
+
+    @story("records")
+    async def test_a_burial_stands_that_other_deaths_are_to_blame_for(self, b: Backend) -> None:
+        other, sent = await publish(b), await publish(b, max_deaths=2)
+        innocent = (await _die_with(b, 2))[0].lease.owner
+        await b.control.cancel([other.id], "no")
+        for _ in range(2):
+            await _die_with_a_job(b)
+        assert (await b.records.find(sent.id)).state is State.BURIED
+        await come_back(b, innocent)
+        found = await b.records.find(sent.id)
+        assert (found.state, found.deaths) == (State.BURIED, 2)
+
+    @story("records")
+    async def test_a_job_whose_lease_lapses_again_and_again_is_buried(self, b: Backend) -> None:
+        sent = await publish(b)
+        for _ in range(MAX_LAPSES):
+            await _lapse_with_a_job(b)
+            assert (await b.records.find(sent.id)).state is State.QUEUED
+        owner = await _lapse_with_a_job(b)
+        found = await b.records.find(sent.id)
+        assert found.state is State.BURIED
+        assert found.reason.startswith(f"lapses: its lease lapsed {MAX_LAPSES} times")
+        await come_back(b, owner)
+        assert (await b.records.find(sent.id)).state is State.BURIED
+        assert await b.records.replay([sent.id]) == [sent.id]
+        await _lapse_with_a_job(b)
+        assert (await b.records.find(sent.id)).state is State.QUEUED, "it begins anew"
+
+    @story("records")
+    async def test_a_job_that_keeps_steps_may_lapse_as_often_as_it_likes(self, b: Backend) -> None:
+        sent = await publish(b)
+        for number in range(1, MAX_LAPSES + 4):
+            held = await take_one(b, await enlist(b, "dead"))
+            if number == MAX_LAPSES:
+                body = Body(JSON, b"1")
+                done = Step(number=1, name="n", result=body, started=1.0, finished=2.0)
+                assert await b.steps.keep([Kept(held.lease, done)]) == []
+            await kill(b, held.lease.owner)
+            await b.broker.recover()
+            await come_back(b, held.lease.owner)
+        assert (await b.records.find(sent.id)).state is State.QUEUED
+
+    @story("records")
+    async def test_jobs_that_lapse_together_are_suspects_and_come_back_apart(
+        self, b: Backend
+    ) -> None:
+        sent = await publish_many(b, 3)
+        for _ in range(2):
+            owner = (await _die_with(b, 3))[0].lease.owner
+            await come_back(b, owner)
+        found = [await b.records.find(one.id) for one in sent]
+        assert [one.deaths for one in found] == [0, 0, 0]
+        assert len({one.not_before for one in found}) == 3
+
+    @story("records")
+    async def test_a_report_stays_in_its_namespace(self, b: Backend) -> None:
+        held = await _orphan(b)
+        await b.broker.recover()
+        async with b.another(f"{b.namespace}2") as elsewhere:
+            await publish(elsewhere, id=held.id)
+            theirs = await _die_with_a_job(elsewhere)
+            await come_back(b, held.lease.owner)
+            assert (await elsewhere.records.find(held.id)).deaths == 1
+            await come_back(elsewhere, theirs.lease.owner)
+            assert (await elsewhere.records.find(held.id)).deaths == 0
+        assert (await b.records.find(held.id)).deaths == 0
+
+
+async def come_back(b: Backend, *former: str) -> str:
+    """A process reports that it was alive after its former incarnations. Returns the new one."""
+    entry = replace(worker("dead"), former=former)
+    await b.registry.enlist(entry)
+    return entry.incarnation
+
+
+async def _lapse_with_a_job(b: Backend) -> str:
+    """A worker takes a job, its lease lapses, and it comes back. Returns the ended incarnation."""
+    owner = (await _die_with_a_job(b)).lease.owner
+    await come_back(b, owner)
+    return owner
 
 
 async def _orphan(b: Backend) -> Delivery:

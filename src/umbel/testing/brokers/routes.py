@@ -545,5 +545,27 @@ class OnlyIfRouted:
         assert (found.id, found.slots[-1].rejected) == (sent.id, True)
 
 
-class RouteSuite(Seats, Routing, Releasing, OnlyIfRouted, Crowd):
+class RoutesOfNamespaces:
+    """The same job id in two namespaces goes by two routes."""
+
+    @story()
+    async def test_a_job_that_goes_to_its_worker_leaves_the_other_of_that_id_in_line(
+        self, b: Backend
+    ) -> None:
+        async with b.another(f"{b.namespace}2") as other:
+            anna, (first,) = await sit(b), await plan(b, "plan-7")
+            last = await clean_up(b, "plan-8")
+            for one in (first, last):
+                await publish(other, id=one.id, gates=one.gates)
+            assert sorted(ids([*await fetch(b, anna), *await fetch(b, anna)])) == sorted(
+                [first.id, last.id]
+            )
+            assert await depths(other) == {("default", "waiting"): 2}
+            bert = await sit(other)
+            found = [*await fetch(other, bert), *await fetch(other, bert)]
+            assert sorted(ids(found)) == sorted([first.id, last.id])
+            assert len(await other.routes.routes(live=True)) == 2
+
+
+class RouteSuite(Seats, Routing, Releasing, OnlyIfRouted, RoutesOfNamespaces, Crowd):
     """Routes over a broker and its store. Inherit it beside a ``backend`` fixture."""

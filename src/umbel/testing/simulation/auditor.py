@@ -8,6 +8,7 @@ from typing import Protocol
 
 from umbel.messages import Again, Envelope, Finish, Lease, Settlement, disposition
 from umbel.messages.columns import read_slots
+from umbel.resilience import MAX_LAPSES
 from umbel.tasks import Run
 from umbel.testing.simulation.database import Intent
 from umbel.testing.simulation.loop import Timeline
@@ -67,6 +68,10 @@ class Auditor:
         self._paused: dict[tuple[str, str], int] = {}
         self._cancelled: set[str] = set()
         self._left: set[str] = set()
+        self._deaths: dict[str, dict[str, bool]] = defaultdict(dict)
+        """Deaths that were counted, by incarnation: of which jobs, and whether they were blamed."""
+        self._alive: set[str] = set()
+        """Incarnations whose process has reported that it was alive after them."""
         self._started: set[tuple[str, int]] = set()
         self._finished: dict[str, int] = defaultdict(int)
         self.running: list[Running] = []
@@ -78,6 +83,7 @@ class Auditor:
             "recover": self._recover,
             "cancel": self._cancel,
             "replay": self._replay,
+            "enlist": self._enlist,
         }
 
     def wrong(self, what: str) -> None:
@@ -119,6 +125,8 @@ class Auditor:
             self.wrong(f"a fetch for {intent.args[1]} took {taken} jobs")
         if intent.name == "recover":
             self._check_blame(before, after)
+        if intent.name == "enlist":
+            self._check_reported(intent, after)
         self._check_gates(after)
 
     def _check_gates(self, picture: Picture) -> None:
@@ -213,8 +221,11 @@ class Auditor:
             return "its owner lives"
         if old.owner in self._left:
             return "its owner left in good order, and a death is counted"
-        if new is None or new.deaths != old.deaths + 1 or new.attempt != old.attempt:
+        counted = old.owner not in self._alive
+        if new is None or new.deaths != old.deaths + counted or new.attempt != old.attempt:
             return f"deaths went from {old.deaths} to {new and new.deaths}"
+        if isinstance(new, JobRow) and new.lapses != old.lapses + (not counted):
+            return f"lapses went from {old.lapses} to {new.lapses}"
         return (
             ""
             if new.state in ("waiting", "queued", "scheduled", "buried")
@@ -227,15 +238,48 @@ class Auditor:
         for job, row in before.jobs.items():
             if row.owner is not None and row.owner not in before.workers:
                 dead[row.owner].append((job, row))
-        for group in dead.values():
-            suspects = [job for job, row in group if row.deaths >= 2]
+        for owner, group in dead.items():
+            suspects = [job for job, row in group if row.deaths + row.lapses >= 2]
             for job, row in group:
-                blame = row.blame + (len(group) == 1 or suspects == [job])
-                buried = job in after.records
-                if buried != (blame >= row.max_deaths or row.max_deaths == 1):
+                suspected = len(group) == 1 or suspects == [job]
+                blamed = suspected and owner not in self._alive
+                lapsed = suspected and row.lapses >= MAX_LAPSES
+                if owner not in self._alive:
+                    self._deaths[owner][job] = blamed
+                blame, buried = row.blame + blamed, job in after.records
+                if buried != (blame >= row.max_deaths or row.max_deaths == 1 or lapsed):
                     self.wrong(f"{job} was blamed {blame} times, buried: {buried}")
                 elif buried:
                     self._finished[job] += 1
+
+    def _enlist(
+        self, actor: Actor, intent: Intent, job: str, old: Row, new: Row, before: Picture
+    ) -> str:
+        """A process that was alive takes back what was counted as its death, and nothing else."""
+        former = [life for life in intent.args[0].former if job in self._deaths.get(life, {})]
+        if not former or old is None or new is None:
+            return "no death of it is to be taken back"
+        if new.deaths != max(old.deaths - len(former), 0):
+            return f"deaths went from {old.deaths} to {new.deaths} for {len(former)}"
+        if isinstance(old, JobRow):
+            fewer = old._replace(deaths=new.deaths, lapses=old.lapses + len(former))
+            same = isinstance(new, JobRow) and new == fewer._replace(blame=new.blame)
+            return "" if same else "more has changed than its deaths"
+        blamed = any(self._deaths[life][job] for life in former)
+        rises = bool(old.poison) and blamed and self.seen[job].max_deaths > 1
+        if rises:
+            self._finished[job] -= 1
+        if rises != isinstance(new, JobRow):
+            return f"it was {old.state} and became {new.state}"
+        return "" if new.fence == old.fence else "its fence fell back"
+
+    def _check_reported(self, intent: Intent, after: Picture) -> None:
+        """What was counted as the death of a process that is alive is counted no more."""
+        for life in intent.args[0].former:
+            self._alive.add(life)
+            for job in self._deaths.pop(life, {}):
+                if job not in after.jobs and job not in after.records:
+                    self.wrong(f"{job} is lost: it was taken back from {life}")
 
     def _cancel(
         self, actor: Actor, intent: Intent, job: str, old: Row, new: Row, before: Picture

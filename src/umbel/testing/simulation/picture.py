@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 _JOBS = """select id, state, owner, fence, attempt, deaths, blame, max_deaths, task, queue,
- cancel_reason is not null, slots from job order by seq"""
-_RECORDS = "select id, state, fence, attempt, deaths, task, queue from record order by id"
+ cancel_reason is not null, slots, lapses from job order by seq"""
+_RECORDS = """select id, state, fence, attempt, deaths, task, queue, reason like 'poison: %'
+ from record order by id"""
 _WORKERS = "select incarnation, beat, epoch from worker order by incarnation"
 _PAUSES = "select scope, name from pause order by scope, name"
 _EPOCH = "select epoch from control"
@@ -29,6 +30,7 @@ class JobRow(NamedTuple):
     queue: str
     cancelled: int
     slots: str | None
+    lapses: int
 
 
 class RecordRow(NamedTuple):
@@ -40,6 +42,7 @@ class RecordRow(NamedTuple):
     deaths: int
     task: str
     queue: str
+    poison: int
 
 
 class Picture:

@@ -154,9 +154,11 @@ class Process:
         def open_intake() -> Router:
             return Router(self._open("intake"), queues=QUEUES, receiver=receiver, **common)
 
-        def open_upkeep() -> list[Callable[[], Awaitable[object]]]:
+        def open_upkeep(every: float) -> list[Callable[[], Awaitable[object]]]:
             backend = self._open("upkeep")
-            lifeline = Lifeline(backend.registry, backend.broker, backend.routes, **common)
+            lifeline = Lifeline(
+                backend.registry, backend.broker, backend.routes, **common, every=every
+            )
             crowd = lifeline.living
             pruner = Pruner(backend.records, age=_YEAR, keep=1_000, crowd=crowd, **common)
             return [lifeline.look, pruner.look]

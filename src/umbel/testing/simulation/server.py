@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from umbel.testing.simulation.auditor import Auditor
-from umbel.testing.simulation.database import Ground, Request, SimulatedDatabase, unavailable
+from umbel.testing.simulation.database import (
+    Ground,
+    Intent,
+    Request,
+    SimulatedDatabase,
+    unavailable,
+)
 from umbel.testing.simulation.fate import SMOOTH, Fate
 from umbel.testing.simulation.loop import Timeline
 from umbel.testing.simulation.picture import TABLES, Picture
@@ -116,7 +122,7 @@ class Server:
             return request.work(connection)
         finally:
             if connection.total_changes != changes:
-                tables = _TOUCHED.get(request.intent.name, TABLES)
+                tables = _touched(request.intent)
                 self.picture = before.after(connection, tables)
                 self._auditor.check(request.database.owner, request.intent, before, self.picture)
                 self.on_change()
@@ -154,6 +160,13 @@ class Server:
     def finish(self) -> Picture:
         """Everything as it is at the end."""
         return Picture().after(self.ground.connection)
+
+
+def _touched(intent: Intent) -> Sequence[str]:
+    """Which tables a call can have changed. Who was alive takes deaths back when it enlists."""
+    if intent.name == "enlist" and intent.args[0].former:
+        return TABLES
+    return _TOUCHED.get(intent.name, TABLES)
 
 
 def stories(connection: sqlite3.Connection) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from umbel.messages import Failed, Interrupted, State, Succeeded, fresh_id
-from umbel.stores.control import Scope
+from umbel.stores.control import MISSING, NO_WORKER, Scope
 from umbel.testing.acts import (
     FAILURE,
     FAR,
@@ -86,6 +86,43 @@ class Pauses:
         assert (await b.control.state()).epoch == max(epochs)
 
     @story()
+    async def test_pauses_of_two_holders_are_independent(self, b: Backend) -> None:
+        await b.control.pause("task", "tests.add", "an operator's")
+        await b.control.change_missing(["tests.add", "tests.other"], [])
+        await b.control.resume("task", "tests.add")
+        missing = (await b.control.state()).pauses
+        assert [(one.holder, one.name) for one in missing] == [
+            (MISSING, "tests.add"),
+            (MISSING, "tests.other"),
+        ]
+        await b.control.change_missing([], ["tests.add"])
+        (left,) = (await b.control.state()).pauses
+        assert (left.name, left.reason) == ("tests.other", NO_WORKER)
+
+    @story()
+    async def test_a_missing_task_is_not_fetched_until_it_is_found(self, b: Backend) -> None:
+        owner = await enlist(b)
+        await b.control.change_missing(["tests.add"], [])
+        await publish(b)
+        assert await take(b, owner) == []
+        await b.control.change_missing([], ["tests.add"])
+        assert len(await take(b, owner)) == 1
+
+    @story()
+    async def test_a_missing_task_that_is_reported_again_is_one_pause(self, b: Backend) -> None:
+        await b.control.change_missing(["tests.add"], [])
+        (first,) = (await b.control.state()).pauses
+        await b.control.change_missing(["tests.add", "tests.add"], [])
+        (second,) = (await b.control.state()).pauses
+        assert second.since == first.since
+
+    @story()
+    async def test_a_pause_says_how_long_it_has_lasted(self, b: Backend) -> None:
+        await b.control.change_missing(["tests.add"], [])
+        (pause,) = (await b.control.state()).pauses
+        assert 0 <= pause.age < PATIENCE
+
+    @story()
     async def test_control_stays_in_its_namespace(self, b: Backend) -> None:
         async with b.another(f"{b.namespace}2") as elsewhere:
             before = await elsewhere.control.state()
@@ -105,6 +142,21 @@ class Cancelling:
         for job in answer:
             found = await b.records.find(job)
             assert (found.state, found.reason) == (State.CANCELLED, "not wanted")
+        assert await take(b, await enlist(b)) == []
+
+    @story("records", "delay")
+    async def test_jobs_that_wait_are_buried_and_others_are_left_alone(self, b: Backend) -> None:
+        held, done = await running(b), await finished(b)
+        queued = await publish(b)
+        scheduled = await publish(b, not_before=b.clock.now() + FAR)
+        jobs = [held.id, done, queued.id, scheduled.id, fresh_id()]
+        assert {*await b.control.bury(jobs, "no use")} == {queued.id, scheduled.id}
+        assert await b.control.bury(jobs, "again") == []
+        for job in (queued.id, scheduled.id):
+            found = await b.records.find(job)
+            assert (found.state, found.reason) == (State.BURIED, "no use")
+        assert (await b.records.find(held.id)).state is State.RUNNING
+        assert (await b.records.find(done)).state is State.SUCCEEDED
         assert await take(b, await enlist(b)) == []
 
     @story()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from umbel.errors import UnknownJob
+from umbel.errors import ConfigurationError, UnknownJob
 from umbel.messages import Failed, Interrupted, Snoozed, State, Succeeded, fresh_id
 from umbel.stores import JobFilter, ProgressNote
 from umbel.testing.acts import (
@@ -93,6 +93,17 @@ class Searching:
         assert len(await b.records.search(JobFilter(limit=4))) == 4
         assert len(await b.records.search(JobFilter(limit=2))) == 2
 
+    @story("records")
+    async def test_jobs_are_listed_that_were_published_before_a_moment(self, b: Backend) -> None:
+        done = await finished(b)
+        sent = await publish(b)
+        for one in (done, sent.id):
+            created = (await b.records.find(one)).created
+            before = await b.records.search(JobFilter(published_before=created))
+            after = await b.records.search(JobFilter(published_before=created + 0.001))
+            assert one not in [record.id for record in before]
+            assert one in [record.id for record in after]
+
     @story("records", "delay")
     async def test_jobs_are_listed_by_state(self, b: Backend) -> None:
         by_state = {
@@ -129,6 +140,13 @@ class Searching:
         for name, job in (("anna", held.id), ("bert", done.id)):
             found = await b.records.search(JobFilter(worker=name))
             assert [one.id for one in found] == [job], name
+
+    @story("records")
+    async def test_an_empty_name_in_a_filter_is_an_error_and_not_all(self, b: Backend) -> None:
+        await publish(b)
+        for field in ("task", "queue", "worker"):
+            with pytest.raises(ConfigurationError, match=f"{field}=.*empty"):
+                await b.records.search(JobFilter(**{field: ""}))  # type: ignore[arg-type]
 
     @story("records")
     async def test_other_namespaces_are_not_listed(self, b: Backend) -> None:

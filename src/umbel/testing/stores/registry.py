@@ -105,34 +105,34 @@ class Heard:
     @story()
     async def test_a_message_is_heard_for_the_first_time_once(self, b: Backend) -> None:
         job, now = fresh_id(), b.clock.now()
-        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
-        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.COPY}
+        assert await b.registry.witness({job: now + 60}) == {job: Hearing.FIRST}
+        assert await b.registry.witness({job: now + 60}) == {job: Hearing.COPY}
         async with b.another() as other:
-            assert await other.registry.witness({job: now + 60}, now) == {job: Hearing.COPY}
+            assert await other.registry.witness({job: now + 60}) == {job: Hearing.COPY}
 
     @story()
     async def test_a_job_that_comes_back_is_heard_again_however_late(self, b: Backend) -> None:
         owner, now = await enlist(b), b.clock.now()
         job = (await publish(b)).id
         (held,) = await take(b, owner)
-        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+        assert await b.registry.witness({job: now + 60}) == {job: Hearing.FIRST}
         await settle(b, held, Interrupted("given back"))
         (held,) = await take(b, owner)
-        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.AGAIN}
-        assert await b.registry.witness({job: now + 60}, now + 3600) == {job: Hearing.AGAIN}
+        assert await b.registry.witness({job: now + 60}) == {job: Hearing.AGAIN}
+        assert await b.registry.witness({job: now - 3600}) == {job: Hearing.AGAIN}
 
     @story()
     async def test_a_job_of_the_same_id_is_a_copy_whose_record_is_gone(self, b: Backend) -> None:
         owner, now = await enlist(b), b.clock.now()
         job = (await publish(b)).id
         (held,) = await take(b, owner)
-        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+        assert await b.registry.witness({job: now + 60}) == {job: Hearing.FIRST}
         await settle(b, held, Succeeded())
         await b.records.remove([job])
         await publish(b, id=job)
         for _ in range(2):  # also when it was claimed, and given back unchecked
             (held,) = await take(b, owner)
-            assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.COPY}
+            assert await b.registry.witness({job: now + 60}) == {job: Hearing.COPY}
             await settle(b, held, Interrupted("given back"))
 
     @story()
@@ -140,10 +140,10 @@ class Heard:
         owner, now = await enlist(b), b.clock.now()
         await publish(b, queue="worker-7")
         held = await take_one(b, owner, queues=("worker-7",))
-        await b.registry.witness({held.id: now + 60}, now)
+        await b.registry.witness({held.id: now + 60})
         await settle(b, held, Rejected("it cannot run"))
         assert await b.records.replay([held.id]) == [held.id]
-        found = await b.registry.witness({held.id: now - 60}, now)
+        found = await b.registry.witness({held.id: now - 60})
         assert found == {held.id: Hearing.AGAIN}
 
     @story()
@@ -153,14 +153,14 @@ class Heard:
         held = await take_one(b, owner, queues=("worker-7",))
         await settle(b, held, Rejected("inbox: it is not signed"))
         assert await b.records.replay([held.id]) == [held.id]
-        found = await b.registry.witness({held.id: now - 60}, now)
+        found = await b.registry.witness({held.id: now - 60})
         assert found == {held.id: Hearing.LATE}
 
     @story()
     async def test_what_comes_too_late_is_not_noted(self, b: Backend) -> None:
         job, now = fresh_id(), b.clock.now()
-        assert await b.registry.witness({job: now - 1}, now) == {job: Hearing.LATE}
-        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+        assert await b.registry.witness({job: now - 1}) == {job: Hearing.LATE}
+        assert await b.registry.witness({job: now + 60}) == {job: Hearing.FIRST}
 
     @story()
     async def test_of_many_at_once_one_hears_it_first(self, b: Backend) -> None:
@@ -169,8 +169,8 @@ class Heard:
         backwards = dict(reversed(jobs.items()))
         async with b.another() as other:
             answers = await asyncio.gather(
-                *(b.registry.witness(jobs, now) for _ in range(5)),
-                *(other.registry.witness(backwards, now) for _ in range(5)),
+                *(b.registry.witness(jobs) for _ in range(5)),
+                *(other.registry.witness(backwards) for _ in range(5)),
             )
         for job in jobs:
             assert sum(found[job] is Hearing.FIRST for found in answers) == 1
@@ -183,18 +183,18 @@ class Heard:
         await take(b, owner)
         async with b.another() as other:
             answers = await asyncio.gather(
-                *(b.registry.witness({job: now + 60}, now) for _ in range(5)),
-                *(other.registry.witness({job: now + 60}, now) for _ in range(5)),
+                *(b.registry.witness({job: now + 60}) for _ in range(5)),
+                *(other.registry.witness({job: now + 60}) for _ in range(5)),
             )
         assert sorted(found[job] for found in answers) == [*["again"] * 9, "first"]
 
     @story()
     async def test_what_was_heard_is_another_matter_elsewhere(self, b: Backend) -> None:
         job, now = fresh_id(), b.clock.now()
-        assert await b.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+        assert await b.registry.witness({job: now + 60}) == {job: Hearing.FIRST}
         async with b.another(f"{b.namespace}2") as elsewhere:
-            assert await elsewhere.registry.witness({job: now + 60}, now) == {job: Hearing.FIRST}
+            assert await elsewhere.registry.witness({job: now + 60}) == {job: Hearing.FIRST}
 
     @story()
     async def test_nothing_was_heard(self, b: Backend) -> None:
-        assert await b.registry.witness({}, b.clock.now()) == {}
+        assert await b.registry.witness({}) == {}

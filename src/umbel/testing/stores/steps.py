@@ -215,7 +215,7 @@ class Staying:
         held = await running(b)
         await b.steps.keep([done(held)])
         await settle(b, held, Succeeded())
-        assert await b.records.prune(before=b.clock.now() + FAR, keep=ALL, limit=ALL) == 1
+        assert await b.records.prune(older_than=0, keep=ALL, limit=ALL) == 1
         await _is_forgotten_for_good(b, held)
 
     @story("records")
@@ -226,7 +226,7 @@ class Staying:
         for held in both:
             await b.steps.keep([done(held)])
             await settle(b, held, Succeeded())
-        assert await b.records.prune(before=0, keep=1, limit=ALL) == 1
+        assert await b.records.prune(older_than=FAR, keep=1, limit=ALL) == 1
         assert [len(await b.steps.steps(held.id)) for held in both] == [0, 1]
 
     @story("records")
@@ -451,10 +451,11 @@ class StepTransactions:
             pytest.skip("there is no connection beside the adapters' own")
         await settle(b, held, Interrupted("taken"))
         with b.sync_transaction() as connection, pytest.raises(LeaseLost):
-            transactions.keep_within(done(held), connection)
+            transactions.keep_within(done(held), transactions.join(connection))
         async with b.transaction() as connection:
+            joined = await transactions.ajoin(connection)
             with pytest.raises(LeaseLost):
-                await transactions.akeep_within(done(held), connection)
+                await transactions.akeep_within(done(held), joined)
         assert await b.steps.steps(held.id) == []
 
     @story("records", "transactional")

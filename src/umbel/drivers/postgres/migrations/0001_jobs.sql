@@ -14,7 +14,7 @@ create domain $schema.record_state as text collate "C"
 -- Live jobs. A row here is both the message and its state; it leaves when the job is final. "Sent"
 -- is a queued job whose message another broker carries.
 create table $schema.job (
-  id uuid primary key,
+  id uuid not null,
   seq bigint generated always as identity,
   namespace text collate "C" not null,
   queue $schema.job_queue not null,
@@ -31,6 +31,7 @@ create table $schema.job (
   attempt integer not null default 1,
   deaths integer not null default 0,
   blame integer not null default 0,
+  lapses integer not null default 0,  -- how often its lease lapsed while its worker was alive
   max_deaths integer not null default 3,
   unique_key text collate "C",
   traceparent text,
@@ -48,6 +49,7 @@ create table $schema.job (
   gates $schema.job_list,  -- what it has to pass, in order; null: nothing
   line text collate "C",  -- the gate at which it waits
   slots $schema.job_list,  -- what it holds of those it has passed
+  primary key (id, namespace),  -- an id names one job in each namespace
   check ((state = 'waiting') = (line is not null)),
   check ((state = 'running') = (owner is not null)),
   check ((state = 'scheduled') <= (not_before is not null))
@@ -80,7 +82,7 @@ create unique index job_unique on $schema.job (namespace, unique_key)
 
 -- Finished jobs: what is remembered of them, with the payload, so that they can be replayed.
 create table $schema.record (
-  id uuid primary key,
+  id uuid not null,
   namespace text collate "C" not null,
   queue text collate "C" not null,
   kind text collate "C" not null,
@@ -95,6 +97,7 @@ create table $schema.record (
   expires timestamptz,
   attempt integer not null,
   deaths integer not null,
+  lapses integer not null default 0,
   max_deaths integer not null,
   unique_key text collate "C",
   traceparent text,
@@ -109,7 +112,8 @@ create table $schema.record (
   result_type text,
   result bytea,
   failure jsonb,
-  reason text not null default ''
+  reason text not null default '',
+  primary key (id, namespace)
 );
 
 -- Each index here is paid for by every job that finishes. This one grows at its right edge only,
@@ -134,6 +138,25 @@ create table $schema.worker (
 ) with (
   -- A beat touches no index: with room on the page it costs no index entry either.
   fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500
+);
+
+-- Deaths that were counted. One is taken back when the incarnation's process turns out to be alive.
+create table $schema.death (
+  incarnation text collate "C" not null,
+  job uuid not null,
+  namespace text collate "C" not null,
+  blamed integer not null,
+  counted timestamptz not null default statement_timestamp(),
+  primary key (incarnation, job)
+);
+
+create index death_counted on $schema.death (counted);
+
+-- Incarnations whose process has reported that it was alive when their leases lapsed.
+create table $schema.lapse (
+  incarnation text collate "C" primary key,
+  namespace text collate "C" not null,
+  reported timestamptz not null default statement_timestamp()
 );
 
 -- What operators paused, and the number that grows with every change.
@@ -224,6 +247,12 @@ create table $schema.knock (
   autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
+-- The moment that is meant by a moment or by seconds from now, of which one is given: only the server's
+-- clock counts seconds.
+create function $schema.moment(at float8, seconds float8) returns timestamptz language sql stable as $$
+  select to_timestamp(coalesce(at, date_part('epoch', statement_timestamp()) + seconds))
+$$;
+
 -- Into the books goes a job that another broker carries; whether it was new. It is durable there: a
 -- server that crashes just now may forget the note, and whoever receives the message makes up for it.
 create function $schema.note_job(
@@ -234,7 +263,7 @@ begin
   perform set_config('synchronous_commit', 'off', true);
   insert into $schema.job (id, namespace, queue, kind, task, state, body, created, traceparent)
   select its_id, space, to_queue, of_kind, of_task, 'sent', arguments, made, trace
-  where not exists (select 1 from $schema.record where id = its_id)
+  where not exists (select 1 from $schema.record where id = its_id and namespace = space)
   on conflict do nothing;
   if not found then
     return false;
@@ -242,7 +271,8 @@ begin
   -- A worker may have noted, run and settled it since that statement began: it has found neither the
   -- job nor the record then. This one sees the record.
   delete from $schema.job
-  where id = its_id and state = 'sent' and exists (select 1 from $schema.record where id = its_id);
+  where id = its_id and namespace = space and state = 'sent'
+    and exists (select 1 from $schema.record where id = its_id and namespace = space);
   return true;
 end $$;
 
@@ -522,7 +552,8 @@ begin
         fence = case when p.onwards is not null or claimer is null then j.fence
                      else least(j.fence, 9223372036854775806) + 1 end,
         claimed = case when p.onwards is not null or claimer is null then j.claimed else now end
-    from unnest(jobs, onwards) with ordinality as p (id, onwards, place) where j.id = p.id;
+    from unnest(jobs, onwards) with ordinality as p (id, onwards, place)
+    where j.id = p.id and j.namespace = space;
     entered := array(select p.id from unnest(jobs, onwards) as p (id, onwards)
                      where p.onwards is null);
     if cardinality(entered) < passed then
@@ -678,8 +709,14 @@ begin
       end loop;
     end loop;
   end loop;
-  return query select j.* from $schema.job j where j.id = any(granted);
+  return query select j.* from $schema.job j where j.id = any(granted) and j.namespace = space;
 end $$;
+
+-- The same for an attribute of an event: a time, or a duration such as PT30S.
+create function $schema.moment_in(value text) returns timestamptz language sql stable as $$
+  select case when value like 'P%' then statement_timestamp() + value::interval
+              else value::timestamptz end
+$$;
 
 -- Publishing from any language: select umbel.publish_event('{"specversion": "1.0", ...}');
 create function $schema.publish_event(event jsonb) returns uuid language plpgsql as $$
@@ -736,8 +773,8 @@ begin
     field := 'attempt'; job.attempt := coalesce((event ->> field)::integer, 1);
     field := 'maxdeaths'; job.max_deaths := coalesce((event ->> field)::smallint, 3);
     field := 'time'; job.created := coalesce((event ->> field)::timestamptz, statement_timestamp());
-    field := 'notbefore'; job.not_before := (event ->> field)::timestamptz;
-    field := 'expiry'; job.expires := (event ->> field)::timestamptz;
+    field := 'notbefore'; job.not_before := $schema.moment_in(event ->> field);
+    field := 'expiry'; job.expires := $schema.moment_in(event ->> field);
     field := 'uniquekey'; job.unique_key := event ->> field;
     field := 'data_base64';
     job.content_type := coalesce(event ->> 'datacontenttype', 'application/json');
@@ -762,7 +799,8 @@ begin
     select job.id, job.namespace, job.queue, job.kind, job.task, job.state, job.priority,
            job.content_type, job.body, job.created, job.not_before, job.expires, job.attempt,
            job.max_deaths, job.unique_key, job.traceparent, job.headers
-    where not exists (select 1 from $schema.record r where r.id = job.id)
+    where not exists (select 1 from $schema.record r
+                      where r.id = job.id and r.namespace = job.namespace)
     on conflict do nothing;
     if found then
       perform pg_notify('$channel', case job.state
@@ -770,8 +808,9 @@ begin
         else 's:' || job.namespace end);
       return job.id;
     end if;
-    if exists (select 1 from $schema.job j where j.id = job.id)
-       or exists (select 1 from $schema.record r where r.id = job.id) then
+    if exists (select 1 from $schema.job j where j.id = job.id and j.namespace = job.namespace)
+       or exists (select 1 from $schema.record r
+                  where r.id = job.id and r.namespace = job.namespace) then
       return job.id;  -- published before: repeating is safe
     end if;
     select j.id into holder from $schema.job j
@@ -806,17 +845,19 @@ end $$;
 
 -- How a job ended, as a CloudEvent for programs in any language: select umbel.document(id); Null while it
 -- is not finished.
-create function $schema.document(job uuid) returns jsonb language plpgsql stable as $$
+create function $schema.document(job uuid, namespace text default 'umbel')
+returns jsonb language plpgsql stable as $$
 declare
   found_record $schema.record;
   event jsonb;
   data jsonb := 'null';
 begin
-  select * into found_record from $schema.record r where r.id = job;
+  select * into found_record from $schema.record r
+  where r.id = job and r.namespace = document.namespace;
   if not found then
-    perform 1 from $schema.job j where j.id = job;
+    perform 1 from $schema.job j where j.id = job and j.namespace = document.namespace;
     if not found then
-      raise exception 'id: there is no job %', job using errcode = 'no_data_found';
+      raise exception 'id: there is no job % in the namespace %', job, namespace using errcode = 'no_data_found';
     end if;
     return null;
   end if;

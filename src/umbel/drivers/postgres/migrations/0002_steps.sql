@@ -1,13 +1,14 @@
 -- Steps that a job has done. They stay for as long as the job is live or its record is kept.
 create table $schema.step (
   job uuid not null,
+  namespace text collate "C" not null,
   number integer not null check (number > 0),
   name text not null check (length(name) between 1 and 255),
   content_type text not null,
   result bytea not null,
   started timestamptz not null,
   finished timestamptz not null,
-  primary key (job, number)
+  primary key (job, namespace, number)
 );
 
 -- Whether anything is to be looked for when the job leaves: almost none has steps.
@@ -18,7 +19,9 @@ alter table $schema.job add column steps boolean not null default false;
 create function $schema.steps_end_with_job() returns trigger language plpgsql as $$
 begin
   delete from $schema.step s
-  where s.job = old.id and not exists (select 1 from $schema.record r where r.id = old.id);
+  where s.job = old.id and s.namespace = old.namespace
+    and not exists (select 1 from $schema.record r
+                    where r.id = old.id and r.namespace = old.namespace);
   return null;
 end $$;
 
@@ -28,7 +31,8 @@ create trigger steps_end_with_job after delete on $schema.job for each row
 create function $schema.steps_end_with_record() returns trigger language plpgsql as $$
 begin
   delete from $schema.step s using gone g
-  where s.job = g.id and not exists (select 1 from $schema.job j where j.id = g.id);
+  where s.job = g.id and s.namespace = g.namespace
+    and not exists (select 1 from $schema.job j where j.id = g.id and j.namespace = g.namespace);
   return null;
 end $$;
 

@@ -218,7 +218,7 @@ begin
         set state = 'queued', line = null,
             slots = coalesce(j.slots, '[]') || jsonb_build_array(
               jsonb_build_object('gate', at_gate, 'rejected', true))
-        where j.id = job.id;
+        where j.id = job.id and j.namespace = space;
         entered := entered || job.id;
         continue;
       end if;
@@ -236,7 +236,7 @@ begin
     set state = 'queued', line = null, queue = 'worker-' || way.idx,
         slots = coalesce(j.slots, '[]') || jsonb_build_array(
           jsonb_build_object('gate', at_gate, 'route', way.id, 'home', to_queue))
-    where j.id = any (jobs);
+    where j.id = any (jobs) and j.namespace = space;
     update $schema.route r set held = r.held + cardinality(jobs), rested = null where r.id = way.id;
     perform pg_notify('$channel', 'r:' || space || ':worker-' || way.idx);
   end if;

@@ -2,7 +2,7 @@
 -- is a queued job whose message another broker carries.
 create table job (
   seq integer primary key,  -- above all live ones; a number may come again once its job is gone
-  id text not null unique check (length(id) = 36),
+  id text not null check (length(id) = 36),
   namespace text not null,
   queue text not null check (length(queue) between 1 and 255),
   kind text not null default '' check (kind in ('', 'io', 'cpu')),
@@ -19,6 +19,7 @@ create table job (
   attempt integer not null default 1,
   deaths integer not null default 0,
   blame integer not null default 0,
+  lapses integer not null default 0,  -- how often its lease lapsed while its worker was alive
   max_deaths integer not null default 3,
   unique_key text,
   traceparent text,
@@ -36,6 +37,7 @@ create table job (
   line text,  -- the gate at which it waits
   slots text check (slots is null or json_valid(slots)),  -- what it holds of those it has passed
   heard integer not null default 0,  -- whether the one worker that it is for has heard it
+  unique (id, namespace),  -- an id names one job in each namespace
   check ((state = 'waiting') = (line is not null)),
   check ((state = 'running') = (owner is not null)),
   check ((state = 'scheduled') <= (not_before is not null))
@@ -51,7 +53,7 @@ create unique index job_unique on job (namespace, unique_key) where unique_key i
 
 -- Finished jobs: what is remembered of them, with the payload, so that they can be replayed.
 create table record (
-  id text primary key not null,
+  id text not null,
   namespace text not null,
   queue text not null,
   kind text not null,
@@ -66,6 +68,7 @@ create table record (
   expires real,
   attempt integer not null,
   deaths integer not null,
+  lapses integer not null default 0,
   max_deaths integer not null,
   unique_key text,
   traceparent text,
@@ -80,12 +83,27 @@ create table record (
   result_type text,
   result blob,
   failure text,
-  reason text not null default ''
+  reason text not null default '',
+  primary key (id, namespace)
 ) strict;
 
 -- It has all that tells where the history is to end: the records themselves are not read for that.
 create index record_finished on record (namespace, finished, state);
 create index record_buried on record (namespace, finished) where state = 'buried';
+
+-- The time up to which the history has been looked through for what is old enough to be pruned.
+create table pruned (
+  namespace text primary key not null,
+  until real not null
+) strict, without rowid;
+
+-- A record that is made while the machine's clock is behind must not look old when the clock is right again.
+create trigger record_is_new after insert on record
+  when new.finished < (select until from pruned where namespace = new.namespace)
+begin
+  update record set finished = (select until from pruned where namespace = new.namespace)
+  where rowid = new.rowid;
+end;
 
 -- Living workers. Removing a row is what ends every lease its incarnation holds.
 create table worker (
@@ -103,6 +121,25 @@ create table worker (
 ) strict, without rowid;
 
 create index worker_seat on worker (namespace, idx);
+
+-- Deaths that were counted. One is taken back when the incarnation's process turns out to be alive.
+create table death (
+  incarnation text not null,
+  job text not null,
+  namespace text not null,
+  blamed integer not null,
+  counted real not null,
+  primary key (incarnation, job)
+) strict, without rowid;
+
+create index death_counted on death (counted);
+
+-- Incarnations whose process has reported that it was alive when their leases lapsed.
+create table lapse (
+  incarnation text primary key not null,
+  namespace text not null,
+  reported real not null
+) strict, without rowid;
 
 -- Seats of workers. One that a worker left in good order is kept for it for a while.
 create table seat (
@@ -208,7 +245,7 @@ create table member (
   primary key (namespace, pool, name)
 ) strict, without rowid;
 
-create index member_job on member (job) where job is not null;
+create index member_job on member (job, namespace) where job is not null;
 
 create trigger job_waits after insert on job when new.state = 'waiting'
 begin
@@ -240,7 +277,7 @@ begin
   where namespace = old.namespace
     and key in (select json_extract(value, '$.gate') from json_each(old.slots));
   update member set job = null, condition = iif(condition = 'leaving', 'gone', condition)
-  where job = old.id;
+  where job = old.id and namespace = old.namespace;
   update route set held = held - 1
   where id in (select json_extract(value, '$.route') from json_each(old.slots));
 end;
@@ -296,12 +333,12 @@ begin
   );
 end;
 
--- How a job ended, as a CloudEvent: select event from document where id = '...'; Null while it is not
--- finished, no row for an unknown id. A result that is no JSON stays in the record.
+-- How a job ended, as a CloudEvent: select event from document where id = '...' and namespace = 'umbel';
+-- Null while it is not finished, no row for an unknown id. A result that is no JSON stays in the record.
 create view document as
-  select id, null as event from job
+  select id, namespace, null as event from job
   union all
-  select id, json_patch(
+  select id, namespace, json_patch(
     json_object(
       'specversion', '1.0', 'type', 'umbel.document', 'id', id, 'source', '/umbel/' || namespace,
       'subject', task, 'time', strftime('%Y-%m-%dT%H:%M:%fZ', finished, 'unixepoch'),

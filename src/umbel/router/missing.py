@@ -1,0 +1,116 @@
+"""Tasks that no running worker has: their jobs wait, and are buried after a long time.
+
+While a task is missing it is paused, with ``MISSING`` as the holder. So claims do not pass its jobs
+again and again, and a job store does not hand them to a transport, which could not tell them apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from umbel.clock import Clock
+from umbel.messages import State
+from umbel.stores import (
+    MISSING,
+    NO_WORKER,
+    Control,
+    Deployments,
+    JobFilter,
+    Member,
+    Pause,
+    Records,
+    Registry,
+)
+from umbel.telemetry import Telemetry, events
+
+_WAITING = (State.QUEUED, State.WAITING)
+_BATCH = 500
+_SEARCH_EVERY = 60.0
+"""Seconds between two searches for waiting jobs of missing tasks, by all workers together."""
+
+
+def tasks_of(members: Sequence[Member]) -> set[str]:
+    """The tasks that at least one of these workers has."""
+    return {task for member in members for task in member.entry.tasks}
+
+
+async def report_missing(control: Control, registry: Registry, tasks: set[str]) -> list[str]:
+    """Pause those of these tasks that no running worker has; returns their names."""
+    missing = tasks - tasks_of(await registry.members())
+    new = missing - {pause.name for pause in await _pauses(control)}
+    if new:
+        await control.change_missing(sorted(new), [])
+    return sorted(missing)
+
+
+async def _pauses(control: Control) -> list[Pause]:
+    return [one for one in (await control.state()).pauses if one.holder == MISSING]
+
+
+class MissingTasks:
+    """Finds missing tasks, ends the pause of those that a running worker has, and buries jobs.
+
+    Workers report tasks that they are given jobs of. Jobs that no worker is given, for example
+    because they wait at a gate, are searched for now and then. A job is buried when its task has
+    been missing for ``after`` seconds, by the store's clock, and it was published before that time
+    began. Then the time begins anew for later jobs.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        control: Control,
+        records: Records,
+        deployments: Deployments,
+        *,
+        after: float,
+        clock: Clock,
+        telemetry: Telemetry,
+        crowd: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._registry = registry
+        self._control = control
+        self._records = records
+        self._deployments = deployments
+        self._after = after
+        self._clock = clock
+        self._telemetry = telemetry
+        self._crowd = crowd
+        self._searched = clock.monotonic()
+
+    async def look(self) -> None:
+        """One round."""
+        await self._search()
+        pauses = await _pauses(self._control)
+        if not pauses:
+            return
+        there = tasks_of(await self._registry.members())
+        if found := [pause.name for pause in pauses if pause.name in there]:
+            await self._control.change_missing([], found)
+        for pause in pauses:
+            if pause.name not in there and pause.age > self._after:
+                await self._bury(pause)
+
+    async def _search(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._searched < min(_SEARCH_EVERY, self._after) * max(self._crowd(), 1):
+            return
+        self._searched = now
+        waiting = {one.task for one in await self._deployments.waiting()}
+        if waiting:
+            await report_missing(self._control, self._registry, waiting)
+
+    async def _bury(self, pause: Pause) -> None:
+        wanted = JobFilter(
+            task=pause.name, states=_WAITING, published_before=pause.since, limit=_BATCH
+        )
+        reason = f"{NO_WORKER} {pause.name}, and none had it for {pause.age:,.0f} s"
+        buried = 0
+        while found := await self._records.search(wanted):
+            jobs = await self._control.bury([one.id for one in found], reason)
+            buried += len(jobs)
+            if not jobs:  # all of them have started or ended meanwhile
+                break
+        await self._control.change_missing([pause.name], [pause.name])
+        if buried:
+            self._telemetry.emit(events.MissingTaskBuried(task=pause.name, jobs=buried))

@@ -1,0 +1,79 @@
+"""Every kind of broker and pair that the machine has a server for, each test in its own place."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+
+from integration.running import HOST, nats, postgres_schema, rabbitmq, redis
+from umbel import Umbel
+from umbel.messages import fresh_id
+from umbel.stores import JobFilter
+
+PORTS = {"postgres": 5432, "redis": 6379, "rabbitmq": 5672, "nats": 4222}
+BACKENDS = (
+    "sqlite",
+    "postgres",
+    "redis",
+    "rabbitmq+redis",
+    "rabbitmq+postgres",
+    "nats+redis",
+    "nats+sqlite",
+)
+"""A broker that is its own store, or a broker and its store."""
+
+
+class Backend:
+    """Where one test publishes, and how it sees what arrived there."""
+
+    def __init__(self, broker: str, store: str, namespace: str) -> None:
+        self.broker = broker
+        self.store = store
+        self.namespace = namespace
+
+    def ids(self) -> list[str]:
+        """The ids of all jobs that the store knows, in order."""
+
+        async def ask() -> list[str]:
+            operations = Umbel(self.broker, store=self.store, namespace=self.namespace).operations()
+            try:
+                return [job.id for job in await operations.jobs(JobFilter(limit=1_000_000))]
+            finally:
+                await operations.close()
+
+        return sorted(asyncio.run(ask()))
+
+
+@contextmanager
+def opened(
+    kind: str, folder: Path, ports: Mapping[str, int] | None = None
+) -> Iterator[tuple[Backend, Backend]]:
+    """One of ``BACKENDS``, as publishers reach it and as the test does.
+
+    ``ports`` are those of proxies; the first of the two is reached through them.
+    """
+    used = {**PORTS, **(ports or {})}
+    namespace = f"t{fresh_id()[-12:]}"
+    with ExitStack() as stack:
+        given = [stack.enter_context(_SERVERS[name](namespace, folder)) for name in kind.split("+")]
+        plain = Backend(given[0], given[-1], namespace)
+        far = Backend(*(_through(url, used) for url in (given[0], given[-1])), namespace)
+        yield far, plain
+
+
+def _through(url: str, used: Mapping[str, int]) -> str:
+    for name, port in PORTS.items():
+        url = url.replace(f"{HOST}:{port}", f"{HOST}:{used[name]}")
+    return url
+
+
+_SERVERS: dict[str, Callable[[str, Path], AbstractContextManager[str]]] = {
+    # The first call makes the file.
+    "sqlite": lambda namespace, folder: nullcontext(f"sqlite:///{folder}/umbel.db"),
+    "postgres": lambda namespace, folder: postgres_schema(),
+    "redis": lambda namespace, folder: redis(namespace),
+    "rabbitmq": lambda namespace, folder: rabbitmq(),
+    "nats": lambda namespace, folder: nats(namespace),
+}

@@ -1,0 +1,462 @@
+"""What one peer can cost a process that serves links: memory, calls, connections.
+
+The server is a process of its own. The peers are sockets that follow the protocol as far as a test
+wants them to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
+
+from servers import free_port
+from test_stations import Papers, command, the, with_tasks
+
+from integration.conftest import HANG, Place
+from umbel import Umbel
+from umbel.drivers.amqp import Post, encode
+from umbel.drivers.amqp.engine import Engine, Incoming, Outgoing
+from umbel.links.ports import methods
+from umbel.stores import Records
+
+SILENCE = 20.0
+"""Seconds after which a silent peer is dropped, as the docs say."""
+
+
+class RouterProcess:
+    """``umbel router`` on a place, seen from outside."""
+
+    def __init__(
+        self, place: Place, folder: Path, scheme: str = "umbel+tcp", query: str = ""
+    ) -> None:
+        self.port = free_port()
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self._log = folder / "router.log"
+        environment = {
+            **os.environ,
+            "UMBEL_URL": place.url,
+            "UMBEL_NAMESPACE": place.namespace,
+            "UMBEL_BACKLOG": "none",
+        }
+        command = [sys.executable, "-m", "umbel", "router", "--listen", self.url + query]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, "--log-format", "json"], env=environment, stdout=log, stderr=log
+            )
+        self.until_said("serves workers")
+
+    def until_said(self, words: str) -> None:
+        end = time.monotonic() + HANG
+        while words not in self.said():
+            assert self._process.poll() is None, self.said()
+            assert time.monotonic() < end, self.said()
+            time.sleep(0.05)
+
+    def said(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def megabytes(self) -> float:
+        """Memory of the process."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        (line,) = [line for line in status.splitlines() if line.startswith("VmRSS")]
+        return int(line.split()[1]) / 1024
+
+    def client(self) -> Umbel:
+        return with_tasks(Umbel(self.url, deadline=15.0, backlog="none"))
+
+    def limit_files(self, files: int) -> None:
+        resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (files, files))
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+
+@pytest.fixture
+def router(sqlite: Place, tmp_path: Path) -> Iterator[RouterProcess]:
+    process = RouterProcess(sqlite, tmp_path)
+    yield process
+    process.stop()
+
+
+class Peer:
+    """A peer that reads and writes when it is told to, and not otherwise."""
+
+    def __init__(self, router: RouterProcess) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", router.port), 10)
+        self.engine = Engine(self, lambda: None, server=False)
+        self.sent = bytearray()
+        self.is_open = False
+        self.why = ""
+        self.engine.begin("127.0.0.1")
+        self.exchange(lambda: self.is_open)
+
+    def opened(self) -> None:
+        self.is_open = True
+
+    def linked(self, address: str, credit: Any) -> str:
+        return "no"
+
+    def listens(self, address: str, link: Outgoing) -> str:
+        return "no"
+
+    def ended(self, why: str) -> None:
+        self.why = why
+
+    def inbox(self, credit: int) -> Incoming:
+        """A link for answers, which are forgotten."""
+
+        def received(link: Incoming, token: Any, data: bytes) -> None:
+            link.answer(token)
+
+        link = self.engine.receiver(None, received, credit, 10_000_000)
+        self.exchange(lambda: link.address)
+        return link
+
+    def write(self) -> None:
+        """Write what there is to say, without reading."""
+        while data := self.engine.take():
+            self.sent += data
+            self.socket.sendall(data)
+
+    def exchange(self, holds: Callable[[], object], seconds: float = HANG) -> bool:
+        """Write and read until something holds or the server hangs up; False if time is up."""
+        end = time.monotonic() + seconds
+        self.socket.settimeout(0.05)
+        while not holds() and not self.why:
+            if time.monotonic() > end:
+                return False
+            self.engine.tick(time.monotonic())
+            self.write()
+            try:
+                data = self.socket.recv(1_000_000)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                data = b""
+                self.why = str(error)
+            if not data:
+                self.why = self.why or "the server hung up"
+            else:
+                self.engine.feed(data)
+        self.write() if not self.why else None
+        return bool(holds())
+
+    def settled(self, link: Outgoing, posts: Sequence[Post], seconds: float) -> int:
+        """How many of these messages the server takes, when it was idle for a while after."""
+        taken = 0
+
+        def told(why: str) -> None:
+            nonlocal taken
+            taken += not why
+
+        for post in posts:
+            link.send(encode(post), told)
+        before = -1
+        while before < taken < len(posts):
+            before = taken
+            self.exchange(lambda: taken == len(posts), seconds)
+        return taken
+
+
+def call(name: str, *args: Any, reply_to: str = "", key: str = "1") -> Post:
+    question = methods(Records)[name].question(*args)
+    return Post(body=question.data, subject=name, correlation=key, reply_to=reply_to)
+
+
+# --- calls ---------------------------------------------------------------------------------
+
+
+def test_calls_that_wait_are_bounded_for_each_peer(router: RouterProcess) -> None:
+    with closing(router.client()) as app:
+        job = the(app, "add").delay(1, 2)
+        before = router.megabytes()
+        peer = Peer(router)
+        inbox = peer.inbox(1_000)
+        sender = peer.engine.sender("records")
+        waits = [
+            call("finished", job.id, None, reply_to=inbox.address, key=str(number))
+            for number in range(20_000)
+        ]
+        taken = peer.settled(sender, waits, 3)
+        assert 1_000 <= taken <= 1_200
+        assert router.megabytes() - before < 40
+        peer.socket.close()
+        assert the(app, "add").delay(3, 4).state == "queued"
+
+
+def test_answers_that_are_awaited_for_commands_are_bounded_for_each_peer(
+    router: RouterProcess, sqlite: Place
+) -> None:
+    peer = Peer(router)
+    inbox = peer.inbox(1_000)
+    sender = peer.engine.sender("commands")
+    posts = [
+        Post(body=b'{"args": [1, 2]}', attributes=command(), reply_to=inbox.address)
+        for _ in range(3_000)
+    ]
+    taken = peer.settled(sender, posts, 3)
+    assert 1_000 <= taken <= 1_200
+    assert len(sqlite.jobs()) == taken
+    peer.socket.close()
+
+
+def test_a_process_that_waits_for_many_results_can_still_ask_and_publish(
+    router: RouterProcess, sqlite: Place
+) -> None:
+    async def main(app: Umbel) -> list[str]:
+        handles = await app.apublish_many([the(app, "echo").s(str(n)) for n in range(1_300)])
+        waiting = [asyncio.ensure_future(handle.aget()) for handle in handles]
+        async with asyncio.timeout(HANG):
+            for handle in handles[::100]:
+                assert (await handle.arecord()).state == "queued"
+        late = await the(app, "add").adelay(1, 2)
+        assert await late.acancel()
+        worker = with_tasks(sqlite.app()).worker()
+        working = asyncio.create_task(worker.run())
+        try:
+            async with asyncio.timeout(HANG):
+                return list(await asyncio.gather(*waiting))
+        finally:
+            worker.stop()
+            await working
+
+    with closing(router.client()) as app:
+        assert asyncio.run(main(app)) == [str(n) for n in range(1_300)]
+
+
+def test_a_wait_that_is_given_up_makes_room_for_another(router: RouterProcess) -> None:
+    async def main(app: Umbel) -> None:
+        job = await the(app, "add").adelay(1, 2)
+        for _ in range(3):
+            waiting = [asyncio.ensure_future(job.aget()) for _ in range(600)]
+            await asyncio.wait(waiting, timeout=0.5)
+            for one in waiting:
+                one.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        assert (await job.arecord()).state == "queued"
+        assert await job.acancel()
+        assert (await job.arecord()).state == "cancelled"
+
+    with closing(router.client()) as app:
+        asyncio.run(main(app))
+
+
+def test_a_peer_that_sends_more_calls_than_it_may_is_dropped(router: RouterProcess) -> None:
+    with closing(router.client()) as app:
+        job = the(app, "add").delay(1, 2)
+        generous = Generous()
+        inbox = generous.client.receiver(None, lambda *_: None, 10, 10_000)
+        generous.exchange()
+        sender = generous.client.sender("records")
+        generous.exchange()
+        greeting = len(generous.sent)
+        for number in range(5_000):
+            post = call("finished", job.id, None, reply_to=inbox.address, key=str(number))
+            sender.send(encode(post), lambda why: None)
+        generous.exchange()
+        with socket.create_connection(("127.0.0.1", router.port), 10) as peer:
+            peer.settimeout(HANG)
+            try:
+                peer.sendall(generous.sent[:greeting])
+                answer = b""
+                while b"records" not in answer:  # the link is open
+                    answer += peer.recv(65_536)
+                peer.sendall(generous.sent[greeting:])
+                while peer.recv(65_536):
+                    pass
+            except ConnectionError:
+                pass
+        router.until_said("more messages than it had credit for")
+        assert the(app, "add").delay(3, 4).state == "queued"
+
+
+class Generous:
+    """A server that grants any credit, to record what a client sends that has it."""
+
+    def __init__(self) -> None:
+        self.client = Engine(self, lambda: None, server=False)
+        self.server = Engine(self, lambda: None, server=True)
+        self.sent = b""
+        self.server.begin()
+        self.client.begin("127.0.0.1")
+        self.exchange()
+
+    def exchange(self) -> None:
+        said = True
+        while said:
+            data = self.client.take()
+            self.sent += data
+            self.server.feed(data)
+            answer = self.server.take()
+            self.client.feed(answer)
+            said = bool(data or answer)
+
+    def opened(self) -> None:
+        pass
+
+    def linked(self, address: str, credit: Any) -> str:
+        credit(lambda link, token, data: link.answer(token), 100_000, 10_000_000)
+        return ""
+
+    def listens(self, address: str, link: Outgoing) -> str:
+        return ""
+
+    def ended(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+def test_a_peer_that_opens_and_closes_links_costs_no_memory(router: RouterProcess) -> None:
+    peer = Peer(router)
+
+    def open_and_close(many: int) -> None:
+        for _ in range(many):
+            link = peer.engine.sender("records")
+            peer.exchange(lambda link=link: link.opened)  # type: ignore[misc]
+            link.close()
+
+    open_and_close(500)
+    before = router.megabytes()
+    open_and_close(5_000)
+    assert not peer.why
+    assert router.megabytes() - before < 8
+    peer.socket.close()
+
+
+def test_a_peer_that_opens_too_many_links_is_dropped(router: RouterProcess) -> None:
+    peer = Peer(router)
+    for _ in range(40):
+        peer.engine.sender("nowhere")
+    peer.exchange(lambda: False, 10)
+    assert "more than 32 links" in peer.why
+
+
+# --- answers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["find", "finished"])
+def test_answers_that_are_not_read_are_bounded_and_their_peer_is_dropped(
+    router: RouterProcess, name: str
+) -> None:
+    with closing(router.client()) as app:
+        job = the(app, "echo").delay("x" * 1_000_000)
+        assert job.cancel()
+        before = router.megabytes()
+        peer = Peer(router)
+        inbox = peer.inbox(5_000)
+        sender = peer.engine.sender("records")
+        args: tuple[Any, ...] = (job.id,) if name == "find" else (job.id, None)
+        for number in range(750):
+            sender.send(encode(call(name, *args, reply_to=inbox.address, key=str(number))))
+        peer.exchange(lambda: sender.opened)
+        started = time.monotonic()
+        highest = 0.0
+        while "has not read its answers" not in router.said():
+            highest = max(highest, router.megabytes() - before)
+            assert time.monotonic() - started < SILENCE + 20, router.said()
+            time.sleep(0.1)
+        assert time.monotonic() - started > SILENCE / 2
+        assert highest < 120
+        assert the(app, "add").delay(3, 4).state == "queued"
+        peer.socket.close()
+
+
+@pytest.mark.parametrize("name", ["find", "finished"])
+def test_answers_for_which_there_is_no_credit_are_bounded(router: RouterProcess, name: str) -> None:
+    with closing(router.client()) as app:
+        job = the(app, "echo").delay("x" * 1_000_000)
+        assert job.cancel()
+        before = router.megabytes()
+        peer = Peer(router)
+        inbox = peer.inbox(0)
+        sender = peer.engine.sender("records")
+        args: tuple[Any, ...] = (job.id,) if name == "find" else (job.id, None)
+        for number in range(750):
+            sender.send(encode(call(name, *args, reply_to=inbox.address, key=str(number))))
+        assert not peer.exchange(lambda: False, 5)
+        assert router.megabytes() - before < 120
+        inbox.more(5_000)  # and all are answered once there is
+        answers = inbox.credit
+        assert peer.exchange(lambda: answers - inbox.credit >= 750, HANG)
+        peer.socket.close()
+
+
+# --- silence -------------------------------------------------------------------------------
+
+OPEN = b"AMQP\x00\x01\x00\x00" + b"\0\0\0\x11\x02\0\0\0\0\x53\x10\xc0\x04\x01\xa1\x01a"
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_silent_peer_is_dropped_in_time_however_far_it_got(
+    sqlite: Place, tmp_path: Path, tls: bool
+) -> None:
+    said = [b"", b"\x16\x03\x01"] if tls else [b"", b"AM", b"AMQP\x03\x01\x00\x00", OPEN]
+    query = Papers(tmp_path / "papers").query("router") if tls else ""
+    router = RouterProcess(sqlite, tmp_path, "umbel" if tls else "umbel+tcp", query)
+    peers = [socket.create_connection(("127.0.0.1", router.port), 10) for _ in said]
+    try:
+        started = time.monotonic()
+        for peer, words in zip(peers, said, strict=True):
+            peer.sendall(words)
+            peer.settimeout(SILENCE + 15)
+        for peer in peers:
+            try:
+                while peer.recv(1_000):
+                    pass
+            except ConnectionError:
+                pass
+            assert SILENCE - 1 < time.monotonic() - started < SILENCE + 10
+    finally:
+        for peer in peers:
+            peer.close()
+        router.stop()
+
+
+@pytest.mark.parametrize("words", [b"", b"AMQP\x03\x01\x00\x00"])
+def test_silent_peers_do_not_lock_others_out(router: RouterProcess, words: bytes) -> None:
+    router.limit_files(128)
+    silent = []
+    try:
+        for _ in range(120):
+            silent.append(socket.create_connection(("127.0.0.1", router.port), 10))
+            silent[-1].sendall(words)
+        with closing(router.client()) as app:
+            assert the(app, "add").delay(1, 2).state == "queued"
+    finally:
+        for peer in silent:
+            peer.close()
+
+
+def test_peers_that_fall_silent_when_they_are_connected_do_not_lock_others_out(
+    router: RouterProcess,
+) -> None:
+    router.limit_files(128)
+    silent = []
+    try:
+        for _ in range(120):
+            silent.append(socket.create_connection(("127.0.0.1", router.port), 10))
+            silent[-1].sendall(OPEN)
+        # After half of that time they have missed two of the words that every peer has to say.
+        with closing(with_tasks(Umbel(router.url, deadline=18, backlog="none"))) as app:
+            assert the(app, "add").delay(1, 2).state == "queued"
+    finally:
+        for peer in silent:
+            peer.close()
