@@ -35,6 +35,38 @@ T = TypeVar("T")
 HOST = "127.0.0.1"
 
 
+# --- time -------------------------------------------------------------------------------------
+
+
+class Delays:
+    """How late the threads of this process were woken by a busy machine, in seconds in all.
+
+    A test that measures a call allows for them: they are not the call's fault.
+    """
+
+    _STEP = 0.02
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._measure)
+
+    def __enter__(self) -> Delays:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _measure(self) -> None:
+        begun = time.monotonic()
+        while not self._ended.wait(self._STEP):
+            now = time.monotonic()
+            self.seconds += max(0.0, now - begun - self._STEP)
+            begun = now
+
+
 # --- applications ----------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from integration.backends import PORTS, Backend, opened
-from integration.running import HOST, Proxy
+from integration.running import HOST, Delays, Proxy
 from umbel import Umbel
 from umbel.errors import PublishTimeout, UmbelError
 
@@ -86,29 +86,6 @@ def app(request: pytest.FixtureRequest, backend: Frozen, tmp_path: Path) -> Iter
     app.close()
 
 
-class Machine:
-    """Notes how late this machine wakes a thread, at the worst: that is no call's fault."""
-
-    def __init__(self) -> None:
-        self.late = 0.0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def __enter__(self) -> Machine:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        begun = time.monotonic()
-        while not self._ended.wait(0.02):
-            now = time.monotonic()
-            self.late, begun = max(self.late, now - begun - 0.02), now
-
-
 def noted(app: Umbel) -> Any:
     @app.task(name="note")
     def note(number: int) -> None: ...
@@ -168,12 +145,12 @@ def test_no_thread_waits_longer_than_its_deadline_for_a_frozen_server(
 
     backend.freeze()
     threads = [threading.Thread(target=work, args=(number,)) for number in range(THREADS)]
-    with Machine() as machine:
+    with Delays() as machine:
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    calls.check(1 + THREADS * ROUNDS, machine.late)
+    calls.check(1 + THREADS * ROUNDS, machine.seconds)
 
 
 def test_no_coroutine_waits_longer_than_its_deadline_for_a_frozen_server(
@@ -189,9 +166,9 @@ def test_no_coroutine_waits_longer_than_its_deadline_for_a_frozen_server(
                 await asyncio.sleep(2 * DEADLINE / CALLS)
 
     backend.freeze()
-    with Machine() as machine:
+    with Delays() as machine:
         asyncio.run(main())
-    calls.check(1 + CALLS, machine.late)
+    calls.check(1 + CALLS, machine.seconds)
 
 
 def test_a_call_to_a_worker_by_its_name_keeps_its_deadline_when_the_store_is_frozen(
@@ -221,7 +198,7 @@ def test_a_call_to_a_worker_by_its_name_keeps_its_deadline_when_the_store_is_fro
             await named.adelay(1)
         return time.monotonic() - begun
 
-    with Machine() as machine:
+    with Delays() as machine:
         took = [publish(), asyncio.run(apublish())]
     app.close()
-    assert max(took) < DEADLINE + LATE + machine.late
+    assert max(took) < DEADLINE + LATE + machine.seconds
