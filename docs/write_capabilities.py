@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from umbel.brokers import Capabilities
-from umbel.brokers.postgres import PostgresBroker
-from umbel.brokers.redis import RedisBroker
-from umbel.brokers.split import carried
-from umbel.brokers.sqlite import SqliteBroker
+from umbel.backends import Capabilities
+from umbel.backends.pairs.broker import carried
+from umbel.backends.postgres.broker import PostgresBroker
+from umbel.backends.redis.broker import RedisBroker
+from umbel.backends.sqlite.broker import SqliteBroker
 
 PAGE = Path(__file__).parent / "reference" / "capabilities.md"
 

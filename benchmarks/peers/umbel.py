@@ -25,7 +25,7 @@ nothing = app.task(_coroutine if KIND == "async" else _thread, name="nothing")  
 
 class Adapter(Peer):
     def install(self) -> None:
-        asyncio.run(app.site.migrate())
+        asyncio.run(app.backend.migrate())
 
     async def close(self) -> None:
         app.close()

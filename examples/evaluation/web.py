@@ -17,9 +17,9 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from umbel import State
+from umbel.backends import JobFilter, PoolMember
 from umbel.errors import BadArguments, UnknownJob
 from umbel.messages import Record
-from umbel.stores import JobFilter, PoolMember
 
 MOST_SHOWN = 50
 IN_LINE = (State.WAITING, State.QUEUED, State.SCHEDULED)  # scheduled: to be tried again in a moment

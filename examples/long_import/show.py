@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=5)
     given = parser.parse_args()
 
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
     # Whoever starts this again while the import lives gets the one that is under way.
     only = Unique("the import", on_conflict="return")
     handle = import_rows.options(unique=only).delay(given.rows, PAGE)

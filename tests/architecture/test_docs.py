@@ -37,9 +37,9 @@ import pytest
 
 import umbel
 from umbel import Handle, Limit, Pool, Rate, Signature, Snooze, Task, Umbel, Unique, errors
+from umbel.backends.sqlite.database import Home
 from umbel.cli.entry import cli
 from umbel.configuration import Settings
-from umbel.drivers.sqlite.database import Home
 from umbel.messages import TRANSITIONS, State
 from umbel.messages.wire import schema
 from umbel.observability.metrics import HELP
@@ -189,7 +189,7 @@ def url(place: str, tmp_path: Path) -> Iterator[str]:
     except psycopg.OperationalError as error:
         pytest.skip(f"not run: snippets on PostgreSQL ({error})")
     name = f"umbel_docs_{uuid.uuid4().hex[:8]}"
-    asyncio.run(Umbel(f"{POSTGRES}?schema={name}").site.migrate())
+    asyncio.run(Umbel(f"{POSTGRES}?schema={name}").backend.migrate())
     yield f"{POSTGRES}?schema={name}"
     connection.execute(f"drop schema {name} cascade")
     connection.close()

@@ -16,7 +16,7 @@ import redis
 
 from chaos.audit import Entry
 from chaos.diary import real_time
-from umbel.drivers.redis import root_of
+from umbel.backends.redis.scripts import root_of
 
 _ROOT = root_of("scenario")
 _FINAL = ("succeeded", "buried", "cancelled", "expired")

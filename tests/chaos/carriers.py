@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from chaos.machines import HOST
-from umbel.brokers.transport import Lane
+from umbel.backends.transport import Lane
 
 NAMESPACE = "scenario"
 LANES = [Lane(queue, kind) for queue in ("default", "other") for kind in ("io", "cpu", "")]
@@ -57,7 +57,7 @@ class NatsStreams:
         import nats
         from nats.errors import Error
 
-        from umbel.brokers.nats import stream_of
+        from umbel.backends.nats.stream_names import stream_of
 
         async def delete() -> bool:
             client = await nats.connect(self._url, allow_reconnect=False, connect_timeout=5)

@@ -19,7 +19,7 @@ from chaos.machines import Program
 from chaos.noted import all_noted, published
 from chaos.places import Place, Station
 from chaos.proxy import Mood
-from umbel.brokers.transport import Lane
+from umbel.backends.transport import Lane
 from umbel.errors import Unavailable, UnknownJob
 
 Later = Callable[[], None]

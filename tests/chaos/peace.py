@@ -14,8 +14,8 @@ from chaos.diary import Diary
 from chaos.noted import all_noted
 from chaos.places import Place
 from umbel import State
+from umbel.backends import JobFilter
 from umbel.errors import Unavailable
-from umbel.stores import JobFilter
 
 PEACE = 150.0
 """Seconds after which whatever still lives is stuck."""

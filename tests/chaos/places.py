@@ -188,7 +188,7 @@ def _sqlite(seed: int) -> Iterator[Place]:
     disk = _small_disk() or Quota()
     place = Place(f"sqlite:///{disk.folder}/umbel.db", disk)
     try:
-        asyncio.run(Umbel(place.url).site.migrate())
+        asyncio.run(Umbel(place.url).backend.migrate())
         yield place
     finally:
         disk.remove()
@@ -208,7 +208,7 @@ def _redis(seed: int) -> Iterator[Place]:
 
 @contextmanager
 def _rabbitmq(seed: int, books: Books) -> Iterator[Place]:
-    queue_name = _adapter("umbel.brokers.rabbitmq.names").queue_name
+    queue_name = _adapter("umbel.backends.rabbitmq.queue_names").queue_name
     with ExitStack() as stack:
         node = Rabbit(_readable_folder(stack))
         url = f"amqp://guest:guest@{HOST}:{node.port}/?connect_timeout=2&heartbeat=3"
@@ -219,7 +219,7 @@ def _rabbitmq(seed: int, books: Books) -> Iterator[Place]:
 
 @contextmanager
 def _nats(seed: int, books: Books) -> Iterator[Place]:
-    _adapter("umbel.brokers.nats")
+    _adapter("umbel.backends.nats.backend")
     with ExitStack() as stack:
         server = Nats(_folder(stack, None))
         place = _pair(stack, "nats", (server.url, server), books, seed)
@@ -229,7 +229,7 @@ def _nats(seed: int, books: Books) -> Iterator[Place]:
 
 @contextmanager
 def _amqp(seed: int, books: Books) -> Iterator[Place]:
-    queue_name = _adapter("umbel.brokers.amqp.names").queue_name
+    queue_name = _adapter("umbel.backends.amqp.queue_names").queue_name
     with ExitStack() as stack:
         node = Rabbit(_readable_folder(stack), "rabbitmq_amqp1_0")
         url = f"amqp1://guest:guest@{HOST}:{node.port}?connect_timeout=2"
@@ -259,12 +259,12 @@ def _started_postgres(stack: ExitStack, seed: int, what: str) -> PostgresPlace:
     disk = _small_disk()
     server = Postgres(_folder(stack, disk), _SMALL)
     server.start()
-    asyncio.run(Umbel(server.url).site.migrate())
+    asyncio.run(Umbel(server.url).backend.migrate())
     return _closed_at_the_end(stack, PostgresPlace(server, disk, seed, what))
 
 
 def _started_redis(stack: ExitStack, seed: int, what: str) -> RedisPlace:
-    _adapter("umbel.brokers.redis")
+    _adapter("umbel.backends.redis.backend")
     disk = _small_disk()
     server = Redis(_folder(stack, disk))
     place = _closed_at_the_end(stack, RedisPlace(server, disk, seed, what))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from umbel.brokers import SplitBroker
-from umbel.drivers import queries
+from umbel.backends import queries
+from umbel.backends.pairs import SplitBroker
 from umbel.messages import Lease, Settlement, Succeeded
 from umbel.router import Router
 
@@ -68,7 +68,7 @@ def _spoil(names: Sequence[str], pattern: str, by: str) -> None:
 
     def load(package: str, filename: str) -> dict[str, str]:
         found = plain(package, filename)
-        if not package.startswith("umbel.brokers"):
+        if filename != "broker.sql":
             return found
         spoilt = {name: re.sub(pattern, by, found[name]) for name in names if name in found}
         if all(found[name] == text for name, text in spoilt.items()):
@@ -76,13 +76,13 @@ def _spoil(names: Sequence[str], pattern: str, by: str) -> None:
         return found | spoilt
 
     queries.load = load
-    for module in ("umbel.brokers.sqlite.rows", "umbel.drivers.postgres.home"):
+    for module in ("umbel.backends.sqlite.job_rows", "umbel.backends.postgres.address"):
         _use(module, load)
 
 
 def _spoil_scripts(pattern: str, by: str) -> None:
     """Change the text of Redis' scripts."""
-    from umbel.drivers.redis import scripts as room
+    from umbel.backends.redis.scripts import scripts as room
 
     module = sys.modules[room.__module__]
     plain: Callable[[str], object] = vars(module)["_script"]
@@ -95,7 +95,7 @@ def _spoil_scripts(pattern: str, by: str) -> None:
         return plain(text)
 
     vars(module)["_script"] = spoilt
-    importlib.import_module("umbel.brokers.redis.broker")
+    importlib.import_module("umbel.backends.redis.broker")
     if not changes:
         raise RuntimeError(f"nothing to spoil: {pattern} is in none of Redis' scripts")
 
@@ -107,4 +107,4 @@ def _use(module: str, load: Callable[[str, str], dict[str, str]]) -> None:
         loaded.load = load  # type: ignore[attr-defined]
     known: dict[str, str] | None = getattr(loaded, "SQL", None)
     if known is not None:
-        known |= load("umbel.brokers.sqlite", "queries.sql")
+        known |= load("umbel.backends.sqlite", "broker.sql")

@@ -16,8 +16,8 @@ from chaos.carriers import NatsStreams, RabbitQueues
 from chaos.crew import Crew, Member
 from chaos.diary import Diary, read
 from umbel import Umbel, WorkerOptions
-from umbel.brokers import Lane, Transport
-from umbel.brokers.transport import Lost
+from umbel.backends import Lane, Transport
+from umbel.backends.transport import Lost
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 
@@ -69,12 +69,12 @@ PORTS = {"nats": 4222, "rabbitmq": 5672}
 
 def opened(broker: str, namespace: str, lost: Lost) -> Transport:
     if broker == "nats":
-        from umbel.brokers.nats import NatsTransport
-        from umbel.drivers.nats import Home
+        from umbel.backends.nats.address import Home
+        from umbel.backends.nats.transport import NatsTransport
 
         return NatsTransport(Home("nats://127.0.0.1:4222"), namespace=namespace, lost=lost)
-    from umbel.brokers.rabbitmq import RabbitTransport
-    from umbel.drivers.rabbitmq import Home as RabbitHome
+    from umbel.backends.rabbitmq.address import Home as RabbitHome
+    from umbel.backends.rabbitmq.transport import RabbitTransport
 
     home = RabbitHome("amqp://guest:guest@127.0.0.1:5672/")
     return RabbitTransport(home, namespace=namespace, lost=lost)
@@ -84,7 +84,7 @@ def deleted(broker: str, namespace: str, lane: Lane) -> bool:
     """Whether there was such a queue on the server."""
     if broker == "nats":
         return NatsStreams("nats://127.0.0.1:4222", namespace).delete(lane)
-    from umbel.brokers.rabbitmq.names import queue_name
+    from umbel.backends.rabbitmq.queue_names import queue_name
 
     return RabbitQueues(5672, queue_name, namespace).delete(lane)
 

@@ -19,8 +19,8 @@ pika = pytest.importorskip("pika")
 
 import amqp_stranger  # noqa: E402
 
-from umbel.brokers import Lane  # noqa: E402
-from umbel.brokers.amqp import queue_name  # noqa: E402
+from umbel.backends import Lane  # noqa: E402
+from umbel.backends.amqp.queue_names import queue_name  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
 from umbel.testing.transports.server import Asker  # noqa: E402
 

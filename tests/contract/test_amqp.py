@@ -11,9 +11,9 @@ import pytest
 from amqp_broker import AmqpNode, address_of, amqp_node, asker, delete
 
 from chaos.proxy import Proxy
-from umbel.brokers import Lane, Transport
-from umbel.brokers.amqp import AmqpTransport
-from umbel.drivers.amqp import Home
+from umbel.backends import Lane, Transport
+from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.transport import AmqpTransport
 from umbel.messages import fresh_id
 from umbel.testing.transports import Server, Servers, TransportSuite, by_queue
 

@@ -21,9 +21,11 @@ from pika.exceptions import ChannelClosedByBroker
 from test_rabbitmq_node import envelope, receive_surely, send_surely
 
 from chaos.proxy import Proxy
-from umbel.brokers import Lane
-from umbel.brokers.amqp import AmqpTransport, queue_name
-from umbel.drivers.amqp import Home, engine
+from umbel.backends import Lane
+from umbel.backends.amqp import engine
+from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.queue_names import queue_name
+from umbel.backends.amqp.transport import AmqpTransport
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import JSON, Body, fresh_id
 from umbel.testing.transports import by_queue

@@ -15,10 +15,12 @@ import amqp_stranger
 from amqp_plain_broker import PlainBroker, plain_broker
 
 from chaos.proxy import Proxy
-from umbel.brokers import Lane, Transport
-from umbel.brokers.amqp import AmqpTransport, queue_name
-from umbel.brokers.amqp.lines import agrees
-from umbel.drivers.amqp import Home, connect
+from umbel.backends import Lane, Transport
+from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.connections import connect
+from umbel.backends.amqp.queue_names import queue_name
+from umbel.backends.amqp.reconnecting import agrees
+from umbel.backends.amqp.transport import AmqpTransport
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import JSON, Body, fresh_id
 from umbel.testing.transports import Server, Servers, TransportSuite, by_queue

@@ -10,9 +10,9 @@ from amqp_broker import amqp_node, channel_to
 from test_rabbitmq_node import Node
 from test_split import postgres, split, sqlite
 
-from umbel.brokers import Carry, Lost
-from umbel.brokers.amqp import AmqpTransport
-from umbel.drivers.amqp import Home
+from umbel.backends import Carry, Lost
+from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.transport import AmqpTransport
 from umbel.testing import Backends
 from umbel.testing.brokers import BrokerSuite
 

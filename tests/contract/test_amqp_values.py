@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 proton = pytest.importorskip("proton")
 
-from umbel.brokers import Lane  # noqa: E402
-from umbel.brokers.amqp.dialects import Dialect, dialect_of, reply_address  # noqa: E402
-from umbel.brokers.amqp.messages import to_arrival, to_message  # noqa: E402
-from umbel.brokers.amqp.names import queue_name  # noqa: E402
-from umbel.drivers.amqp import Home, Post, decode, encode, sections  # noqa: E402
+from umbel.backends import Lane  # noqa: E402
+from umbel.backends.amqp import message_sections as sections  # noqa: E402
+from umbel.backends.amqp.address import Home  # noqa: E402
+from umbel.backends.amqp.cloudevents import to_arrival, to_message  # noqa: E402
+from umbel.backends.amqp.dialects import Dialect, dialect_of, reply_address  # noqa: E402
+from umbel.backends.amqp.message_bytes import Post, decode, encode  # noqa: E402
+from umbel.backends.amqp.queue_names import queue_name  # noqa: E402
 from umbel.errors import BadMessage, ConfigurationError  # noqa: E402
 from umbel.messages import JSON, Body, BodyCodec, Envelope, fresh_id  # noqa: E402
 from umbel.messages.wire import MEDIA_TYPE, attributes, read_message, write  # noqa: E402

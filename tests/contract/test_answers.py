@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_split import nats, rabbitmq, split, sqlite, vhost  # noqa: F401
 
-from umbel.brokers import Lane
+from umbel.backends import JobFilter, Lane
 from umbel.errors import UnknownJob
 from umbel.messages import (
     MESSAGEPACK,
@@ -30,7 +30,6 @@ from umbel.messages import (
     fresh_id,
 )
 from umbel.messages.wire import MEDIA_TYPE, read_message
-from umbel.stores import JobFilter
 from umbel.testing import Backend, FakeClock
 from umbel.testing.acts import FAILURE, RESULT, enlist, kill, publish, settle, take, take_one
 from umbel.testing.transports import Asker, Heard
@@ -57,7 +56,7 @@ def over_nats(carry: Any, books: Any) -> Places:
     import test_nats
     from nats import connect
 
-    from umbel.brokers.nats import stream_of
+    from umbel.backends.nats.stream_names import stream_of
 
     @asynccontextmanager
     async def place() -> AsyncIterator[Place]:
@@ -96,17 +95,16 @@ def over_redis() -> Places:
     import redis.asyncio as redis
     import test_redis
 
-    from umbel.brokers.redis import RedisBroker
-    from umbel.drivers.redis import Database, Home
-    from umbel.stores.redis import (
-        RedisControl,
-        RedisDeployments,
-        RedisGates,
-        RedisRecords,
-        RedisRegistry,
-        RedisRoutes,
-        RedisSteps,
-    )
+    from umbel.backends.redis.address import Home
+    from umbel.backends.redis.broker import RedisBroker
+    from umbel.backends.redis.control import RedisControl
+    from umbel.backends.redis.database import Database
+    from umbel.backends.redis.deployments import RedisDeployments
+    from umbel.backends.redis.gates import RedisGates
+    from umbel.backends.redis.records import RedisRecords
+    from umbel.backends.redis.registry import RedisRegistry
+    from umbel.backends.redis.routes import RedisRoutes
+    from umbel.backends.redis.steps import RedisSteps
 
     @asynccontextmanager
     async def asker() -> AsyncIterator[Asker]:

@@ -19,11 +19,12 @@ from test_split import split
 from test_split import sqlite as sqlite
 from test_split import vhost as vhost
 
-from umbel.brokers import Demand, DirectBroker, Lane, Published, SplitBroker
-from umbel.brokers.direct import DirectLedger, DirectPair, Meanwhile
+from umbel.backends import Demand, DirectBroker, JobFilter, Lane, Published
+from umbel.backends.blocking import DirectLedger, Meanwhile
+from umbel.backends.pairs import SplitBroker
+from umbel.backends.pairs.blocking_publish import DirectPair
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Delivery, Envelope, Retry, fresh_id
-from umbel.stores import JobFilter
 from umbel.testing import Backend, Backends
 from umbel.testing.acts import FAILURE, PLENTY, enlist, envelope, settle, take
 from umbel.testing.brokers import BrokerSuite
@@ -154,8 +155,8 @@ async def delete_lanes(carrier: str, b: Backend, request: pytest.FixtureRequest)
         return
     import pika
 
-    from umbel.brokers import Lane
-    from umbel.brokers.rabbitmq.names import queue_name
+    from umbel.backends import Lane
+    from umbel.backends.rabbitmq.queue_names import queue_name
 
     where = pika.ConnectionParameters(HOST, virtual_host=request.getfixturevalue("vhost"))
     with pika.BlockingConnection(where) as connection:
@@ -165,8 +166,8 @@ async def delete_lanes(carrier: str, b: Backend, request: pytest.FixtureRequest)
 
 def carried_by(machine: Machine) -> Any:
     """What ``split`` asks for, with a server of the test's own."""
-    from umbel.brokers.nats import NatsTransport
-    from umbel.drivers.nats import Home
+    from umbel.backends.nats.address import Home
+    from umbel.backends.nats.transport import NatsTransport
 
     home = Home(f"nats://{machine.place}")
     return lambda namespace: lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
@@ -198,8 +199,8 @@ def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it
 def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
     books: str, machine: Machine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umbel.brokers.redis import RedisLedger
-    from umbel.brokers.sqlite import SqliteLedger
+    from umbel.backends.redis.job_store import RedisLedger
+    from umbel.backends.sqlite.job_store import SqliteLedger
 
     store = request.getfixturevalue(books)
 
@@ -219,7 +220,7 @@ def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
             ledger = cast(SplitBroker, b.broker)._ledger
             assert [one.id for one in await ledger.unsent(["default"], 10, 0.0)] == [second.id]
 
-    monkeypatch.setattr("umbel.brokers.nats.direct.CONFIRMED", 0.5)
+    monkeypatch.setattr("umbel.backends.nats.blocking_sender.CONFIRMED", 0.5)
     asyncio.run(scenario())
 
 
@@ -247,15 +248,15 @@ def test_what_was_noted_and_is_not_confirmed_is_sent_by_somebody_else(
             assert await b.broker.fetch(["default"], Demand(50, 50), owner, 0.5) == []
 
     store = request.getfixturevalue(books)
-    monkeypatch.setattr("umbel.brokers.nats.direct.CONFIRMED", 2.0)
+    monkeypatch.setattr("umbel.backends.nats.blocking_sender.CONFIRMED", 2.0)
     asyncio.run(scenario())
 
 
 def test_the_books_begin_when_they_had_somebody_for_the_message_before(
     nats: Any, redis_books: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umbel.brokers.redis import RedisLedger
-    from umbel.drivers.nats import Line
+    from umbel.backends.nats.raw_connection import Line
+    from umbel.backends.redis.job_store import RedisLedger
 
     order: list[str] = []
     standing = asyncio.Event()
@@ -362,7 +363,7 @@ def spy(place: Any, method: str, told: asyncio.Queue[Any]) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages that come late are not seen to by themselves."""
-    monkeypatch.setattr("umbel.brokers.reception._SOON", 3600.0)
+    monkeypatch.setattr("umbel.backends.pairs.receiver._SOON", 3600.0)
 
 
 @BOTH
@@ -477,7 +478,7 @@ def test_what_comes_while_nobody_fetches_is_for_the_next_who_does(
             (found,) = await take(one.b, one.owner, PLENTY, wait=60.0)
             assert found.id == sent.id
 
-    monkeypatch.setattr("umbel.brokers.hall.MOMENT", 3600.0)
+    monkeypatch.setattr("umbel.backends.pairs.prefetch_buffer.MOMENT", 3600.0)
     asyncio.run(scenario())
 
 
@@ -516,7 +517,7 @@ def test_a_fetch_has_all_of_its_time_also_if_the_one_before_had_less(
 def test_a_message_that_comes_together_with_a_job_from_the_books_is_held_for_a_moment_only(
     carrier: str, redis_books: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umbel.brokers.redis import RedisLedger
+    from umbel.backends.redis.job_store import RedisLedger
 
     stand_down = RedisLedger._stand_down
 
@@ -542,8 +543,8 @@ def test_a_message_that_comes_together_with_a_job_from_the_books_is_held_for_a_m
 
 
 def test_the_servers_own_limit_is_learned_without_a_loop(machine: Machine) -> None:
-    from umbel.brokers.nats import NatsTransport
-    from umbel.drivers.nats import Home
+    from umbel.backends.nats.address import Home
+    from umbel.backends.nats.transport import NatsTransport
 
     machine.start("-c", machine.written("nats.conf", "max_payload: 200000"))
     one = NatsTransport(Home(f"nats://{machine.place}"), namespace="tests", lost=lambda _: None)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from umbel.backends import JobFilter
 from umbel.messages import State, Succeeded, fresh_id
-from umbel.stores import JobFilter
 from umbel.testing import Backend, wrong_clocks
 from umbel.testing.acts import PLENTY, RESULT, enlist, envelope, kill, settle, take
 

@@ -14,12 +14,13 @@ from test_postgres_sql import SERVER
 from test_postgres_sql import home as home  # fixture
 from test_sqlite import opened as sqlite_opened
 
+from umbel.backends.postgres.address import Home as PostgresHome
+from umbel.backends.postgres.database import Database
+from umbel.backends.postgres.gates import PostgresGates
+from umbel.backends.postgres.records import PostgresRecords
+from umbel.backends.sqlite.database import Home
 from umbel.clock import SystemClock
-from umbel.drivers.postgres import Database
-from umbel.drivers.postgres import Home as PostgresHome
-from umbel.drivers.sqlite import Home
 from umbel.messages import Rule, Succeeded
-from umbel.stores.postgres import PostgresGates, PostgresRecords
 from umbel.testing import Backend, FakeClock
 from umbel.testing.acts import enlist, publish, settlement, take
 

@@ -14,13 +14,12 @@ pytest.importorskip("proton", reason="not run: links; Qpid Proton is not install
 
 from test_sqlite import opened
 
-from umbel.brokers import Broker, Demand
-from umbel.drivers.amqp import Home
-from umbel.drivers.sqlite import Home as File
+from umbel.backends import Broker, Control, Demand, Deployments, Gates, Records, Registry, Steps
+from umbel.backends.amqp.address import Home
+from umbel.backends.sqlite.database import Home as File
 from umbel.links import Link, LinkServer, Served, Stub, Take
 from umbel.messages import Delivery, Lease, Settlement
 from umbel.router import Dispatcher
-from umbel.stores import Control, Deployments, Gates, Records, Registry, Steps
 from umbel.telemetry import Telemetry
 from umbel.testing import Backend, Backends, FakeClock
 from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite

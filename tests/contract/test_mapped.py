@@ -36,18 +36,11 @@ from test_split import vhost as vhost
 
 from chaos.proxy import Proxy
 from umbel import Umbel
-from umbel.brokers import (
-    Carry,
-    Demand,
-    Lane,
-    Lost,
-    MappedTransport,
-    PartlySplitBroker,
-    Transport,
-)
-from umbel.brokers.redis import RedisTransport
-from umbel.brokers.transport import Reply
-from umbel.drivers.redis import Home
+from umbel.backends import Carry, Demand, Lane, Lost, Transport
+from umbel.backends.pairs import MappedTransport, PartlySplitBroker
+from umbel.backends.redis.address import Home
+from umbel.backends.redis.transport import RedisTransport
+from umbel.backends.transport import Reply
 from umbel.errors import ConfigurationError, ResultTimeout, Unavailable
 from umbel.messages import fresh_id
 from umbel.messages.documents import Asked
@@ -433,7 +426,7 @@ class Shop:
         self._worker: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        asyncio.run(self.app.site.migrate())
+        asyncio.run(self.app.backend.migrate())
         command = [sys.executable, "-m", "umbel", "-A", "shop:app", "worker", "--lease", "3"]
         path = os.pathsep.join([str(self._folder), *sys.path])
         with (self._folder / "worker.log").open("wb") as log:
@@ -559,7 +552,7 @@ def test_redis_carries_beside_another_store_and_may_lose_all_it_has(
     store = schema if books == "postgres" else f"sqlite:///{tmp_path}/books.db"
     shop = Shop(tmp_path, monkeypatch, broker=server.url, store=store)
     try:
-        asyncio.run(shop.app.site.migrate())
+        asyncio.run(shop.app.backend.migrate())
         waiting = [shop.here.delay(n) for n in range(20)]
         server.stop()
         server.start()

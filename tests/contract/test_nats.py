@@ -14,9 +14,10 @@ from chaos.proxy import Proxy
 
 nats = pytest.importorskip("nats")
 
-from umbel.brokers import Lane, Transport  # noqa: E402
-from umbel.brokers.nats import NatsTransport, stream_of  # noqa: E402
-from umbel.drivers.nats import Home  # noqa: E402
+from umbel.backends import Lane, Transport  # noqa: E402
+from umbel.backends.nats.address import Home  # noqa: E402
+from umbel.backends.nats.stream_names import stream_of  # noqa: E402
+from umbel.backends.nats.transport import NatsTransport  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
 from umbel.testing.transports import (  # noqa: E402
     Asker,

@@ -14,10 +14,13 @@ from contract.test_nats import HOST, PORT, URL, cleaned, opened
 
 import nats  # isort: skip - test_nats has made sure that it is there
 
-from umbel.brokers import Lane
-from umbel.brokers.nats import NatsTransport, stream_of
-from umbel.drivers.nats import Answer, Connection, Home, Post
-from umbel.drivers.nats.jetstream import make_stream
+from umbel.backends import Lane
+from umbel.backends.nats.address import Home
+from umbel.backends.nats.connections import Connection
+from umbel.backends.nats.jetstream import make_stream
+from umbel.backends.nats.outgoing import Answer, Post
+from umbel.backends.nats.stream_names import stream_of
+from umbel.backends.nats.transport import NatsTransport
 from umbel.errors import ConfigurationError, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import read_message, write

@@ -11,7 +11,7 @@ pytest.importorskip("nats")
 
 from test_nats import PORT, Proxy, corner
 
-from umbel.brokers.nats import stream_of
+from umbel.backends.nats.stream_names import stream_of
 from umbel.messages import JSON, Body, Finish, State
 from umbel.messages.documents import Asked
 from umbel.testing.transports import Server, Servers

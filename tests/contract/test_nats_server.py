@@ -17,9 +17,9 @@ import pytest
 
 pytest.importorskip("nats")
 
-from umbel.brokers import Lane
-from umbel.brokers.nats import NatsTransport
-from umbel.drivers.nats import Home
+from umbel.backends import Lane
+from umbel.backends.nats.address import Home
+from umbel.backends.nats.transport import NatsTransport
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.testing.transports import by_queue

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("nats")
 
-from umbel.brokers import Lane
-from umbel.brokers.nats import NatsTransport, stream_of
-from umbel.brokers.nats.headers import glimpse, read, write
-from umbel.drivers.nats import Home
+from umbel.backends import Lane
+from umbel.backends.nats.address import Home
+from umbel.backends.nats.headers import glimpse, read, write
+from umbel.backends.nats.stream_names import stream_of
+from umbel.backends.nats.transport import NatsTransport
 from umbel.errors import ConfigurationError
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import MEDIA_TYPE, attributes

@@ -10,20 +10,20 @@ from contextlib import asynccontextmanager, contextmanager
 import psycopg
 import pytest
 
-from umbel.brokers.postgres import PostgresLedger
+from umbel.backends.postgres.address import Home
+from umbel.backends.postgres.control import PostgresControl
+from umbel.backends.postgres.database import Database
+from umbel.backends.postgres.deployments import PostgresDeployments
+from umbel.backends.postgres.gates import PostgresGates
+from umbel.backends.postgres.job_store import PostgresLedger
+from umbel.backends.postgres.records import PostgresRecords
+from umbel.backends.postgres.registry import PostgresRegistry
+from umbel.backends.postgres.routes import PostgresRoutes
+from umbel.backends.postgres.schema import migrate
+from umbel.backends.postgres.step_transactions import PostgresTransactions
+from umbel.backends.postgres.steps import PostgresSteps
 from umbel.clock import Clock, SystemClock
-from umbel.drivers.postgres import Database, Home, migrate
 from umbel.messages import fresh_id
-from umbel.stores.postgres import (
-    PostgresControl,
-    PostgresDeployments,
-    PostgresGates,
-    PostgresRecords,
-    PostgresRegistry,
-    PostgresRoutes,
-    PostgresSteps,
-    PostgresTransactions,
-)
 from umbel.testing import Backend, Backends, wrong_clocks
 from umbel.testing.brokers import BrokerSuite, GateSuite, LedgerSuite, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite

@@ -29,10 +29,13 @@ from test_postgres_sql import (  # noqa: E402
 from test_postgres_sql import home as home  # noqa: E402  # fixtures
 from test_postgres_sql import slow as slow  # noqa: E402
 
-from umbel.brokers.port import Demand  # noqa: E402
-from umbel.brokers.postgres import PostgresBroker, PostgresLedger, outlook  # noqa: E402
+from umbel.backends.broker import Demand  # noqa: E402
+from umbel.backends.postgres import scan_cursor as outlook  # noqa: E402
+from umbel.backends.postgres.address import Home  # noqa: E402
+from umbel.backends.postgres.broker import PostgresBroker  # noqa: E402
+from umbel.backends.postgres.gates import PostgresGates  # noqa: E402
+from umbel.backends.postgres.job_store import PostgresLedger  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
-from umbel.drivers.postgres import Home  # noqa: E402
 from umbel.errors import LeaseLost  # noqa: E402
 from umbel.messages import (  # noqa: E402
     Attempt,
@@ -44,7 +47,6 @@ from umbel.messages import (  # noqa: E402
     Settlement,
     Succeeded,
 )
-from umbel.stores.postgres import PostgresGates  # noqa: E402
 
 THREE, PAIR = "limit:three", "pool:pair"
 ROOM = Demand(5, 5)

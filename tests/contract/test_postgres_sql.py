@@ -18,10 +18,18 @@ psycopg = pytest.importorskip("psycopg")
 
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH  # noqa: E402
 
-from umbel.brokers.port import Demand  # noqa: E402
-from umbel.brokers.postgres import PostgresBroker, PostgresLedger, outlook  # noqa: E402
+from umbel.backends import WorkerEntry  # noqa: E402
+from umbel.backends.broker import Demand  # noqa: E402
+from umbel.backends.postgres import scan_cursor as outlook  # noqa: E402
+from umbel.backends.postgres.address import Home  # noqa: E402
+from umbel.backends.postgres.broker import PostgresBroker  # noqa: E402
+from umbel.backends.postgres.database import Database  # noqa: E402
+from umbel.backends.postgres.job_store import PostgresLedger  # noqa: E402
+from umbel.backends.postgres.records import PostgresRecords  # noqa: E402
+from umbel.backends.postgres.registry import PostgresRegistry  # noqa: E402
+from umbel.backends.postgres.schema import migrate  # noqa: E402
+from umbel.backends.rows import stored_states  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
-from umbel.drivers.postgres import Database, Home, migrate  # noqa: E402
 from umbel.errors import DuplicateJob, Unavailable  # noqa: E402
 from umbel.messages import (  # noqa: E402
     JSON,
@@ -36,9 +44,6 @@ from umbel.messages import (  # noqa: E402
     Succeeded,
     fresh_id,
 )
-from umbel.stores import WorkerEntry  # noqa: E402
-from umbel.stores.postgres import PostgresRecords, PostgresRegistry  # noqa: E402
-from umbel.stores.rows import stored_states  # noqa: E402
 
 SERVER = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 OWNER = "incarnation-1"
@@ -157,7 +162,7 @@ def fill(home: Home) -> None:
 )
 def test_a_claim_reads_only_the_index_of_ready_jobs(home: Home, query: str, looks: int) -> None:
     fill(home)
-    sql = home.queries("umbel.brokers.postgres")[query]
+    sql = home.queries("broker.sql")[query]
     values = {"namespace": "umbel", "queue": "q", "owner": OWNER, "io": 100, "cpu": 100}
     values |= {"granted": False, "passed": False, "io_room": 100, "cpu_room": 100, "without": "{}"}
     marks = {"io_priority": 2, "io_seq": 100, "cpu_priority": 0, "cpu_seq": 0, "knock": 0}
@@ -186,7 +191,12 @@ def test_a_publish_does_not_read_the_history(home: Home, query: str) -> None:
     async def scenario() -> dict[str, Any]:
         async with broker_at(home) as broker:
             connection = await home.connect()
-            from umbel.brokers.postgres.rows import alike_arrays, job_arrays, job_row, plain_row
+            from umbel.backends.postgres.job_rows import (
+                alike_arrays,
+                job_arrays,
+                job_row,
+                plain_row,
+            )
 
             made = {
                 "insert_jobs": lambda: job_arrays([envelope()]),
@@ -227,11 +237,9 @@ def test_pruning_reads_what_is_to_go_and_nothing_else(home: Home) -> None:
     assert look["Shared Hit Blocks"] + look["Shared Read Blocks"] < 10
 
 
-def _plan(
-    home: Home, query: str, room: str = "umbel.stores.postgres", **values: Any
-) -> list[dict[str, Any]]:
+def _plan(home: Home, query: str, file: str = "store.sql", **values: Any) -> list[dict[str, Any]]:
     """What the server does."""
-    sql = home.queries(room)[query]
+    sql = home.queries(file)[query]
     with plain() as connection:
         connection.execute(f"vacuum {home.schema}.record")
         connection.execute(home.sql["settings"], {"local": False})
@@ -516,7 +524,7 @@ def test_a_job_somebody_begins_to_wait_for_is_not_hidden_from_fetches(home: Home
         async with broker_at(home) as broker:
             (await waiting_fetch(broker)).cancel()
             job = envelope()
-            mark = home.queries("umbel.stores.postgres")["await_live"]
+            mark = home.queries("store.sql")["await_live"]
             with psycopg.connect(SERVER) as connection:
                 await broker.publish([job], within=connection)
                 connection.commit()
@@ -567,7 +575,7 @@ def test_what_is_sent_or_taken_back_just_now_is_sorted_all_the_same(
 def test_sorting_reads_none_of_the_sorted(home: Home) -> None:
     fill(home)
     values = {"queue": ["q"], "task": ["t"], "kind": ["cpu"]}
-    found = _plan(home, "sort", "umbel.brokers.postgres", **values)
+    found = _plan(home, "sort", "broker.sql", **values)
     looks = [n for n in found if n.get("Relation Name") == "job" and "Scan" in n["Node Type"]]
     assert {n["Node Type"] for n in looks} <= {"Index Scan", "Index Only Scan"}
     assert sum(n["Actual Rows"] + n.get("Rows Removed by Filter", 0) for n in looks) == 0
@@ -714,7 +722,7 @@ def _looked(really: Any) -> Any:
 
 
 def _pages_read(home: Home, query: str, **values: int) -> int:
-    sql = home.queries("umbel.brokers.postgres")[query]
+    sql = home.queries("broker.sql")[query]
     here = {"namespace": "umbel", "queue": "q", "owner": OWNER, "io": 10, "cpu": 0}
     here |= {"granted": False, "passed": False, "io_room": 10, "cpu_room": 0, "without": "{}"}
     with plain() as connection:

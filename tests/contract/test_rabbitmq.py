@@ -15,10 +15,10 @@ import pytest
 
 pika = pytest.importorskip("pika")
 
-from umbel.brokers import Lane, Transport  # noqa: E402
-from umbel.brokers.rabbitmq import RabbitTransport  # noqa: E402
-from umbel.brokers.rabbitmq.names import queue_name  # noqa: E402
-from umbel.drivers.rabbitmq import Home  # noqa: E402
+from umbel.backends import Lane, Transport  # noqa: E402
+from umbel.backends.rabbitmq.address import Home  # noqa: E402
+from umbel.backends.rabbitmq.queue_names import queue_name  # noqa: E402
+from umbel.backends.rabbitmq.transport import RabbitTransport  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
 from umbel.testing.transports import (  # noqa: E402
     Asker,

@@ -14,11 +14,11 @@ import pytest
 pika = pytest.importorskip("pika")
 
 from contract.test_rabbitmq import HOST, PORT, rabbit, vhost, with_channel  # noqa: E402
-from umbel.brokers import Lane, Transport  # noqa: E402
-from umbel.brokers.rabbitmq import RabbitTransport  # noqa: E402
-from umbel.brokers.rabbitmq.intake import Intake  # noqa: E402
-from umbel.brokers.rabbitmq.names import queue_name  # noqa: E402
-from umbel.drivers.rabbitmq import Home  # noqa: E402
+from umbel.backends import Lane, Transport  # noqa: E402
+from umbel.backends.rabbitmq.address import Home  # noqa: E402
+from umbel.backends.rabbitmq.consumer import Intake  # noqa: E402
+from umbel.backends.rabbitmq.queue_names import queue_name  # noqa: E402
+from umbel.backends.rabbitmq.transport import RabbitTransport  # noqa: E402
 from umbel.errors import Unavailable  # noqa: E402
 from umbel.testing.transports import Server  # noqa: E402
 from umbel.testing.transports.server import (  # noqa: E402
@@ -51,7 +51,7 @@ def tell(vhost: str) -> Callable[[Told], None]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acknowledgements are not sent because of the time alone."""
-    monkeypatch.setattr("umbel.brokers.rabbitmq.intake._SOON", 3600.0)
+    monkeypatch.setattr("umbel.backends.rabbitmq.consumer._SOON", 3600.0)
 
 
 def intake_of(transport: Transport) -> Intake:
@@ -168,7 +168,7 @@ def test_acknowledgements_are_collected_until_there_are_many_or_for_a_moment(
             one.nudge()
             assert await waiting == []
 
-    monkeypatch.setattr("umbel.brokers.rabbitmq.intake._SOON", soon)
+    monkeypatch.setattr("umbel.backends.rabbitmq.consumer._SOON", soon)
     tell(tale)
 
 

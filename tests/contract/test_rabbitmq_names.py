@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pika")
 
-from umbel.brokers import Lane
-from umbel.brokers.rabbitmq.messages import LIMIT, to_heading, to_message
-from umbel.brokers.rabbitmq.names import queue_name
-from umbel.drivers.rabbitmq import Delivery, Home
+from umbel.backends import Lane
+from umbel.backends.rabbitmq.address import Home
+from umbel.backends.rabbitmq.deliveries import Delivery
+from umbel.backends.rabbitmq.messages import LIMIT, to_heading, to_message
+from umbel.backends.rabbitmq.queue_names import queue_name
 from umbel.errors import BadMessage, ConfigurationError, MessageTooLarge
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import MEDIA_TYPE, read_message

@@ -18,11 +18,12 @@ import pytest
 
 pytest.importorskip("pika")
 
-from umbel.brokers import Lane, Transport
-from umbel.brokers.direct import Meanwhile
-from umbel.brokers.rabbitmq import RabbitTransport, receiver
-from umbel.brokers.rabbitmq.names import queue_name
-from umbel.drivers.rabbitmq import Home
+from umbel.backends import Lane, Transport
+from umbel.backends.blocking import Meanwhile
+from umbel.backends.rabbitmq import receiver
+from umbel.backends.rabbitmq.address import Home
+from umbel.backends.rabbitmq.queue_names import queue_name
+from umbel.backends.rabbitmq.transport import RabbitTransport
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 

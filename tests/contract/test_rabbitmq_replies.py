@@ -13,8 +13,8 @@ pika = pytest.importorskip("pika")
 
 from test_rabbitmq import plain, rabbit, vhost, with_channel  # noqa: E402, F401
 
-from umbel.brokers import Arrival  # noqa: E402
-from umbel.brokers.rabbitmq.names import queue_name  # noqa: E402
+from umbel.backends import Arrival  # noqa: E402
+from umbel.backends.rabbitmq.queue_names import queue_name  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
 from umbel.messages.documents import Asked, asked_by  # noqa: E402
 from umbel.messages.wire import MEDIA_TYPE, write  # noqa: E402

@@ -10,19 +10,18 @@ import pytest
 
 redis = pytest.importorskip("redis")
 
-from umbel.brokers.redis import RedisLedger  # noqa: E402
+from umbel.backends.redis.address import Home  # noqa: E402
+from umbel.backends.redis.control import RedisControl  # noqa: E402
+from umbel.backends.redis.database import Database  # noqa: E402
+from umbel.backends.redis.deployments import RedisDeployments  # noqa: E402
+from umbel.backends.redis.gates import RedisGates  # noqa: E402
+from umbel.backends.redis.job_store import RedisLedger  # noqa: E402
+from umbel.backends.redis.records import RedisRecords  # noqa: E402
+from umbel.backends.redis.registry import RedisRegistry  # noqa: E402
+from umbel.backends.redis.routes import RedisRoutes  # noqa: E402
+from umbel.backends.redis.steps import RedisSteps  # noqa: E402
 from umbel.clock import Clock, SystemClock  # noqa: E402
-from umbel.drivers.redis import Database, Home  # noqa: E402
 from umbel.messages import fresh_id  # noqa: E402
-from umbel.stores.redis import (  # noqa: E402
-    RedisControl,
-    RedisDeployments,
-    RedisGates,
-    RedisRecords,
-    RedisRegistry,
-    RedisRoutes,
-    RedisSteps,
-)
 from umbel.testing import Backend, Backends, wrong_clocks  # noqa: E402
 from umbel.testing.brokers import BrokerSuite, GateSuite, LedgerSuite, RouteSuite  # noqa: E402
 from umbel.testing.brokers.machine import MachineSuite  # noqa: E402

@@ -14,10 +14,23 @@ redis = pytest.importorskip("redis")
 
 from redis.crc import key_slot  # noqa: E402
 
-from umbel.brokers import Demand  # noqa: E402
-from umbel.brokers.redis import RedisLedger  # noqa: E402
+from umbel.backends import (  # noqa: E402
+    Demand,
+    JobFilter,
+    ProgressNote,
+)
+from umbel.backends.redis.address import Home  # noqa: E402
+from umbel.backends.redis.control import RedisControl  # noqa: E402
+from umbel.backends.redis.database import Database  # noqa: E402
+from umbel.backends.redis.deployments import RedisDeployments  # noqa: E402
+from umbel.backends.redis.gates import RedisGates  # noqa: E402
+from umbel.backends.redis.job_store import RedisLedger  # noqa: E402
+from umbel.backends.redis.records import RedisRecords  # noqa: E402
+from umbel.backends.redis.registry import RedisRegistry  # noqa: E402
+from umbel.backends.redis.routes import RedisRoutes  # noqa: E402
+from umbel.backends.redis.scripts import root_of  # noqa: E402
+from umbel.backends.redis.steps import RedisSteps  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
-from umbel.drivers.redis import Database, Home, root_of  # noqa: E402
 from umbel.errors import BadMessage, ConfigurationError  # noqa: E402
 from umbel.messages import (  # noqa: E402
     MESSAGEPACK,
@@ -29,16 +42,6 @@ from umbel.messages import (  # noqa: E402
     fresh_id,
 )
 from umbel.messages.columns import MALFORMED  # noqa: E402
-from umbel.stores import JobFilter, ProgressNote  # noqa: E402
-from umbel.stores.redis import (  # noqa: E402
-    RedisControl,
-    RedisDeployments,
-    RedisGates,
-    RedisRecords,
-    RedisRegistry,
-    RedisRoutes,
-    RedisSteps,
-)
 from umbel.testing import Backend, wrong_clocks  # noqa: E402
 from umbel.testing.acts import (  # noqa: E402
     FAILURE,

@@ -14,13 +14,16 @@ redis = pytest.importorskip("redis.asyncio")
 from test_redis import URL  # noqa: E402
 from test_redis_server import OWNER, Server, broker_at, start  # noqa: E402, F401
 
-from umbel.brokers import Demand  # noqa: E402
-from umbel.brokers.redis import RedisBroker  # noqa: E402
+from umbel.backends import (  # noqa: E402
+    Demand,
+    JobFilter,
+)
+from umbel.backends.redis.address import Home  # noqa: E402
+from umbel.backends.redis.broker import RedisBroker  # noqa: E402
+from umbel.backends.redis.database import Database  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
-from umbel.drivers.redis import Database, Home  # noqa: E402
 from umbel.errors import Unavailable  # noqa: E402
 from umbel.messages import State, Succeeded, fresh_id  # noqa: E402
-from umbel.stores import JobFilter  # noqa: E402
 from umbel.testing.acts import RESULT, depths, enlist, publish, settle, take, take_one  # noqa: E402
 
 NEVER = 3600.0

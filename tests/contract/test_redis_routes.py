@@ -13,8 +13,9 @@ pytest.importorskip("redis")
 from redis.crc import key_slot
 from test_redis_gates import client, namespace, tell  # noqa: F401
 
-from umbel.brokers import Demand
-from umbel.drivers.redis import root_of
+from umbel.backends import Demand
+from umbel.backends.redis import routes as module
+from umbel.backends.redis.scripts import root_of
 from umbel.errors import IndexTaken
 from umbel.messages import (
     Delivery,
@@ -22,7 +23,6 @@ from umbel.messages import (
     Succeeded,
     inbox,
 )
-from umbel.stores.redis import routes as module
 from umbel.testing import Backend
 from umbel.testing.acts import (
     FAILURE,

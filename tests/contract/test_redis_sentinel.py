@@ -31,12 +31,14 @@ from test_redis_server import _free_port as free_port  # noqa: E402
 from test_redis_server import start as start  # noqa: E402  # a fixture
 
 from umbel import Umbel  # noqa: E402
-from umbel.brokers import Lane  # noqa: E402
-from umbel.brokers.redis import RedisBroker, RedisTransport  # noqa: E402
+from umbel.backends import Lane  # noqa: E402
+from umbel.backends.redis.address import Home  # noqa: E402
+from umbel.backends.redis.broker import RedisBroker  # noqa: E402
+from umbel.backends.redis.database import Database  # noqa: E402
+from umbel.backends.redis.registry import RedisRegistry  # noqa: E402
+from umbel.backends.redis.transport import RedisTransport  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
-from umbel.drivers.redis import Database, Home  # noqa: E402
 from umbel.errors import ConfigurationError, Unavailable  # noqa: E402
-from umbel.stores.redis import RedisRegistry  # noqa: E402
 from umbel.testing.transports import by_queue  # noqa: E402
 
 HOST, NAME = "127.0.0.1", "shop"

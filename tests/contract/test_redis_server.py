@@ -25,12 +25,19 @@ redis = pytest.importorskip("redis")
 
 from redis import exceptions as theirs  # noqa: E402
 
-from umbel.brokers import Demand  # noqa: E402
-from umbel.brokers.redis import RedisBroker  # noqa: E402
+from umbel.backends import (  # noqa: E402
+    Demand,
+    WorkerEntry,
+)
+from umbel.backends.redis.address import Home  # noqa: E402
+from umbel.backends.redis.broker import RedisBroker  # noqa: E402
+from umbel.backends.redis.database import Database  # noqa: E402
+from umbel.backends.redis.errors import explain  # noqa: E402
+from umbel.backends.redis.gates import RedisGates  # noqa: E402
+from umbel.backends.redis.listener import Listener  # noqa: E402
+from umbel.backends.redis.records import RedisRecords  # noqa: E402
+from umbel.backends.redis.registry import RedisRegistry  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
-from umbel.drivers.redis import Database, Home  # noqa: E402
-from umbel.drivers.redis.faults import explain  # noqa: E402
-from umbel.drivers.redis.listener import Listener  # noqa: E402
 from umbel.errors import ConfigurationError, DuplicateJob, Unavailable  # noqa: E402
 from umbel.messages import (  # noqa: E402
     JSON,
@@ -43,8 +50,6 @@ from umbel.messages import (  # noqa: E402
     Succeeded,
     fresh_id,
 )
-from umbel.stores import WorkerEntry  # noqa: E402
-from umbel.stores.redis import RedisGates, RedisRecords, RedisRegistry  # noqa: E402
 
 BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
 OWNER = "incarnation-1"

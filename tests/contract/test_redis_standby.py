@@ -23,12 +23,12 @@ from test_redis_data import client as client  # fixtures
 from test_redis_data import namespace as namespace
 from test_redis_data import tell as tell_patiently
 
-from umbel.brokers import Demand
-from umbel.brokers.redis import RedisLedger
-from umbel.drivers.redis import root_of
+from umbel.backends import Demand
+from umbel.backends.control import Scope
+from umbel.backends.redis.job_store import RedisLedger
+from umbel.backends.redis.scripts import root_of
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Envelope, State, Succeeded
-from umbel.stores.control import Scope
 from umbel.testing import Backend
 from umbel.testing.acts import (
     PATIENCE,

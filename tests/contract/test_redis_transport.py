@@ -18,11 +18,12 @@ from test_redis_server import needs_server
 from test_redis_server import start as start  # a fixture
 
 from chaos.proxy import Proxy
-from umbel.brokers import Lane, Transport
-from umbel.brokers.redis import RedisTransport
-from umbel.brokers.transport import Reply
-from umbel.drivers.redis import Database, Home
-from umbel.drivers.redis.connections import ask
+from umbel.backends import Lane, Transport
+from umbel.backends.redis.address import Home
+from umbel.backends.redis.connections import ask
+from umbel.backends.redis.database import Database
+from umbel.backends.redis.transport import RedisTransport
+from umbel.backends.transport import Reply
 from umbel.errors import ConfigurationError, MessageTooLarge, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.documents import Asked
@@ -150,9 +151,9 @@ async def surely(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 HOLDER = """
 import asyncio, sys
-from umbel.brokers import Lane
-from umbel.brokers.redis import RedisTransport
-from umbel.drivers.redis import Home
+from umbel.backends import Lane
+from umbel.backends.redis.transport import RedisTransport
+from umbel.backends.redis.address import Home
 
 async def main():
     url, namespace, life = sys.argv[1:]

@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 import pytest
 
-from umbel.brokers import Carry, Demand, Lane, Ledger, Lost, SplitBroker
+from umbel.backends import Carry, Demand, Lane, Ledger, Lost
+from umbel.backends.pairs import SplitBroker
 from umbel.errors import BadMessage, MessageTooLarge
 from umbel.messages import Body, Envelope, State, Succeeded, fresh_id, inbox
 from umbel.testing import Backend, Backends, wrong_clocks
@@ -83,8 +84,8 @@ def vhost() -> Iterator[str]:
 def rabbitmq(vhost: str) -> Iterator[Any]:
     import pika
 
-    from umbel.brokers.rabbitmq import RabbitTransport
-    from umbel.drivers.rabbitmq import Home
+    from umbel.backends.rabbitmq.address import Home
+    from umbel.backends.rabbitmq.transport import RabbitTransport
 
     url = f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}"
     home, opened = Home(url), list[RabbitTransport]()
@@ -110,8 +111,8 @@ def nats() -> Iterator[Any]:
     needs("nats")
     import nats as library
 
-    from umbel.brokers.nats import NatsTransport
-    from umbel.drivers.nats import Home
+    from umbel.backends.nats.address import Home
+    from umbel.backends.nats.transport import NatsTransport
 
     home, namespaces = Home(f"nats://{HOST}:{PORTS['nats']}"), set()
 
@@ -147,8 +148,8 @@ def redis_prefix() -> Iterator[str]:
 @pytest.fixture
 def redis(redis_prefix: str) -> Any:
     """Redis as what carries."""
-    from umbel.brokers.redis import RedisTransport
-    from umbel.drivers.redis import Home
+    from umbel.backends.redis.address import Home
+    from umbel.backends.redis.transport import RedisTransport
 
     home = Home(f"redis://{HOST}:{PORTS['redis']}")
 
@@ -431,7 +432,7 @@ def test_an_event_in_the_body_runs_under_the_id_that_its_headers_give(
 ) -> None:
     import nats as library
 
-    from umbel.brokers.nats.names import stream_of
+    from umbel.backends.nats.stream_names import stream_of
     from umbel.messages.wire import MEDIA_TYPE, write
 
     async def scenario() -> None:
@@ -488,7 +489,7 @@ def test_two_threads_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
 def test_a_fetch_from_both_sides_waits_until_the_one_before_is_wound_up(
     nats: Any, redis_books: Any
 ) -> None:
-    from umbel.brokers import MappedTransport, PartlySplitBroker
+    from umbel.backends.pairs import MappedTransport, PartlySplitBroker
 
     def partly(namespace: str) -> Carry:
         return lambda lost: MappedTransport({"plain": None}, nats(namespace)(lost))
@@ -545,7 +546,7 @@ def test_a_nudge_is_heard_also_while_the_receive_of_an_earlier_fetch_is_under_wa
 def test_a_nudge_is_heard_also_before_a_fetch_from_both_sides_has_begun(
     nats: Any, sqlite: Any
 ) -> None:
-    from umbel.brokers import MappedTransport, PartlySplitBroker
+    from umbel.backends.pairs import MappedTransport, PartlySplitBroker
 
     def partly(namespace: str) -> Carry:
         return lambda lost: MappedTransport({"plain": None}, nats(namespace)(lost))
@@ -570,7 +571,7 @@ def test_a_worker_that_is_sent_nothing_has_no_queue_elsewhere(
 ) -> None:
     import pika
 
-    from umbel.brokers.rabbitmq.names import queue_name
+    from umbel.backends.rabbitmq.queue_names import queue_name
 
     url = f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}"
 

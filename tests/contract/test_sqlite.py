@@ -9,18 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from umbel.brokers.sqlite import SqliteLedger
-from umbel.drivers.sqlite import Database, Home
-from umbel.stores.sqlite import (
-    SqliteControl,
-    SqliteDeployments,
-    SqliteGates,
-    SqliteRecords,
-    SqliteRegistry,
-    SqliteRoutes,
-    SqliteSteps,
-    SqliteTransactions,
-)
+from umbel.backends.sqlite.control import SqliteControl
+from umbel.backends.sqlite.database import Database, Home
+from umbel.backends.sqlite.deployments import SqliteDeployments
+from umbel.backends.sqlite.gates import SqliteGates
+from umbel.backends.sqlite.job_store import SqliteLedger
+from umbel.backends.sqlite.records import SqliteRecords
+from umbel.backends.sqlite.registry import SqliteRegistry
+from umbel.backends.sqlite.routes import SqliteRoutes
+from umbel.backends.sqlite.step_transactions import SqliteTransactions
+from umbel.backends.sqlite.steps import SqliteSteps
 from umbel.testing import Backend, Backends, FakeClock
 from umbel.testing.brokers import BrokerSuite, GateSuite, LedgerSuite, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
+from umbel.backends import JobFilter
+from umbel.backends.sqlite.backlog import SqliteBacklog
+from umbel.backends.sqlite.database import Database, Home
 from umbel.clock import SystemClock
-from umbel.drivers.sqlite import Database, Home
-from umbel.publisher.backlogs.sqlite import SqliteBacklog
-from umbel.stores import JobFilter
 from umbel.testing.acts import finished
 
 CROWD = 4

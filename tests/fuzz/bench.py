@@ -136,7 +136,7 @@ def bench(place: str, folder: Path) -> Iterator[Bench]:
         # Jobs of tasks that there are not have to end, too.
         with places.app(place, folder, missing_task_days=0.1 / 86_400) as app:
             if place == "file":
-                asyncio.run(app.site.migrate())
+                asyncio.run(app.backend.migrate())
             _add_tasks(app)
             # Long enough for a machine that stands still for a moment: jobs of a worker that died,
             # with an odd number of deaths before, come back an hour later.

@@ -16,6 +16,7 @@ import msgspec
 from hostile import assert_readable, assert_refusal, storable
 from zoo import PARAMETERS, nothing
 
+from umbel.backends.rows import record
 from umbel.cli import answers, story
 from umbel.clock import SystemClock
 from umbel.errors import BadMessage, NotEncodable
@@ -39,7 +40,6 @@ from umbel.messages.columns import (
     read_headers,
     read_sections,
 )
-from umbel.stores.rows import record
 from umbel.tasks import Registry, task
 from umbel.worker.activation import Activation, Activator
 

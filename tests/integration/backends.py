@@ -9,8 +9,8 @@ from pathlib import Path
 
 from integration.running import HOST, nats, postgres_schema, rabbitmq, redis
 from umbel import Umbel
+from umbel.backends import JobFilter
 from umbel.messages import fresh_id
-from umbel.stores import JobFilter
 
 PORTS = {"postgres": 5432, "redis": 6379, "rabbitmq": 5672, "nats": 4222}
 BACKENDS = (

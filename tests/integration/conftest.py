@@ -26,10 +26,9 @@ from servers import PrivatePostgres, private_postgres
 from integration.running import Proxy
 from umbel import Umbel, WorkerOptions
 from umbel.app.desk import Desk
+from umbel.backends import JobFilter, Roles
 from umbel.messages import Record, fresh_id
 from umbel.operations import Operations
-from umbel.router import Backend
-from umbel.stores import JobFilter
 from umbel.worker import Worker
 
 T = TypeVar("T")
@@ -41,32 +40,30 @@ HANG = 60.0
 """Seconds after which something is taken to hang."""
 
 
-class PatientSite:
+class PatientBackend:
     """A site whose adapters practically never look by themselves: they must be woken."""
 
     def __init__(self, place: Place, app: Umbel) -> None:
         self._place = place
         self._app = app
-        self._inner = app.site
+        self._inner = app.backend
 
-    def open(self, *, inline: bool = False) -> Backend:
+    def open(self, *, inline: bool = False) -> Roles:
         how: Any = {"namespace": self._place.namespace, "clock": self._app.clock}
         looks: Any = {**how, "safety_poll": PATIENCE}
         if self._place.kind == "sqlite":
-            from umbel.brokers.sqlite import SqliteBroker
-            from umbel.drivers.sqlite import Database, Home
-            from umbel.stores.sqlite import (
-                SqliteControl,
-                SqliteDeployments,
-                SqliteGates,
-                SqliteRecords,
-                SqliteRegistry,
-                SqliteRoutes,
-                SqliteSteps,
-            )
+            from umbel.backends.sqlite.broker import SqliteBroker
+            from umbel.backends.sqlite.control import SqliteControl
+            from umbel.backends.sqlite.database import Database, Home
+            from umbel.backends.sqlite.deployments import SqliteDeployments
+            from umbel.backends.sqlite.gates import SqliteGates
+            from umbel.backends.sqlite.records import SqliteRecords
+            from umbel.backends.sqlite.registry import SqliteRegistry
+            from umbel.backends.sqlite.routes import SqliteRoutes
+            from umbel.backends.sqlite.steps import SqliteSteps
 
             file = Database(Home(self._place.path), inline=inline)
-            return Backend(
+            return Roles(
                 SqliteBroker(file, **looks),
                 SqliteRecords(file, **looks),
                 SqliteRegistry(file, **how),
@@ -76,21 +73,19 @@ class PatientSite:
                 SqliteDeployments(file, **how),
                 SqliteRoutes(file, **how),
             )
-        from umbel.brokers.postgres import PostgresBroker
-        from umbel.drivers.postgres import Database as Server
-        from umbel.drivers.postgres import Home as Address
-        from umbel.stores.postgres import (
-            PostgresControl,
-            PostgresDeployments,
-            PostgresGates,
-            PostgresRecords,
-            PostgresRegistry,
-            PostgresRoutes,
-            PostgresSteps,
-        )
+        from umbel.backends.postgres.address import Home as Address
+        from umbel.backends.postgres.broker import PostgresBroker
+        from umbel.backends.postgres.control import PostgresControl
+        from umbel.backends.postgres.database import Database as Server
+        from umbel.backends.postgres.deployments import PostgresDeployments
+        from umbel.backends.postgres.gates import PostgresGates
+        from umbel.backends.postgres.records import PostgresRecords
+        from umbel.backends.postgres.registry import PostgresRegistry
+        from umbel.backends.postgres.routes import PostgresRoutes
+        from umbel.backends.postgres.steps import PostgresSteps
 
         server = Server(Address(self._place.url))
-        return Backend(
+        return Roles(
             PostgresBroker(server, **looks),
             PostgresRecords(server, **looks),
             PostgresRegistry(server, **how),
@@ -126,8 +121,8 @@ class Place:
     def patient_app(self) -> Umbel:
         """An application whose handles and workers wait for a push and, in effect, never poll."""
         app = self.app()
-        app.site = PatientSite(self, app)
-        app._desk = Desk(app.site, app.settings, app.codec, app.clock)
+        app.backend = PatientBackend(self, app)
+        app._desk = Desk(app.backend, app.settings, app.codec, app.clock)
         return app
 
     def ask(self, question: Callable[[Operations], Any]) -> Any:
@@ -200,7 +195,7 @@ def _sqlite(folder: Path) -> Iterator[Place]:
     path = str(folder / "umbel.db")
     place = Place("sqlite", f"sqlite:///{path}", path=path)
     try:
-        asyncio.run(Umbel(place.url).site.migrate())
+        asyncio.run(Umbel(place.url).backend.migrate())
         yield place
     finally:
         place.close()
@@ -225,7 +220,7 @@ def postgres_url() -> Iterator[str]:
     schema = f"umbel_it_{os.getpid()}_{fresh_id()[-6:]}"
     url = f"{POSTGRES}?schema={schema}"
     try:
-        asyncio.run(Umbel(url).site.migrate())
+        asyncio.run(Umbel(url).backend.migrate())
         yield url
     finally:
         with psycopg.connect(POSTGRES, autocommit=True) as connection:
@@ -254,7 +249,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 def server() -> Iterator[PrivatePostgres]:
     """A PostgreSQL server of the test's own, with a schema, that may be stopped."""
     with private_postgres() as server:
-        asyncio.run(Umbel(server.url).site.migrate())
+        asyncio.run(Umbel(server.url).backend.migrate())
         yield server
 
 

@@ -90,7 +90,7 @@ def postgres_schema() -> Iterator[str]:
 
     name = f"umbel_worker_{os.getpid()}_{fresh_id()[-6:]}"
     url = f"{POSTGRES}?schema={name}"
-    asyncio.run(Umbel(url).site.migrate())
+    asyncio.run(Umbel(url).backend.migrate())
     yield url
     with psycopg.connect(POSTGRES, autocommit=True) as connection:
         connection.execute(f'drop schema "{name}" cascade')
@@ -410,7 +410,7 @@ def with_faults(
 
         def open_intake() -> Any:
             router = Router(
-                app.site.open(),
+                app.backend.open(),
                 queues=options.queues,
                 receiver=receiver,
                 clock=app.clock,

@@ -21,12 +21,14 @@ from msgspec.structs import replace
 from integration.conftest import Place
 from integration.running import Proxy
 from umbel import Umbel
+from umbel.backends.backlog import Backlog
+from umbel.backends.postgres.backlog import PostgresBacklog
+from umbel.backends.sqlite.backlog import SqliteBacklog
 from umbel.clock import SystemClock
 from umbel.errors import BacklogFull, ConfigurationError, DuplicateJob, PublishTimeout
 from umbel.messages import JSON, Body, Envelope, fresh_id
-from umbel.publisher.backlogs import Backlog, MemoryBacklog, Reserve
-from umbel.publisher.backlogs.postgres import PostgresBacklog
-from umbel.publisher.backlogs.sqlite import SqliteBacklog
+from umbel.publisher.memory_backlog import MemoryBacklog
+from umbel.publisher.reserve_backlog import Reserve
 from umbel.resilience import Circuit
 from umbel.telemetry import events
 

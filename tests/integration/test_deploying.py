@@ -24,10 +24,10 @@ from running import (
 )
 
 from umbel import State, Umbel
+from umbel.backends import DeploymentPlan, JobFilter, WorkerEntry
 from umbel.errors import DeploymentLost, DeploymentUnderWay
 from umbel.messages import fresh_id
 from umbel.operations import DeployView, Operations
-from umbel.stores import DeploymentPlan, JobFilter, WorkerEntry
 from umbel.tasks.fingerprints import fingerprint, python
 
 PROMPT = 1.2

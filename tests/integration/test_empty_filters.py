@@ -18,12 +18,12 @@ import pytest
 
 from integration.conftest import working
 from umbel import Retry, State, Umbel
+from umbel.backends import DeploymentPlan, JobFilter, Records
 from umbel.cli.entry import cli, run
 from umbel.errors import BadMessage, ConfigurationError, JobFailed
 from umbel.links.ports import methods
 from umbel.messages import TERMINAL, fresh_id
 from umbel.operations import Operations
-from umbel.stores import DeploymentPlan, JobFilter, Records
 
 REDIS = os.environ.get("UMBEL_TEST_REDIS", "redis://127.0.0.1:6379/0")
 FREE_TEXT = {"reason", "words"}
@@ -61,7 +61,7 @@ class Kept:
 
 def _kept(url: str, namespace: str) -> Kept:
     app = Umbel(url, namespace=namespace)
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
 
     @app.task(name="shop.work", retry=Retry(0))
     def work(fails: bool) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from umbel.drivers.sqlite import Database, writing
-from umbel.drivers.sqlite.database import Home
+from umbel.backends.sqlite.database import Database, Home
+from umbel.backends.sqlite.savepoints import writing
 from umbel.errors import Unavailable
 
 Work = Callable[[sqlite3.Connection], Any]

@@ -34,7 +34,7 @@ def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict
     except psycopg.OperationalError as error:
         pytest.skip(f"not run: PostgreSQL does not answer ({error})")
     url = f"{POSTGRES}?schema={schema}"
-    asyncio.run(Umbel(url).site.migrate())
+    asyncio.run(Umbel(url).backend.migrate())
     yield {**environment, "UMBEL_URL": url}
     connection.execute(f"drop schema {schema} cascade")
     connection.close()

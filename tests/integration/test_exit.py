@@ -14,8 +14,8 @@ import pytest
 
 from integration.conftest import HANG, Place
 from integration.running import Proxy
+from umbel.backends.postgres.backlog import PostgresBacklog
 from umbel.clock import SystemClock
-from umbel.publisher.backlogs.postgres import PostgresBacklog
 
 PROLOGUE = """
 import atexit, sys

@@ -26,8 +26,8 @@ from processes import until
 
 from start_servers import NODE_MODULES
 from umbel import Umbel
+from umbel.backends import JobFilter
 from umbel.messages import Record, State, fresh_id
-from umbel.stores import JobFilter
 
 FOREIGN = Path(__file__).parents[2] / "examples" / "foreign"
 POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
@@ -124,7 +124,7 @@ def postgres(folder: Path) -> Iterator[Place]:
         pytest.skip(f"not run: PostgreSQL does not answer ({error})")
     schema = f"umbel_foreign_{fresh_id()[-6:]}"
     url = f"{POSTGRES}?schema={schema}"
-    asyncio.run(Umbel(url).site.migrate())
+    asyncio.run(Umbel(url).backend.migrate())
 
     def put(data: bytes) -> None:
         connection.execute(f"select {schema}.publish_event(%s)", [data.decode()])
@@ -143,7 +143,7 @@ def sqlite(folder: Path) -> Iterator[Place]:
     home.mkdir()
     file = home / "umbel.db"
     url = f"sqlite:///{file}"
-    asyncio.run(Umbel(url).site.migrate())
+    asyncio.run(Umbel(url).backend.migrate())
 
     def put(data: bytes) -> None:
         """A row of the view, from the same members."""

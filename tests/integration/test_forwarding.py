@@ -17,14 +17,16 @@ import pytest
 from integration.conftest import POSTGRES, Place
 from integration.running import DEADLINE, Heard, Proxy, until
 from umbel import Umbel
-from umbel.brokers import Published
+from umbel.backends import Published
+from umbel.backends.backlog import Backlog
+from umbel.backends.postgres.backlog import PostgresBacklog
+from umbel.backends.sqlite.backlog import SqliteBacklog
 from umbel.clock import SystemClock
 from umbel.errors import SchemaError, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.publisher import Forwarder
-from umbel.publisher.backlogs import Backlog, MemoryBacklog, Reserve
-from umbel.publisher.backlogs.postgres import PostgresBacklog
-from umbel.publisher.backlogs.sqlite import SqliteBacklog
+from umbel.publisher.memory_backlog import MemoryBacklog
+from umbel.publisher.reserve_backlog import Reserve
 from umbel.resilience import Backoff, Breaker
 from umbel.telemetry import events
 

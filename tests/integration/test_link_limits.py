@@ -28,10 +28,10 @@ from test_stations import Papers, command, the, with_tasks
 
 from integration.conftest import HANG, Place
 from umbel import Umbel
-from umbel.drivers.amqp import Post, encode
-from umbel.drivers.amqp.engine import Engine, Incoming, Outgoing
+from umbel.backends import Records
+from umbel.backends.amqp.engine import Engine, Incoming, Outgoing
+from umbel.backends.amqp.message_bytes import Post, encode
 from umbel.links.ports import methods
-from umbel.stores import Records
 
 SILENCE = 20.0
 """Seconds after which a silent peer is dropped, as the docs say."""

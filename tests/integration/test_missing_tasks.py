@@ -12,8 +12,8 @@ import pytest
 from running import Places, ask, nats, rabbitmq, redis, until, working
 
 from umbel import State, Umbel
+from umbel.backends import JobFilter
 from umbel.messages import Record, fresh_id
-from umbel.stores import JobFilter
 from umbel.telemetry import events
 
 LEASE = 1.2

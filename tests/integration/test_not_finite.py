@@ -17,9 +17,9 @@ import pytest
 from running import DEADLINE, Places, ask, finished, insert_job, nats, rabbitmq, redis, working
 
 from umbel import Limit, Rate, Retry, Snooze, State, Umbel, current, step
+from umbel.backends import JobFilter
 from umbel.errors import BadMessage, ConfigurationError, JobFailed, NotEncodable
 from umbel.messages import fresh_id
-from umbel.stores import JobFilter
 
 NAN, INF = math.nan, math.inf
 

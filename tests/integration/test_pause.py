@@ -25,8 +25,8 @@ from running import (
 )
 
 from umbel import Handle, Retry, State, Umbel
+from umbel.backends import JobFilter
 from umbel.clock import SystemClock
-from umbel.stores import JobFilter
 from umbel.telemetry import events
 
 Scope = Literal["all", "queue", "task", "worker"]

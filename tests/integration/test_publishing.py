@@ -25,7 +25,7 @@ from servers import PrivatePostgres
 from integration.conftest import HANG, POSTGRES, Place, in_child, in_threads, working
 from umbel import Handle, State, Umbel, Unique
 from umbel.app.desk import Desk
-from umbel.brokers import Published
+from umbel.backends import Published, Roles
 from umbel.errors import (
     BadArguments,
     BadMessage,
@@ -38,7 +38,6 @@ from umbel.errors import (
 )
 from umbel.messages import Envelope, fresh_id
 from umbel.messages.wire import write as write_event
-from umbel.router import Backend
 
 AWKWARD_QUEUES = {
     "quotes": 'it\'s "quoted" `here`',
@@ -121,10 +120,10 @@ class Counted:
     """A site whose broker notes how many calls each of its transactions carried."""
 
     def __init__(self, app: Umbel) -> None:
-        self._site = app.site
+        self._site = app.backend
         self.batches: list[int] = []
 
-    def open(self, *, inline: bool = False) -> Backend:
+    def open(self, *, inline: bool = False) -> Roles:
         backend = self._site.open(inline=inline)
         publish = backend.broker.publish_now
 

@@ -24,6 +24,7 @@ from processes import until
 
 from integration.conftest import HANG, Place, in_threads, working
 from umbel import Retry, State, Umbel
+from umbel.backends.postgres.records import PostgresRecords
 from umbel.errors import (
     JobCancelled,
     JobExpired,
@@ -33,7 +34,6 @@ from umbel.errors import (
     Unavailable,
     UnknownJob,
 )
-from umbel.stores.postgres import PostgresRecords
 
 
 class Colour(enum.Enum):

@@ -18,9 +18,13 @@ from hypothesis import strategies as st
 
 from integration.conftest import working
 from umbel import Retry, Umbel
+from umbel.backends.amqp import address as amqp
+from umbel.backends.nats import address as nats
+from umbel.backends.postgres import address as postgres
+from umbel.backends.rabbitmq import address as rabbitmq
+from umbel.backends.redis import address as redis
 from umbel.cli.entry import run
 from umbel.configuration import Settings
-from umbel.drivers import amqp, nats, postgres, rabbitmq, redis
 from umbel.errors import ConfigurationError, RemoteTraceback, UmbelError, Unavailable
 from umbel.observability.logs import configure_logs
 from umbel.tasks.failures import describe

@@ -14,7 +14,7 @@ import pytest
 from chaos.carriers import NatsStreams, RabbitQueues
 from integration.running import Proxy, finished, working
 from umbel import Handle, State, Umbel
-from umbel.brokers.transport import Lane
+from umbel.backends.transport import Lane
 from umbel.messages import fresh_id
 
 HOST = "127.0.0.1"
@@ -61,7 +61,7 @@ class Pair:
         self.proxy.close()
         for lane in LANES:
             if self._carrier == "rabbitmq":
-                from umbel.brokers.rabbitmq.names import queue_name
+                from umbel.backends.rabbitmq.queue_names import queue_name
 
                 RabbitQueues(PORTS["rabbitmq"], queue_name, self.namespace).delete(lane)
             elif self._carrier == "nats":

@@ -21,7 +21,9 @@ from integration.conftest import Place
 from integration.running import Proxy, until
 from umbel import Retry, Umbel, step
 from umbel.app.stations import Station
-from umbel.drivers.amqp import Home, Post, connect, decode, encode
+from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.connections import connect
+from umbel.backends.amqp.message_bytes import Post, decode, encode
 from umbel.errors import (
     ConfigurationError,
     DuplicateJob,

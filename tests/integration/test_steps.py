@@ -35,9 +35,9 @@ from sqlalchemy.orm import Session
 
 from integration.conftest import Place, in_child
 from umbel import Handle, Retry, State, Umbel, step
+from umbel.backends import Changes
 from umbel.errors import ConfigurationError, StepsChanged, Unavailable
 from umbel.messages import Step, fresh_id
-from umbel.stores import Changes
 from umbel.telemetry import events
 
 NO_RETRY = Retry(0)
@@ -829,9 +829,9 @@ def test_a_lost_lease_takes_the_effect_back(database: Umbel) -> None:
 
 
 def test_a_store_without_transactions_says_what_to_do_instead(simple: Umbel) -> None:
-    from umbel.app.sites.redis import RedisSite
+    from umbel.backends.redis.backend import RedisBackend
 
-    site = RedisSite.__new__(RedisSite)
+    site = RedisBackend.__new__(RedisBackend)
     with pytest.raises(ConfigurationError, match=r"Redis.*PostgreSQL and SQLite.*Use step\("):
         site.transactions().run(lambda _: None)  # type: ignore[arg-type,return-value]
 
@@ -909,7 +909,7 @@ def test_what_a_transactional_step_publishes_is_part_of_its_transaction(database
 
 
 def _everything() -> Any:
-    from umbel.stores import JobFilter
+    from umbel.backends import JobFilter
 
     return JobFilter(limit=1000)
 
@@ -983,8 +983,8 @@ def test_an_interruptible_task_that_publishes_is_warned_of_once(simple: Umbel) -
 
 @pytest.mark.parametrize("where", ["file", "memory"])
 def test_one_transaction_after_the_other_keeps_nobody_waiting(tmp_path: Path, where: str) -> None:
-    from umbel.drivers.sqlite import Database, Home
-    from umbel.stores.sqlite import SqliteTransactions
+    from umbel.backends.sqlite.database import Database, Home
+    from umbel.backends.sqlite.step_transactions import SqliteTransactions
 
     home = Home(":memory:" if where == "memory" else str(tmp_path / "umbel.db"), synchronous="off")
     transactions, over, times = SqliteTransactions(home), Signal(), Calls()
@@ -1028,8 +1028,8 @@ def test_one_transaction_after_the_other_keeps_nobody_waiting(tmp_path: Path, wh
 
 
 def test_a_fork_leaves_no_connection_of_steps_in_two_processes(sqlite: Place) -> None:
-    from umbel.drivers.sqlite import Home
-    from umbel.stores.sqlite import SqliteTransactions
+    from umbel.backends.sqlite.database import Home
+    from umbel.backends.sqlite.step_transactions import SqliteTransactions
 
     transactions = SqliteTransactions(Home(sqlite.path))
 

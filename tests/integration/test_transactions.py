@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from integration.conftest import HANG, PATIENCE, POSTGRES, Place, working
 from umbel import Retry, State, Umbel, Unique, current, step
-from umbel.drivers.sqlite.watch import LogWatch, touch
+from umbel.backends.sqlite.log_watch import LogWatch, touch
 from umbel.errors import ConfigurationError, DuplicateJob, SchemaError, UmbelError, UnknownJob
 from umbel.messages import fresh_id
 
@@ -759,10 +759,10 @@ def test_a_waiting_worker_is_woken_by_the_commit_of_async_code(
 
 WAIT = """
 import asyncio
-from umbel.stores import WorkerEntry
-from umbel.brokers import Demand
+from umbel.backends import WorkerEntry
+from umbel.backends import Demand
 async def main():
-    backend = app.site.open()
+    backend = app.backend.open()
     backend.broker._safety_poll = float(sys.argv[3])
     await backend.registry.enlist(WorkerEntry(
         incarnation="00000000-0000-7000-8000-000000000001", name="w", host="h", pid=1,
@@ -960,7 +960,7 @@ def another_database(migrated_for: Place | None = None) -> Iterator[str]:
         try:
             if migrated_for is not None:
                 url = f"{base}/{name}?schema={migrated_for.schema}"
-                asyncio.run(Umbel(url).site.migrate())
+                asyncio.run(Umbel(url).backend.migrate())
             yield f"{base}/{name}"
         finally:
             connection.execute(f'drop database if exists "{name}" with (force)')
@@ -1021,7 +1021,7 @@ def test_a_connection_to_another_server_with_the_same_names_is_refused(
 ) -> None:
     base, _, query = server.url.partition("?")
     url = f"{base}?{query + '&' if query else ''}schema={postgres.schema}"
-    asyncio.run(Umbel(url).site.migrate())
+    asyncio.run(Umbel(url).backend.migrate())
     app = Umbel(url, namespace=postgres.namespace)
     add = adder(app)
     with psycopg.connect(POSTGRES) as connection:
@@ -1108,7 +1108,7 @@ def test_a_role_that_may_not_write_our_tables_is_named_and_the_transaction_stays
 
 def other_files(folder: Path) -> dict[str, Callable[[], sqlite3.Connection]]:
     def of_umbel() -> sqlite3.Connection:
-        asyncio.run(Umbel(f"sqlite:///{folder}/other.db").site.migrate())
+        asyncio.run(Umbel(f"sqlite:///{folder}/other.db").backend.migrate())
         return sqlite3.connect(folder / "other.db")
 
     def attached() -> sqlite3.Connection:

@@ -27,10 +27,9 @@ from running import (
 )
 
 from umbel import Retry, Snooze, State, Umbel, Unique, current, optional, poisonous, retry
-from umbel.brokers import Demand
+from umbel.backends import Demand, WorkerEntry
 from umbel.errors import DuplicateJob, JobCancelled, JobExpired, UnknownJob
 from umbel.messages import Delivery, fresh_id
-from umbel.stores import WorkerEntry
 from umbel.telemetry import events
 
 AT_ONCE = Retry(3, first=0, jitter=0)
@@ -1039,7 +1038,7 @@ def test_a_delivery_that_comes_twice_runs_once(memory: Umbel) -> None:
     """A broker that repeats itself, as one that delivers at least once may."""
     heard, ran = Heard(memory), Gauge()
     repeated: list[Delivery] = []
-    opened = memory.site.open
+    opened = memory.backend.open
 
     def open_stammering(*, inline: bool = False) -> Any:
         backend = opened(inline=inline)
@@ -1054,7 +1053,7 @@ def test_a_delivery_that_comes_twice_runs_once(memory: Umbel) -> None:
             backend.broker.fetch = stammer
         return backend
 
-    memory.site.open = open_stammering  # type: ignore[method-assign]
+    memory.backend.open = open_stammering  # type: ignore[method-assign]
 
     @memory.task
     async def work(n: int) -> int:
@@ -1132,7 +1131,7 @@ def test_a_unique_job_between_two_tries_still_holds_its_key(memory: Umbel) -> No
 
 async def die_with_a_job(app: Umbel, lease: float) -> None:
     """A worker that takes a job and is never heard of again."""
-    backend = app.site.open()
+    backend = app.backend.open()
     entry = WorkerEntry(
         incarnation=fresh_id(),
         name="dead",

@@ -37,9 +37,9 @@ from running import (
 )
 
 from umbel import Handle, Retry, State, Umbel, WorkerOptions, current, retry
+from umbel.backends import JobFilter
 from umbel.errors import Unavailable
 from umbel.messages import Record, fresh_id
-from umbel.stores import JobFilter
 from umbel.telemetry import events
 
 Call = Callable[[], Awaitable[Any]]
@@ -585,7 +585,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("columns", REFUSED.values(), ids=REFUSED.keys())
 def test_what_makes_no_sense_is_refused_by_the_table(app: Umbel, columns: dict[str, Any]) -> None:
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
     with pytest.raises((sqlite3.Error, psycopg.Error)):
         insert_job(app, **columns)
 
@@ -604,7 +604,7 @@ def test_a_priority_too_large_for_us_is_refused_or_simply_first(app: Umbel) -> N
 
 def test_one_bad_row_in_a_batch_does_not_hold_up_the_good_ones(app: Umbel) -> None:
     ran = work_of(app)
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
     bad = [insert_job(app, kind="io", **columns) for columns, _ in GARBAGE.values()]
     good = [insert_job(app, kind="io", body=b'{"args": [%d]}' % n) for n in range(20)]
     with working(app, io=50):
@@ -631,7 +631,7 @@ def test_a_job_whose_task_has_changed_its_kind_is_still_run_within_the_budget(
         with gauge:
             await go.seen()
 
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
     task = "now_thread" if kind == "io" else "now_coroutine"
     budget = {"io": 9, "cpu": 1} if kind == "io" else {"io": 1, "cpu": 9}
     handles = [insert_job(app, kind=kind, task=task) for _ in range(4)]
@@ -659,7 +659,7 @@ def test_a_job_whose_task_changed_its_kind_is_not_lost_in_a_worker_without_that_
     async def now_coroutine() -> str:
         return "done"
 
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
     handle = insert_job(app, kind=kind, task=task)
     alone = {"io": 5, "cpu": 0} if kind == "io" else {"io": 0, "cpu": 5}
     both = with_probes(app).registry.find("probe" if kind == "io" else "probe_in_thread")
@@ -712,7 +712,7 @@ def test_sql_publishes_to_a_queue_with_a_priority(app: Umbel) -> None:
     def note(n: int) -> None:
         order.append(n)
 
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
     handles = [publish_sql(app, "note", f"[{n}]", queue="mail", priority=n) for n in (1, 3, 2)]
     with working(app, cpu=1):
         for handle in handles:
@@ -723,7 +723,7 @@ def test_sql_publishes_to_a_queue_with_a_priority(app: Umbel) -> None:
 def test_sql_publishes_for_later(app: Umbel) -> None:
     work_of(app)
     later: Any = 3600.0 if app.settings.broker.startswith("sqlite") else "1 hour"
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
     handle = publish_sql(app, "work", "[]", delay=later)
     with working(app):
         still_works(app)
@@ -1140,7 +1140,7 @@ def test_a_worker_with_nothing_to_fetch_but_what_it_cannot_run_is_not_stalled(
     app: Umbel, budget: dict[str, int]
 ) -> None:
     heard = Heard(app)
-    asyncio.run(app.site.migrate())
+    asyncio.run(app.backend.migrate())
     insert_job(app, kind="", task="probe_in_thread" if "cpu" in budget else "probe")
     insert_job(app, kind="cpu" if "cpu" in budget else "io", task="probe")
     with working(app, lease=0.9, stall=0.1, build=with_faults({}, Mortal), **budget):

@@ -27,7 +27,7 @@ from umbel.messages import fresh_id
 @pytest.fixture
 def server() -> Iterator[PrivatePostgres]:
     with private_postgres() as server:
-        asyncio.run(Umbel(server.url, namespace="scenario").site.migrate())
+        asyncio.run(Umbel(server.url, namespace="scenario").backend.migrate())
         yield server
 
 

@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from umbel import Signature, Umbel
+from umbel.backends import JobFilter
 from umbel.messages import Record
 from umbel.operations import Operations, WorkerView
-from umbel.stores import JobFilter
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from umbel import Limit, Umbel
-from umbel.brokers.sqlite import broker as sqlite_broker
+from umbel.backends.sqlite import broker as sqlite_broker
 from umbel.testing.history import Tracer
 
 app = Umbel(namespace="scenario")

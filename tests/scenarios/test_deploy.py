@@ -28,9 +28,9 @@ from desk import Desk
 from processes import HERE, Workers, until
 
 from umbel import State
+from umbel.backends import DeploymentPlan
 from umbel.messages import fresh_id
 from umbel.operations import DeployView, Operations
-from umbel.stores import DeploymentPlan
 from umbel.testing.history import Tracer
 
 GATES = int(os.environ.get("UMBEL_GATES", "5"))

@@ -16,7 +16,7 @@ import pytest
 from desk import Desk
 from processes import HERE, Workers, until
 
-from umbel.stores import JobFilter, Route
+from umbel.backends import JobFilter, Route
 
 PLANS = int(os.environ.get("UMBEL_PLANS", "24"))
 PUBLISHERS = int(os.environ.get("UMBEL_PLAN_PUBLISHERS", "3"))

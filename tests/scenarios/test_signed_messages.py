@@ -45,7 +45,7 @@ class Office:
         plain: Any = {"namespace": "scenario", "deadline": 15.0, "backlog": "none"}
         self.clock = Watch()
         self.app = Umbel(broker, store=store or None, keys=str(keys), clock=self.clock, **plain)
-        asyncio.run(self.app.site.migrate())
+        asyncio.run(self.app.backend.migrate())
         self.ring = Keyring.read(keys)
         self.ran: list[int] = []
         self.refused: list[events.InboxRefused] = []

@@ -65,7 +65,7 @@ class Place:
         self._said = (folder / "workers.log").open("ab")
         how = {key.removeprefix("UMBEL_").lower(): value for key, value in self.settings.items()}
         self.app = Umbel(**how)  # type: ignore[arg-type]
-        asyncio.run(self.app.site.migrate())
+        asyncio.run(self.app.backend.migrate())
 
     @property
     def books(self) -> str:

@@ -22,8 +22,8 @@ from servers import free_port
 
 from conftest import virtual_host
 from umbel import Handle, State, Task, Umbel
+from umbel.backends import Member
 from umbel.messages import fresh_id
-from umbel.stores import Member
 
 if shutil.which("faketime") is None:
     pytest.skip("not run: processes with wrong clocks; no faketime here", allow_module_level=True)
@@ -104,7 +104,7 @@ class Place:
         """How often the worker has beaten that has done so least often."""
 
         async def look() -> list[Member]:
-            backend = self.app.site.open()
+            backend = self.app.backend.open()
             try:
                 return await backend.registry.members()
             finally:
@@ -150,7 +150,7 @@ def _server(name: str, folder: Path) -> Iterator[str]:
         else:
             schema = f"umbel_clocks_{fresh_id()[-8:]}"
             stack.callback(_drop, schema)
-            asyncio.run(Umbel(f"{POSTGRES}?schema={schema}").site.migrate())
+            asyncio.run(Umbel(f"{POSTGRES}?schema={schema}").backend.migrate())
             yield f"{carried}{POSTGRES}?schema={schema}"
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from umbel.brokers.sqlite import SqliteBroker
-from umbel.brokers.sqlite import settling as sqlite_settling
-from umbel.brokers.sqlite.rows import SQL
-from umbel.drivers.sqlite import lapses as sqlite_lapses
-from umbel.drivers.sqlite import writing
+from umbel.backends import WorkerEntry
+from umbel.backends.sqlite import lapses as sqlite_lapses
+from umbel.backends.sqlite import registry as sqlite_registry
+from umbel.backends.sqlite import settling as sqlite_settling
+from umbel.backends.sqlite.broker import SqliteBroker
+from umbel.backends.sqlite.job_rows import SQL
+from umbel.backends.sqlite.registry import SqliteRegistry
+from umbel.backends.sqlite.savepoints import writing
 from umbel.errors import Unavailable
 from umbel.messages import Lease, Settlement
 from umbel.resilience import Verdict
 from umbel.router import Lifeline, Router
-from umbel.stores import WorkerEntry
-from umbel.stores.sqlite import SqliteRegistry
-from umbel.stores.sqlite import registry as sqlite_registry
 from umbel.worker import heart
 from umbel.worker.consumer import Consumer
 from umbel.worker.heart import Heart

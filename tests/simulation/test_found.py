@@ -6,22 +6,19 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from umbel.brokers import Demand
-from umbel.brokers.sqlite import SqliteBroker
-from umbel.drivers.sqlite import Database, Home
+from umbel.backends import ControlState, Demand, Member, Roles, WorkerEntry
+from umbel.backends.sqlite.broker import SqliteBroker
+from umbel.backends.sqlite.control import SqliteControl
+from umbel.backends.sqlite.database import Database, Home
+from umbel.backends.sqlite.deployments import SqliteDeployments
+from umbel.backends.sqlite.gates import SqliteGates
+from umbel.backends.sqlite.records import SqliteRecords
+from umbel.backends.sqlite.registry import SqliteRegistry
+from umbel.backends.sqlite.routes import SqliteRoutes
+from umbel.backends.sqlite.steps import SqliteSteps
 from umbel.errors import BadMessage
 from umbel.messages import JSON, Body, Envelope, Lease, fresh_id
-from umbel.router import Backend, Lifeline, Receiver, Router
-from umbel.stores import ControlState, Member, WorkerEntry
-from umbel.stores.sqlite import (
-    SqliteControl,
-    SqliteDeployments,
-    SqliteGates,
-    SqliteRecords,
-    SqliteRegistry,
-    SqliteRoutes,
-    SqliteSteps,
-)
+from umbel.router import Lifeline, Receiver, Router
 from umbel.telemetry import Telemetry
 from umbel.testing import FakeClock
 from umbel.worker.heart import Heart
@@ -31,13 +28,13 @@ LEASE = 10.0
 SHORT = 0.6
 
 
-def site() -> tuple[Backend, FakeClock]:
+def site() -> tuple[Roles, FakeClock]:
     """Real adapters on a database in memory, by a clock that only moves when told to."""
     clock = FakeClock()
     clock.stop()
     database = Database(Home(":memory:"), inline=True)
     common: Any = {"namespace": "umbel", "clock": clock}
-    return Backend(
+    return Roles(
         SqliteBroker(database, **common),
         SqliteRecords(database, **common),
         SqliteRegistry(database, **common),
@@ -62,7 +59,7 @@ def entry(incarnation: str, lease: float = LEASE) -> WorkerEntry:
     )
 
 
-async def running_job(backend: Backend, owner: str) -> str:
+async def running_job(backend: Roles, owner: str) -> str:
     job = fresh_id()
     body = Body(JSON, b'{"args":[],"kwargs":{}}')
     await backend.broker.publish([Envelope(id=job, subject="t", body=body, kind="io")])

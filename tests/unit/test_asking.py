@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from umbel.brokers import Reply
-from umbel.brokers.answers import Answers
+from umbel.backends import Reply
+from umbel.backends.replies import Answers
 from umbel.errors import Unavailable, UnknownJob
 from umbel.messages import (
     JSON,

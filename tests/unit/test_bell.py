@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from umbel.drivers.bell import Bell
+from umbel.backends.notifier import Bell
 
 
 def test_a_ring_wakes_those_who_listen_to_the_topic_and_no_others() -> None:

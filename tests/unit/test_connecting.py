@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from umbel.drivers.connecting import connected_by
+from umbel.backends.connecting import connected_by
 
 
 def refuse(_: threading.Thread) -> None:

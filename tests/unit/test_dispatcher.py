@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from umbel.brokers import Broker, Demand
+from umbel.backends import Broker, Demand
 from umbel.clock import SystemClock
 from umbel.errors import LeaseLost, Unavailable
 from umbel.messages import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from umbel.backends import RunTimes, WorkerEntry
 from umbel.operations.examining import advised, compared
-from umbel.stores import RunTimes, WorkerEntry
 
 PYTHON = "cpython 3.12"
 OLD = {"a": "1", "b": "2", "gone": "3"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umbel.stores.sqlite.file_time import FileTime
+from umbel.backends.sqlite.file_time import FileTime
 
 DAY = 86_400.0
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from umbel.brokers import Published
+from umbel.backends import Published
 from umbel.clock import SystemClock
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Envelope
 from umbel.publisher import Forwarder
-from umbel.publisher.backlogs import MemoryBacklog
+from umbel.publisher.memory_backlog import MemoryBacklog
 from umbel.resilience import Backoff, Breaker
 from umbel.telemetry import events
 

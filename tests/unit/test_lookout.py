@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from umbel.drivers.lookout import Lookout
+from umbel.backends.spin_wait import Lookout
 
 
 class Looks:
@@ -58,7 +58,7 @@ def test_what_is_there_is_seen(ends: tuple[socket.socket, socket.socket]) -> Non
 def test_what_comes_soon_is_waited_for(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("umbel.drivers.lookout._MOMENT", 60.0)
+    monkeypatch.setattr("umbel.backends.spin_wait._MOMENT", 60.0)
     ours, theirs = ends
     lookout = Lookout(ours)
     timer = threading.Timer(0.02, theirs.send, [b"x"])

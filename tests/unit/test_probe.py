@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
 from umbel.errors import ConfigurationError
 from umbel.observability.metrics import HELP, Metrics
 from umbel.observability.probe import Probe

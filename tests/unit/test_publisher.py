@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from umbel.brokers import Published
+from umbel.backends import Published
 from umbel.clock import SystemClock
 from umbel.errors import DuplicateJob, PublishTimeout, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import BasicProperties, frame, spec
 
-from umbel.drivers.rabbitmq.deliveries import Delivery, Told, pushed
-from umbel.drivers.rabbitmq.wire import Wire
+from umbel.backends.rabbitmq.deliveries import Delivery, Told, pushed
+from umbel.backends.rabbitmq.pika_connection import Wire
 
 CONSUMER, OURS, THEIRS, LARGEST = "umbel", 3, 4, 4096
 ROOM = LARGEST - spec.FRAME_HEADER_SIZE - spec.FRAME_END_SIZE

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import BasicProperties, exceptions, frame, spec
 
-from umbel.drivers.rabbitmq.frames import Confirm, Message, confirms, written
+from umbel.backends.rabbitmq.frames import Confirm, Message, confirms, written
 
 CHANNEL, LARGEST = 3, 4096
 

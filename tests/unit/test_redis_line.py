@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from umbel.drivers.redis import line as module
-from umbel.drivers.redis.line import Line
-from umbel.drivers.redis.scripts import Script
+from umbel.backends.redis import raw_connection as module
+from umbel.backends.redis.raw_connection import Line
+from umbel.backends.redis.scripts import Script
 
 SCRIPT = Script(b"return 1", "digest")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import umbel
-from umbel.drivers.redis import Script
+from umbel.backends.redis.scripts import Script
 
 HOMES = (
-    *(f"umbel.brokers.redis.{room}" for room in ("broker", "transport")),
+    *(f"umbel.backends.redis.{room}" for room in ("broker", "transport")),
     *(
-        f"umbel.stores.redis.{role}"
+        f"umbel.backends.redis.{role}"
         for role in ("control", "deployments", "gates", "records", "registry", "routes", "steps")
     ),
 )
@@ -30,8 +30,7 @@ GIVEN = {
 """What the language and the server give, and words before a bracket that call nothing."""
 SHARED = {
     word
-    for package in ("drivers", "brokers", "stores")
-    for file in Path(umbel.__file__).parent.joinpath(package, "redis").glob("*.lua")
+    for file in Path(umbel.__file__).parent.joinpath("backends", "redis").glob("*.lua")
     for names in re.findall(r"^local (?!function )([\w, ]+)", file.read_text(), re.MULTILINE)
     if "-- name: " not in file.read_text()
     for word in re.findall(r"\w+", names)
@@ -67,8 +66,8 @@ def test_whatever_a_script_calls_is_in_it(name: str) -> None:
 
 def test_what_a_script_does_not_use_is_not_in_it() -> None:
     look, claim = (
-        code(SCRIPTS["stores.redis.records:await"]),
-        code(SCRIPTS["brokers.redis.broker:claim"]),
+        code(SCRIPTS["backends.redis.records:await"]),
+        code(SCRIPTS["backends.redis.broker:claim"]),
     )
     assert "function read(" in look
     assert "function put_back(" not in look

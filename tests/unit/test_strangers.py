@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from umbel.brokers.strangers import id_of
-from umbel.brokers.transport import Arrival, Heading, Lane
+from umbel.backends.foreign_messages import id_of
+from umbel.backends.transport import Arrival, Heading, Lane
 from umbel.messages import fresh_id
 
 

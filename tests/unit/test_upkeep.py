@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from umbel import Umbel
-from umbel.brokers import Demand
+from umbel.backends import Demand, JobFilter, Records, Registry, Roles, WorkerEntry
 from umbel.errors import Unavailable, UnknownJob
 from umbel.messages import (
     JSON,
@@ -29,8 +29,7 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.router import Backend, Lifeline, Pruner
-from umbel.stores import JobFilter, Records, Registry, WorkerEntry
+from umbel.router import Lifeline, Pruner
 from umbel.telemetry import Telemetry, events
 from umbel.testing.clock import FakeClock
 
@@ -68,7 +67,7 @@ class Scene:
         self.clock.stop()
         self.told: list[events.Event] = []
         self.telemetry = Telemetry(self.told.append)
-        self.backend: Backend = Umbel("sqlite:///:memory:", clock=self.clock).site.open()
+        self.backend: Roles = Umbel("sqlite:///:memory:", clock=self.clock).backend.open()
         self.registry = Absent(self.backend.registry)
 
     def lifeline(self, **settings: Any) -> Lifeline:

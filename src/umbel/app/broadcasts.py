@@ -11,9 +11,9 @@ import asyncio
 from typing import Any
 
 from umbel.app.desk import Desk
+from umbel.backends import Seat
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import Record, State, derived_id
-from umbel.stores import Seat
 from umbel.tasks import Task, TaskOptions, current, step
 from umbel.tasks.handle import Told
 from umbel.tasks.task import IOTask

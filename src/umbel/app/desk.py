@@ -24,12 +24,22 @@ from umbel.app.exiting import close_at_exit
 from umbel.app.inbox import addressed
 from umbel.app.keeping import backlog, load_backlog
 from umbel.app.reentrant import Reentrant
-from umbel.app.sites import Site
-from umbel.brokers import Broker, DirectBroker, Published, TimedBroker
+from umbel.backends import (
+    Backend,
+    Broker,
+    DirectBroker,
+    PromptRecords,
+    Published,
+    Roles,
+    Routes,
+    Seat,
+    TimedBroker,
+    reentry,
+)
+from umbel.backends.backlog import Backlog, Held
+from umbel.backends.caller_connections import unwrap
 from umbel.clock import Clock
 from umbel.configuration import Settings
-from umbel.drivers import reentry
-from umbel.drivers.connections import unwrap
 from umbel.errors import (
     ConfigurationError,
     PublishTimeout,
@@ -49,10 +59,7 @@ from umbel.publisher import (
     Send,
     waker,
 )
-from umbel.publisher.backlogs import Backlog, Held
 from umbel.resilience import Backoff
-from umbel.router import Backend
-from umbel.stores import PromptRecords, Routes, Seat
 from umbel.tasks import Handle, Signature, inside, running
 from umbel.tasks.handle import Told
 from umbel.telemetry import Telemetry, events
@@ -72,7 +79,7 @@ class Opened(NamedTuple):
     """What a desk has open, since a fork or from the start."""
 
     generation: int
-    backend: Backend
+    backend: Roles
     publisher: Publisher
     forwarder: Forwarder | None
     look: Callable[[str, float], Record | None] | None
@@ -84,7 +91,7 @@ class Desk:
 
     def __init__(
         self,
-        site: Site,
+        backend: Backend,
         settings: Settings,
         codec: BodyCodec,
         clock: Clock,
@@ -93,7 +100,7 @@ class Desk:
     ) -> None:
         self.codec = codec
         self.bridge = Bridge()
-        self._site = site
+        self._backend_of_urls = backend
         self._settings = settings
         self._clock = clock
         self._telemetry = telemetry or Telemetry()
@@ -139,7 +146,7 @@ class Desk:
         if connection is None and self._held(signatures, envelopes):
             published = [Published(envelope.id) for envelope in envelopes]
         elif connection is not None:
-            within = await self._site.unwrap(connection)
+            within = await self._backend_of_urls.unwrap(connection)
             published = await self._backend().broker.publish(envelopes, within)
         else:
             published = await self._apublish(envelopes)
@@ -363,7 +370,7 @@ class Desk:
                     parts.close()
         self._backlogs.pop(generation, None)
 
-    def _backend(self) -> Backend:
+    def _backend(self) -> Roles:
         return self._open().backend
 
     def _publisher(self) -> Publisher:
@@ -386,7 +393,7 @@ class Desk:
             return self._opened
 
     def _make(self, generation: int) -> Opened:
-        backend = self._site.open(inline=True)
+        backend = self._backend_of_urls.open(inline=True)
         send, deadline = self._send(backend.broker, self.bridge), self._settings.deadline
         forwarder = self._forwarder(send)
         publisher = Publisher(
@@ -422,7 +429,7 @@ class Desk:
             return found
         parts = Reentrant(
             level,
-            lambda: self._site.open(inline=True),
+            lambda: self._backend_of_urls.open(inline=True),
             self._send,
             self._reentrant_forwarder,
             self._clock,

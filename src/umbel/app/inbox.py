@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from umbel.backends import Seat
 from umbel.errors import UnknownWorker
-from umbel.stores import Seat
 from umbel.tasks import Signature
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
+from umbel.backends.backlog import Backlog
 from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.errors import ConfigurationError
-from umbel.publisher.backlogs import Backlog, MemoryBacklog, Reserve
+from umbel.publisher.memory_backlog import MemoryBacklog
+from umbel.publisher.reserve_backlog import Reserve
 from umbel.urls import masked_url
 
 _SHARE = 0.15
@@ -21,9 +23,9 @@ def load_backlog(settings: Settings) -> None:
         return
     with suppress(ImportError):  # told when it is used
         if urlsplit(settings.backlog).scheme == "sqlite":
-            import umbel.publisher.backlogs.sqlite
+            import umbel.backends.sqlite.backlog
         else:
-            import umbel.publisher.backlogs.postgres  # noqa: F401
+            import umbel.backends.postgres.backlog  # noqa: F401
 
 
 def backlog(settings: Settings, clock: Clock) -> Backlog | None:
@@ -42,14 +44,14 @@ def _durable(settings: Settings, clock: Clock) -> Backlog:
     parts = urlsplit(url)
     if parts.scheme != "sqlite":
         try:
-            from umbel.publisher.backlogs.postgres import PostgresBacklog
+            from umbel.backends.postgres.backlog import PostgresBacklog
         except ImportError as error:
             raise ConfigurationError(
                 f"backlog={masked_url(url)!r} needs its driver:"
                 f" pip install 'umbel[postgres]' ({error})"
             ) from None
         return PostgresBacklog(url, namespace, clock, limit=limit, busy=busy)
-    from umbel.publisher.backlogs.sqlite import SqliteBacklog
+    from umbel.backends.sqlite.backlog import SqliteBacklog
 
     path = unquote(parts.path)[1:]
     if parts.netloc or parts.query or not path or path == ":memory:":

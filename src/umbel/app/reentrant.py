@@ -10,18 +10,17 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
-from umbel.brokers import Broker, Published
+from umbel.backends import Broker, Published, Roles
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import Envelope
 from umbel.publisher import Bridge, Publisher, ReentrantForwarder, Send
-from umbel.router import Backend
 
 T = TypeVar("T")
 
 
 class _Opened(NamedTuple):
-    backend: Backend
+    backend: Roles
     bridge: Bridge
     forwarder: ReentrantForwarder | None
     send: Send
@@ -37,7 +36,7 @@ class Reentrant:
     def __init__(
         self,
         level: int,
-        opens: Callable[[], Backend],
+        opens: Callable[[], Roles],
         sends: Callable[[Broker, Bridge], Send],
         forwards: Callable[[Send], ReentrantForwarder | None],
         clock: Clock,
@@ -57,7 +56,7 @@ class Reentrant:
         """See ``Publisher.publish``. Waits for no lock."""
         return self._publisher.publish_elsewhere(envelopes)
 
-    def ask(self, question: Callable[[Backend], Coroutine[Any, Any, T]], timeout: float) -> T:
+    def ask(self, question: Callable[[Roles], Coroutine[Any, Any, T]], timeout: float) -> T:
         """What these adapters answer. Raises TimeoutError."""
         opened = self._ready()
         return opened.bridge.run(question(opened.backend), timeout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from umbel.app.desk import Desk
-from umbel.stores import Route, Seat
+from umbel.backends import Route, Seat
 
 
 class AppRoutes:

@@ -8,17 +8,28 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
-from umbel.brokers import Broker, Published
+from umbel.backends import (
+    Broker,
+    Control,
+    Deployments,
+    Gates,
+    Published,
+    Records,
+    Registry,
+    Roles,
+    Routes,
+    Steps,
+)
+from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.message_bytes import Post
 from umbel.clock import Clock
-from umbel.drivers.amqp import Home, Post
 from umbel.errors import ResultTimeout, Unavailable, UnknownJob
 from umbel.links import LinkServer, Served, Take
 from umbel.messages import Envelope, Record
 from umbel.messages.documents import Asked, addressed, answer_from
 from umbel.messages.wire import MEDIA_TYPE, attributes, read_message
-from umbel.router import Backend, Dispatcher, Receiver, SharedRouter
+from umbel.router import Dispatcher, Receiver, SharedRouter
 from umbel.services import look_after
-from umbel.stores import Control, Deployments, Gates, Records, Registry, Routes, Steps
 from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake
 
@@ -92,7 +103,7 @@ class Station:
     def __init__(
         self,
         home: Home,
-        open_backend: Callable[[], Backend],
+        open_backend: Callable[[], Roles],
         publish: Publish,
         *,
         open_upkeep: Callable[[float], list[Callable[[], Awaitable[object]]]] | None,
@@ -140,7 +151,7 @@ class Station:
             await dispatcher.close()
             await backend.close()
 
-    def _nodes(self, backend: Backend, dispatcher: Dispatcher, *, routes: bool) -> StationNodes:
+    def _nodes(self, backend: Roles, dispatcher: Dispatcher, *, routes: bool) -> StationNodes:
         def route(queues: Sequence[str]) -> SharedRouter:
             return SharedRouter(
                 dispatcher,
@@ -161,7 +172,7 @@ class StationNodes:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Roles,
         publish: Publish,
         route: Callable[[Sequence[str]], SharedRouter] | None,
         *,

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
+from umbel.app.backends import open_backend
 from umbel.app.broadcasts import announcement
 from umbel.app.desk import Desk
+from umbel.app.link_backend import LinkBackend
 from umbel.app.routes import AppRoutes
-from umbel.app.sites import LinkSite, site
-from umbel.brokers import Published
+from umbel.backends import Published
+from umbel.backends.backlog import Held
 from umbel.clock import Clock, SystemClock
 from umbel.configuration import Settings
 from umbel.errors import BadMessage, ConfigurationError
 from umbel.keys import SEAL, KeyFile
 from umbel.messages import BodyCodec, Envelope, MessageType
 from umbel.messages.wire import read
-from umbel.publisher.backlogs import Held
 from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
 from umbel.tasks.gates import Check, Gating, Limit, Pool, Rate, as_limits, as_rates
@@ -100,10 +101,10 @@ class Umbel:
             limit=self.settings.max_message,
             pickle_key=self.settings.pickle_key.encode() or None,
         )
-        self.site = site(self.settings, self.clock, self.telemetry)
+        self.backend = open_backend(self.settings, self.clock, self.telemetry)
         self._keys = self._open_keys()
         self._desk = Desk(
-            self.site, self.settings, self.codec, self.clock, self.telemetry, self._keys
+            self.backend, self.settings, self.codec, self.clock, self.telemetry, self._keys
         )
         self.routes = AppRoutes(self._desk)
         """Which worker has which affinity key."""
@@ -240,10 +241,10 @@ class Umbel:
         order = strategy(options.order, options.weights)
 
         def open_intake() -> Intake:
-            if isinstance(self.site, LinkSite):
-                return self.site.intake(options.queues)
+            if isinstance(self.backend, LinkBackend):
+                return self.backend.intake(options.queues)
             return Router(
-                self.site.open(),
+                self.backend.open(),
                 queues=options.queues,
                 receiver=receiver,
                 clock=self.clock,
@@ -260,7 +261,7 @@ class Umbel:
             telemetry=self.telemetry,
             open_upkeep=self._open_upkeep,
             services=self._services,
-            transactions=self.site.transactions(),
+            transactions=self.backend.transactions(),
             keys=self._keys,
             shared=not self.settings.broker.startswith("sqlite:"),  # a file has one owner
         )
@@ -284,13 +285,13 @@ class Umbel:
         *,
         operate: bool,
     ) -> Station:
-        if isinstance(self.site, LinkSite):
+        if isinstance(self.backend, LinkBackend):
             raise ConfigurationError(
                 f"broker={self.settings.broker!r}: a link; who serves links needs the broker's own"
             )
         try:
             from umbel.app.stations import Station
-            from umbel.drivers.amqp import Home
+            from umbel.backends.amqp.address import Home
         except ImportError as error:
             raise ConfigurationError(
                 f"links need Qpid Proton: pip install 'umbel[amqp]' ({error})"
@@ -303,7 +304,7 @@ class Umbel:
         self._desk.open()  # what an earlier process kept is published without waiting for a message
         return Station(
             home,
-            self.site.open,
+            self.backend.open,
             self._publish_for_others,
             open_upkeep=open_upkeep,
             operate=operate,
@@ -334,7 +335,7 @@ class Umbel:
         """What operators read and change, for the event loop that will use it."""
         from umbel.operations import Operations
 
-        backend = self.site.open()
+        backend = self.backend.open()
         return Operations(
             backend.broker,
             backend.records,
@@ -363,9 +364,9 @@ class Umbel:
     def _open_upkeep(self, every: float) -> list[Callable[[], Awaitable[object]]]:
         from umbel.router import Forsaken, Lifeline, MissingTasks, Pruner
 
-        if isinstance(self.site, LinkSite):
+        if isinstance(self.backend, LinkBackend):
             return []  # the router does it
-        backend = self.site.open()
+        backend = self.backend.open()
         common: dict[str, Any] = {"clock": self.clock, "telemetry": self.telemetry}
         age, keep = self.settings.keep_days * 86_400, self.settings.keep_count
         lifeline = Lifeline(

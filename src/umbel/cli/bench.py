@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from umbel.app import Umbel
+from umbel.backends import JobFilter
 from umbel.cli import measuring
 from umbel.cli.answers import answer, note, say, table
 from umbel.cli.frame import Frame, command
@@ -19,7 +20,6 @@ from umbel.cli.measuring import Measure
 from umbel.errors import UmbelError
 from umbel.messages import TERMINAL
 from umbel.operations import Operations
-from umbel.stores import JobFilter
 
 _SINGLY = 1_000
 _LONE = 100
@@ -39,7 +39,7 @@ def bench(frame: Frame, jobs: int, url: str | None, as_json: bool) -> None:
         os.environ["UMBEL_NAMESPACE"] = f"umbel-bench-{os.getpid()}"
         frame.address = "umbel.cli.bench_tasks"
         app = frame.app
-        frame.wait_for(app.site.migrate(), 60)
+        frame.wait_for(app.backend.migrate(), 60)
         try:
             measures = list(_shown(_measured(frame, app, jobs), as_json))
         finally:

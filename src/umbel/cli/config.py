@@ -13,7 +13,7 @@ from umbel.configuration import Settings
 @command()
 def config(frame: Frame, as_json: bool) -> None:
     """Show the settings and where each comes from. Passwords, tokens and keys are masked."""
-    settings = frame.site.settings
+    settings = frame.app_or_bare.settings
     shown = {
         name: {"value": value, "from": _origin(settings, name)}
         for name, value in settings.public().items()

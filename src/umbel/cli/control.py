@@ -8,13 +8,13 @@ from typing import NamedTuple
 import click
 
 from umbel.app import Umbel
+from umbel.backends import Pause, Scope
 from umbel.cli.answers import answer, say
 from umbel.cli.frame import Frame, command
 from umbel.cli.names import by_token, full_name, names_token, worker_named
 from umbel.errors import UnknownTask
 from umbel.messages import POOL, rule_of
 from umbel.operations import Operations
-from umbel.stores import Pause, Scope
 
 Target = tuple[Scope, str]
 
@@ -49,7 +49,7 @@ def pause(frame: Frame, reason: str, as_json: bool, **chosen: str | None) -> Non
     umbel -A tasks pause mail
     umbel -A tasks pause --gate limit:tasks.mail/tenant#acme
     """
-    app, named = frame.site, Chosen(**chosen)
+    app, named = frame.app_or_bare, Chosen(**chosen)
 
     async def work(operations: Operations) -> None:
         scope, target = await _target(app, operations, named)
@@ -69,7 +69,7 @@ def pause(frame: Frame, reason: str, as_json: bool, **chosen: str | None) -> Non
 @click.option("--worker", metavar="NAME|INDEX", help="Resume this worker.")
 def resume(frame: Frame, as_json: bool, **chosen: str | None) -> None:
     """Undo a pause. Without a name: the pause of everything."""
-    app, named = frame.site, Chosen(**chosen)
+    app, named = frame.app_or_bare, Chosen(**chosen)
 
     async def work(operations: Operations) -> None:
         pauses = await operations.pauses()

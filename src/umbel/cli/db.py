@@ -17,10 +17,10 @@ def db() -> None:
 @command()
 def migrate(frame: Frame, as_json: bool) -> None:
     """Bring the schema up to date. Safe to repeat, and to run from several places at once."""
-    site = frame.site.site
+    backend = frame.app_or_bare.backend
 
     async def work() -> tuple[list[int], tuple[int, int]]:
-        return await site.migrate(), await site.version()
+        return await backend.migrate(), await backend.version()
 
     applied, (version, _) = frame.wait_for(work(), _MIGRATING)
     if as_json:
@@ -34,7 +34,7 @@ def migrate(frame: Frame, as_json: bool) -> None:
 @command()
 def status(frame: Frame, as_json: bool) -> int:
     """The schema's version, and whether it is this Umbel's. Exit code 1 when it is not."""
-    version, newest = frame.wait_for(frame.site.site.version())
+    version, newest = frame.wait_for(frame.app_or_bare.backend.version())
     fits = version == newest
     if as_json:
         answer({"version": version, "newest": newest, "up_to_date": fits})

@@ -10,6 +10,7 @@ import socket
 import click
 
 from umbel.app import Umbel
+from umbel.backends import DeploymentPlan
 from umbel.cli.answers import answer, say
 from umbel.cli.errors import FAILED
 from umbel.cli.frame import Frame, plain_group
@@ -18,7 +19,6 @@ from umbel.cli.standing import as_document, say_audit, say_code, say_status
 from umbel.cli.words import duration
 from umbel.messages import fresh_id
 from umbel.operations import DeployView, Operations
-from umbel.stores import DeploymentPlan
 from umbel.tasks.fingerprints import fingerprint, python
 
 _LOOKING = 60.0
@@ -95,7 +95,7 @@ def begin(
     Exit codes: 0 go, 1 not within the limit, 4 somebody else deploys or took over, 3 the server
     cannot be reached, 129, 130 or 143 ended by a signal.
     """
-    app, plan = frame.site, _plan(workers, queues, reason)
+    app, plan = frame.app_or_bare, _plan(workers, queues, reason)
 
     async def work(operations: Operations) -> int:
         await _check(app, operations, plan)
@@ -185,7 +185,7 @@ def audit(frame: Frame, longer_than: float, since: float, as_json: bool) -> int:
     \b
     Exit codes: 0 there is none, 1 there are some.
     """
-    said = {task.name: task.declared.interruptible for task in frame.site.registry}
+    said = {task.name: task.declared.interruptible for task in frame.app_or_bare.registry}
 
     async def work(operations: Operations) -> int:
         found = await operations.deploy.audit(longer=longer_than, since=since, interruptible=said)
@@ -236,7 +236,7 @@ def _known(option: str, what: str, names: tuple[str, ...], known: list[str]) -> 
 
 def _code(frame: Frame) -> tuple[dict[str, str] | None, str]:
     """The code of the application as loaded here; None when there is only a server's URL."""
-    registry = frame.site.registry
+    registry = frame.app_or_bare.registry
     if not len(registry):
         return None, ""
     return {task.name: fingerprint(task) for task in registry}, python()

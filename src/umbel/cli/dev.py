@@ -99,7 +99,7 @@ def _jobs_and_news(logs: Logs) -> Callable[[events.Event], None]:
 
 
 async def _run(app: Umbel, options: WorkerOptions, watch: Watch | None) -> bool:
-    await app.site.migrate()
+    await app.backend.migrate()
     worker = app.worker(options)
     stop_on_signals(worker)
     watching = asyncio.create_task(_stop_when_changed(worker, watch), name="umbel dev watch")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from umbel.app import Umbel
+from umbel.backends import Changes
 from umbel.cli.answers import answer, say
 from umbel.cli.arguments import Call, parse, typed
 from umbel.cli.frame import Frame, command
@@ -17,7 +18,6 @@ from umbel.cli.send import SendCommand
 from umbel.errors import BadMessage, UnknownTask
 from umbel.messages import Body, Record
 from umbel.operations import Operations
-from umbel.stores import Changes
 from umbel.tasks import Task
 
 
@@ -50,7 +50,7 @@ def edit(
     call = parse([word.removeprefix("\0") for word in words], kwargs)
     if not (call.args or call.kwargs or task or queue or priority is not None):
         raise click.UsageError("give what is to change; to run it as it was: umbel jobs retry ID")
-    app = frame.site
+    app = frame.app_or_bare
 
     async def work(operations: Operations) -> str:
         record = await operations.job(await full_id(operations, job.removeprefix("\0")))

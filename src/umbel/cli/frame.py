@@ -44,7 +44,7 @@ class Frame:
         return self._app
 
     @property
-    def site(self) -> Umbel:
+    def app_or_bare(self) -> Umbel:
         """The application, or a bare one for UMBEL_URL: enough to look after its server."""
         bare = self.address is None and any(map(os.environ.get, ("UMBEL_URL", "UMBEL_BROKER")))
         if self._app is None and bare:
@@ -57,11 +57,11 @@ class Frame:
         Raises:
             Unavailable: the server did not answer in time. UmbelError: what the work raises.
         """
-        return asyncio.run(_asked(self.site, work, deadline))
+        return asyncio.run(_asked(self.app_or_bare, work, deadline))
 
     def wait_for(self, work: Awaitable[T], deadline: float = DEADLINE) -> T:
         """What other work returns. Raises Unavailable when it takes too long."""
-        return asyncio.run(_in_time(work, self.site, deadline))
+        return asyncio.run(_in_time(work, self.app_or_bare, deadline))
 
 
 async def _asked(app: Umbel, work: Callable[[Operations], Awaitable[T]], deadline: float) -> T:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from umbel.backends import DeploymentPlan
 from umbel.cli.answers import on_terminal, say
 from umbel.cli.errors import FAILED
 from umbel.cli.standing import run_line, say_runs
@@ -19,7 +20,6 @@ from umbel.cli.words import count, duration
 from umbel.errors import UmbelError
 from umbel.operations import DeployView, Operations
 from umbel.operations.deploying import LEASE
-from umbel.stores import DeploymentPlan
 from umbel.terminal import visible
 
 _ENDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from umbel.app import Umbel
+from umbel.backends import Changes, JobFilter
 from umbel.cli import story
 from umbel.cli.answers import answer, say, table
 from umbel.cli.consent import consent
@@ -21,7 +22,6 @@ from umbel.cli.words import ago, count, duration
 from umbel.errors import NotAllowed, UnknownJob, UnknownTask
 from umbel.messages import TERMINAL, Record, State, Step
 from umbel.operations import Operations
-from umbel.stores import Changes, JobFilter
 from umbel.urls import masked
 
 _BATCH = 500
@@ -81,7 +81,7 @@ def list_jobs(
     as_json: bool,
 ) -> None:
     """The newest jobs."""
-    app = frame.site
+    app = frame.app_or_bare
     chosen = _wanted(app, states, task, queue, limit)
     wanted = JobFilter(
         states=chosen.states, task=chosen.task, queue=queue, worker=worker, limit=limit
@@ -133,7 +133,7 @@ def _note(record: Record, now: float) -> str:
 @click.argument("job", metavar="ID")
 def show(frame: Frame, job: str, as_json: bool) -> None:
     """The whole story of one job. Either end of its id is enough, if no other has it."""
-    app = frame.site
+    app = frame.app_or_bare
 
     async def work(operations: Operations) -> tuple[Record, list[Step], list[str]]:
         found = await operations.job(await full_id(operations, job))
@@ -203,7 +203,7 @@ def retry(
     chosen = bool(states or task or queue or every)
     if chosen == bool(ids):
         raise click.UsageError("give ids, or some of --task, --queue, --state, --all.")
-    app = frame.site
+    app = frame.app_or_bare
     wanted = _wanted(app, states or (State.BURIED,), task, queue, _ALL)
 
     changes = Changes(from_scratch=from_scratch)
@@ -262,7 +262,7 @@ def purge(
     """
     which = " and ".join(states) or "succeeded, cancelled and expired"
     consent(f"Forget all {which} jobs{_of(task, queue)}?", yes)
-    wanted = _wanted(frame.site, states, task, queue, _BATCH)
+    wanted = _wanted(frame.app_or_bare, states, task, queue, _BATCH)
     done = frame.ask(lambda operations: operations.forget(wanted), deadline=_BULK)
     if as_json:
         answer({"forgotten": done})

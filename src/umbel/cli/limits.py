@@ -9,13 +9,13 @@ import click
 import msgspec
 
 from umbel.app import Umbel
+from umbel.backends import Gate, Pause
 from umbel.cli.answers import answer, say, table
 from umbel.cli.errors import Failure
 from umbel.cli.frame import Frame, command, group
 from umbel.cli.names import by_token, rules_named
 from umbel.messages import TOKEN, rule_of
 from umbel.operations import Operations
-from umbel.stores import Gate, Pause
 
 _HEAD = ("gate", "allows", "held", "waiting", "state")
 _UNITS = {1.0: "s", 60.0: "m", 3600.0: "h", 86_400.0: "d"}
@@ -166,7 +166,7 @@ def reset(frame: Frame, name: str, as_json: bool) -> None:
 
 
 def _change(frame: Frame, name: str, capacity: int | None, as_json: bool) -> None:
-    app = frame.site
+    app = frame.app_or_bare
 
     async def work(operations: Operations) -> tuple[str, Gate | None]:
         rule = await _one(app, operations, name)

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from umbel.app import Umbel
+from umbel.backends import JobFilter
 from umbel.errors import UmbelError
 from umbel.messages import TERMINAL, Record
 from umbel.operations import Operations
-from umbel.stores import JobFilter
 from umbel.tasks import Task
 
 Ask = Callable[..., Any]

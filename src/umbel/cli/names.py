@@ -6,10 +6,10 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from umbel.backends import Gate, JobFilter
 from umbel.errors import UnknownJob, UnknownTask
 from umbel.messages import POOL, TOKEN
 from umbel.operations import Operations
-from umbel.stores import Gate, JobFilter
 from umbel.tasks import Registry
 
 _RECENT = 1_000

@@ -9,12 +9,12 @@ import click
 import msgspec
 
 from umbel.app import Umbel
+from umbel.backends import PoolMember
 from umbel.cli.answers import answer, say, table
 from umbel.cli.errors import Failure
 from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count
 from umbel.operations import Operations, PoolView
-from umbel.stores import PoolMember
 from umbel.tasks import Pool
 
 _HEAD = ("pool", "waiting", "member", "fence", "condition")
@@ -93,7 +93,7 @@ def add(frame: Frame, pool: str, names: tuple[str, ...], data: str | None, as_js
     \b
     umbel -A tasks pools add executors http://c --data '{"port": 3}'
     """
-    app, given = frame.site, _object(data)
+    app, given = frame.app_or_bare, _object(data)
     Pool("checked", names)  # says what is wrong with a name
 
     async def work(operations: Operations) -> None:
@@ -152,7 +152,7 @@ def ready(frame: Frame, pool: str, names: tuple[str, ...], as_json: bool) -> Non
 def _act(
     frame: Frame, pool: str, names: tuple[str, ...], word: str, act: Act, as_json: bool
 ) -> None:
-    app = frame.site
+    app = frame.app_or_bare
 
     async def work(operations: Operations) -> list[PoolMember]:
         known = {member.name: member for member in await operations.members(pool)}

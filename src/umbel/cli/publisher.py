@@ -35,7 +35,7 @@ def publisher(
 @command()
 def status(frame: Frame, as_json: bool) -> int:
     """What the backlog holds. Exit code 1 when messages wait in it."""
-    app = frame.site
+    app = frame.app_or_bare
     held = app.kept()
     if as_json:
         answer(held)
@@ -56,7 +56,7 @@ def status(frame: Frame, as_json: bool) -> int:
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to try.")
 def flush(frame: Frame, timeout: float, as_json: bool) -> int:
     """Publish what a backlog on disk or in a database holds. Exit code 1 when some is left."""
-    app = frame.site
+    app = frame.app_or_bare
     before = app.kept()
     if before is None:
         say("there is no backlog but in memory; nothing to publish from here")

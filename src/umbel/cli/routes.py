@@ -6,12 +6,12 @@ import time
 
 import click
 
+from umbel.backends import Route, Seat
 from umbel.cli.answers import answer, say, table
 from umbel.cli.errors import Failure
 from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import ago, clock, count
 from umbel.operations import Operations
-from umbel.stores import Route, Seat
 
 _HEAD = ("key", "worker", "jobs", "made", "state")
 _LIMIT = click.option("--limit", type=click.IntRange(1, 100_000), default=100, show_default=True)

@@ -95,7 +95,7 @@ def send(
         raise click.UsageError("give a TASK, or --cloudevent FILE.")
     if wait is not None and wait != wait:  # not a number: neither ever nor a time
         raise click.UsageError("--wait: give seconds, or nothing to wait until it is done.")
-    app = frame.site
+    app = frame.app_or_bare
     chosen = {name: value for name, value in options.items() if value is not None}
     if "worker" in chosen:
         chosen["worker"] = worker_named(chosen["worker"])

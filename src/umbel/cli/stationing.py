@@ -24,7 +24,7 @@ def serve(frame: Frame, style: str, level: str, open_station: Open, *, uvloop: b
     """Serve until told to stop. Raises what starting raises."""
     logs = configure_logs(cast(Style, style), level)
     try:
-        app = frame.site
+        app = frame.app_or_bare
         app.telemetry.subscribe(logs.subscriber(level), cast(Level, level))
         with asyncio.Runner(loop_factory=loop_factory(uvloop)) as runner:
             runner.run(_run(app, open_station))

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import click
 
+from umbel.backends import Seat
 from umbel.cli.answers import answer, say, table
 from umbel.cli.errors import Failure
 from umbel.cli.frame import Frame, command, group
@@ -15,7 +16,6 @@ from umbel.cli.names import worker_named
 from umbel.cli.words import count, duration
 from umbel.errors import JobFailed, ResultTimeout, UmbelError
 from umbel.operations import Operations
-from umbel.stores import Seat
 from umbel.tasks.task import IOTask
 
 _HEAD = (
@@ -110,7 +110,7 @@ def retire(frame: Frame, indexes: tuple[int, ...], wait: float, undo: bool, as_j
 @_WAIT
 def health(frame: Frame, worker: str, wait: float, as_json: bool) -> None:
     """How a worker is, answered by itself: what runs there, since when, and what is free."""
-    found = _told(frame, frame.site.inbox.health, worker, wait)
+    found = _told(frame, frame.app_or_bare.inbox.health, worker, wait)
     if as_json:
         answer(found)
         return
@@ -132,7 +132,7 @@ def health(frame: Frame, worker: str, wait: float, as_json: bool) -> None:
 @_WAIT
 def cancel(frame: Frame, worker: str, job: str, reason: str, wait: float, as_json: bool) -> None:
     """Stop a job that runs on a worker, now. Where it runs on any: umbel jobs cancel."""
-    done = _told(frame, frame.site.inbox.cancel, worker, wait, job, reason)
+    done = _told(frame, frame.app_or_bare.inbox.cancel, worker, wait, job, reason)
     if as_json:
         answer({"job": job, "stopped": done})
     elif done:
@@ -150,7 +150,7 @@ def pause_one(frame: Frame, worker: str, reason: str, wait: float, as_json: bool
 
     umbel pause --worker does the same through the store, also while the worker is busy.
     """
-    _told(frame, frame.site.inbox.pause, worker, wait, reason)
+    _told(frame, frame.app_or_bare.inbox.pause, worker, wait, reason)
     _said(worker, "paused", f"umbel resume --worker {worker} lets it go on", as_json)
 
 
@@ -159,13 +159,13 @@ def pause_one(frame: Frame, worker: str, reason: str, wait: float, as_json: bool
 @_WAIT
 def reload(frame: Frame, worker: str, wait: float, as_json: bool) -> None:
     """Tell a worker to finish what runs and to begin again, with the code as it is then."""
-    _told(frame, frame.site.inbox.reload, worker, wait)
+    _told(frame, frame.app_or_bare.inbox.reload, worker, wait)
     _said(worker, "reloads", "it finishes what runs, then it begins again", as_json)
 
 
 def _told(frame: Frame, command: IOTask[..., T], worker: str, wait: float, *arguments: str) -> T:
     """What a worker answers. Raises Failure: it does not."""
-    app = frame.site
+    app = frame.app_or_bare
     try:
         handle = command.options(worker=worker_named(worker), expires=wait).delay(*arguments)
         try:

@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
-from umbel.drivers.amqp import Connection, Home, Incoming, Outgoing, Post, connect, decode, encode
+from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.connections import Connection, connect
+from umbel.backends.amqp.engine import Incoming, Outgoing
+from umbel.backends.amqp.message_bytes import Post, decode, encode
 from umbel.errors import BadMessage, Unavailable
 from umbel.links.ports import Question, methods, raised
 

@@ -11,19 +11,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
-from umbel.drivers.amqp import (
-    REJECTED,
-    RELEASED,
-    Home,
-    Incoming,
-    Outgoing,
-    Post,
-    Received,
-    Wire,
-    decode,
-    encode,
-    listen,
-)
+from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.connections import Wire
+from umbel.backends.amqp.engine import REJECTED, RELEASED, Incoming, Outgoing, Received
+from umbel.backends.amqp.listening import listen
+from umbel.backends.amqp.message_bytes import Post, decode, encode
 from umbel.errors import BadMessage, NotAllowed, UmbelError, Unavailable
 from umbel.links.client import FAILED, GIVEN_UP, LARGEST, WAITING
 from umbel.links.ports import Arguments, Method, methods, problem

@@ -14,6 +14,7 @@ from contextlib import suppress
 import anyio
 import msgspec
 
+from umbel.backends import Deployment, DeploymentPlan, Deployments, Member, Records, Registry, Run
 from umbel.clock import Clock
 from umbel.errors import (
     DeploymentLost,
@@ -25,7 +26,6 @@ from umbel.errors import (
 from umbel.operations.deployment_views import Audit, DeployView, RunView, StandingView
 from umbel.operations.examining import advised, compared
 from umbel.resilience import Backoff
-from umbel.stores import Deployment, DeploymentPlan, Deployments, Member, Records, Registry, Run
 
 LEASE = 15.0
 """Seconds after which workers fetch again when the command that waits was killed."""

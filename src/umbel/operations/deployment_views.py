@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from umbel.stores import Deployment, RunTimes
+from umbel.backends import Deployment, RunTimes
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):

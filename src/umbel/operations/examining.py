@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from umbel.backends import RunTimes, WorkerEntry
 from umbel.operations.deployment_views import AuditedTask, CodeChanges
-from umbel.stores import RunTimes, WorkerEntry
 
 _RARE = 0.05
 

@@ -8,21 +8,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from umbel.brokers import Broker
-from umbel.clock import Clock
-from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
-from umbel.messages import POOL, TERMINAL, Record, State, Step, inbox, is_inbox, not_finite
-from umbel.operations.deploying import Deploys
-from umbel.operations.views import (
-    Health,
-    MissingTask,
-    PoolView,
-    QueueView,
-    WorkerState,
-    WorkerView,
-)
-from umbel.stores import (
+from umbel.backends import (
     UNCHANGED,
+    Broker,
     Changes,
     Control,
     Deployments,
@@ -39,6 +27,18 @@ from umbel.stores import (
     Scope,
     Seat,
     Steps,
+)
+from umbel.clock import Clock
+from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
+from umbel.messages import POOL, TERMINAL, Record, State, Step, inbox, is_inbox, not_finite
+from umbel.operations.deploying import Deploys
+from umbel.operations.views import (
+    Health,
+    MissingTask,
+    PoolView,
+    QueueView,
+    WorkerState,
+    WorkerView,
 )
 
 _CONFIRM_STEP = 0.05

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from umbel.stores import PoolMember
+from umbel.backends import PoolMember
 
 WorkerState = Literal["working", "paused", "stopping", "silent"]
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import anyio
 import anyio.lowlevel
 
-from umbel.drivers import reentry
+from umbel.backends import reentry
 from umbel.errors import UmbelError
 
 T = TypeVar("T")

@@ -17,9 +17,9 @@ from contextlib import suppress
 
 import msgspec
 
-from umbel.brokers import Published
+from umbel.backends import Published, reentry
+from umbel.backends.backlog import Backlog, Held, UnreadableMessage
 from umbel.clock import Clock
-from umbel.drivers import reentry
 from umbel.errors import (
     BadMessage,
     DuplicateJob,
@@ -29,7 +29,6 @@ from umbel.errors import (
     Unavailable,
 )
 from umbel.messages import Envelope
-from umbel.publisher.backlogs import Backlog, Held, UnreadableMessage
 from umbel.publisher.publisher import Send
 from umbel.resilience import Backoff, Breaker, Circuit
 from umbel.telemetry import events

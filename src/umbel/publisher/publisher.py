@@ -21,9 +21,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
-from umbel.brokers import Published
+from umbel.backends import Published, reentry
 from umbel.clock import Clock
-from umbel.drivers import reentry
 from umbel.errors import BacklogFull, PublishTimeout, Unavailable
 from umbel.messages import Envelope
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from umbel.brokers import Published
+from umbel.backends import Published
+from umbel.backends.backlog import Backlog
 from umbel.errors import Unavailable
 from umbel.messages import Envelope
-from umbel.publisher.backlogs import Backlog
 from umbel.publisher.forwarder import SHARE, Forwarder
 from umbel.publisher.publisher import Send
 

@@ -8,11 +8,10 @@ from umbel.router.dispatcher import Dispatcher, SharedRouter
 from umbel.router.missing import MissingTasks
 from umbel.router.ordering import Experience, Load, strategy
 from umbel.router.receiver import Receiver
-from umbel.router.router import Backend, Router
+from umbel.router.router import Router
 from umbel.router.upkeep import Forsaken, Lifeline, Pruner
 
 __all__ = [
-    "Backend",
     "Dispatcher",
     "Experience",
     "Forsaken",

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from umbel.brokers import Broker, Demand
+from umbel.backends import Broker, Demand
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import Attempt, Delivery, Interrupted, Lease, Settlement

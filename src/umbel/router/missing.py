@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from umbel.clock import Clock
-from umbel.messages import State
-from umbel.stores import (
+from umbel.backends import (
     MISSING,
     NO_WORKER,
     Control,
@@ -21,6 +19,8 @@ from umbel.stores import (
     Records,
     Registry,
 )
+from umbel.clock import Clock
+from umbel.messages import State
 from umbel.telemetry import Telemetry, events
 
 _WAITING = (State.QUEUED, State.WAITING)

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from umbel.brokers import Broker, Demand
+from umbel.backends import (
+    ControlState,
+    Demand,
+    Hearing,
+    JobFilter,
+    PoolMember,
+    ProgressNote,
+    Roles,
+    WorkerEntry,
+)
 from umbel.clock import Clock
 from umbel.messages import (
     POOL,
@@ -28,21 +35,6 @@ from umbel.resilience import Backoff
 from umbel.router.missing import report_missing
 from umbel.router.ordering import Load, Ordering, Strategy
 from umbel.router.receiver import Receiver
-from umbel.stores import (
-    Control,
-    ControlState,
-    Deployments,
-    Gates,
-    Hearing,
-    JobFilter,
-    PoolMember,
-    ProgressNote,
-    Records,
-    Registry,
-    Routes,
-    Steps,
-    WorkerEntry,
-)
 from umbel.telemetry import Telemetry, events
 
 _ANY_AGE = -1e9
@@ -54,30 +46,12 @@ _LATELY = JobFilter(states=tuple(TERMINAL), limit=500)
 _TURN = 1.0
 
 
-class Backend(msgspec.Struct, frozen=True):
-    """One event loop's adapters: where messages move and where things are remembered."""
-
-    broker: Broker
-    records: Records
-    registry: Registry
-    control: Control
-    gates: Gates
-    steps: Steps
-    deployments: Deployments
-    routes: Routes
-
-    async def close(self) -> None:
-        """Close all of them."""
-        for part in msgspec.structs.astuple(self):
-            await part.close()
-
-
 class Router:
     """Fetches what may run now and settles what came of it."""
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Roles,
         *,
         queues: Sequence[str],
         receiver: Receiver,

@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from umbel.brokers import Broker
+from umbel.backends import Broker, Deployments, Member, Records, Registry, Routes
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import random_hex
-from umbel.stores import Deployments, Member, Records, Registry, Routes
 from umbel.telemetry import Telemetry, events
 
 _SWEEP_EVERY = 3

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from umbel.brokers import Demand, Published
+from umbel.backends import Demand, Published, WorkerEntry
 from umbel.messages import (
     JSON,
     Attempt,
@@ -29,7 +29,6 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.stores import WorkerEntry
 from umbel.testing.backend import Backend
 
 FAR = 86_400.0

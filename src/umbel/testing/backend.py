@@ -18,9 +18,18 @@ from typing import Any, Protocol
 
 import pytest
 
-from umbel.brokers import Broker
+from umbel.backends import (
+    Broker,
+    Control,
+    Deployments,
+    Gates,
+    Records,
+    Registry,
+    Routes,
+    Steps,
+    Transactions,
+)
 from umbel.clock import Clock
-from umbel.stores import Control, Deployments, Gates, Records, Registry, Routes, Steps, Transactions
 from umbel.testing.clock import FakeClock
 
 DEADLINE = 45.0

@@ -8,7 +8,7 @@ import socket
 import sys
 from typing import Protocol
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
 from umbel.clock import Clock
 from umbel.tasks.fingerprints import python
 from umbel.tasks.inbox import Health, JobHere, is_command

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import anyio
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
 from umbel.clock import Clock
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, inbox

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import anyio
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
 from umbel.clock import Clock
 from umbel.messages import (
     BodyCodec,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 
 import anyio
 
+from umbel.backends import Hearing
 from umbel.clock import Clock
 from umbel.keys import KeyFile, Refusal, Refused, read_seal
 from umbel.messages import Delivery, Lease, is_inbox
-from umbel.stores import Hearing
 from umbel.tasks.inbox import is_command
 from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake

@@ -15,12 +15,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
-from umbel.brokers import Demand
+from umbel.backends import ControlState, Demand, WorkerEntry
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import Lease
 from umbel.services import look_after
-from umbel.stores import ControlState, WorkerEntry
 from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake
 from umbel.worker.life import Life

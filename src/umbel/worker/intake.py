@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from umbel.brokers import Demand
+from umbel.backends import ControlState, Demand, Hearing, PoolMember, ProgressNote, WorkerEntry
 from umbel.messages import Delivery, Kept, Lease, Rule, Settlement, Step
-from umbel.stores import ControlState, Hearing, PoolMember, ProgressNote, WorkerEntry
 
 
 class Intake(Protocol):

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
+from umbel.backends import ProgressNote
 from umbel.messages import Delivery
-from umbel.stores import ProgressNote
 from umbel.worker.intake import Intake
 
 _EVERY = 0.5

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
+from umbel.backends import Transactions
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import BodyCodec, Kept, Lease, Step
-from umbel.stores import Transactions
 from umbel.tasks import Run
 from umbel.worker.intake import Intake
 

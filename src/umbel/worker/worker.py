@@ -17,13 +17,12 @@ from contextlib import AsyncExitStack, suppress
 import anyio
 from msgspec.structs import replace
 
-from umbel.brokers import Demand
+from umbel.backends import MISSING, ControlState, Demand, NoTransactions, Transactions, WorkerEntry
 from umbel.clock import Clock
 from umbel.errors import IndexTaken, UmbelError
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec, Delivery, Lease
 from umbel.services import Service, keep_running
-from umbel.stores import MISSING, ControlState, NoTransactions, Transactions, WorkerEntry
 from umbel.tasks import Registry, Run
 from umbel.tasks.fingerprints import fingerprint, python
 from umbel.tasks.inbox import InboxTasks

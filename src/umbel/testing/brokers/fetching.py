@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
+from umbel.backends.control import Scope
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Interrupted, State, Succeeded
-from umbel.stores.control import Scope
 from umbel.testing.acts import (
     PATIENCE,
     PLENTY,

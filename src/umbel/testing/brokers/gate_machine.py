@@ -19,7 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
+from umbel.backends.control import Scope
 from umbel.messages import (
     Delivery,
     Failed,
@@ -31,7 +32,6 @@ from umbel.messages import (
     Snoozed,
     Succeeded,
 )
-from umbel.stores.control import Scope
 from umbel.testing.acts import (
     FAILURE,
     FAR,

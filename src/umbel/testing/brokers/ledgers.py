@@ -9,10 +9,9 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from umbel.brokers import Ledger, Published
+from umbel.backends import JobFilter, Ledger, Published
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Envelope, Interrupted, State, Succeeded, fresh_id
-from umbel.stores import JobFilter
 from umbel.testing.acts import (
     RESULT,
     depths,

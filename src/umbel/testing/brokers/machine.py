@@ -19,7 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from umbel.brokers import Demand
+from umbel.backends import Demand, JobFilter
+from umbel.backends.control import Scope
 from umbel.errors import DuplicateJob, LeaseLost
 from umbel.messages import (
     JSON,
@@ -40,8 +41,6 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.stores import JobFilter
-from umbel.stores.control import Scope
 from umbel.testing.acts import FAILURE, FAR, RESULT, kill, settlement, worker
 from umbel.testing.backend import DEADLINE, Backend, Backends
 from umbel.testing.brokers.model import Job, KeyTaken, Model

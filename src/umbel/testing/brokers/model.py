@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
+from umbel.backends.control import Scope
 from umbel.messages import (
     Cancelled,
     Delivery,
@@ -29,7 +30,6 @@ from umbel.messages import (
     State,
     Succeeded,
 )
-from umbel.stores.control import Scope
 
 SLACK = 5.0
 """Where the server keeps the time, its now and the machine's are not the same moment."""

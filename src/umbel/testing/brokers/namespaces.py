@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from umbel.backends import Changes, Hearing, ProgressNote
 from umbel.messages import (
     JSON,
     Body,
@@ -22,7 +23,6 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.stores import Changes, Hearing, ProgressNote
 from umbel.testing.acts import (
     FAILURE,
     FAR,

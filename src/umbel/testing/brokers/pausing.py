@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
 from umbel.messages import Retry, Succeeded
 from umbel.testing.acts import (
     FAILURE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
 from umbel.errors import UmbelError
 from umbel.messages import Interrupted
 from umbel.testing.acts import enlist, envelope, ids, publish, publish_many, settle, take, take_one

@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 
-from umbel.brokers import Published
+from umbel.backends import Published
 from umbel.messages import MESSAGEPACK, Body, MessageType, State, Succeeded, fresh_id
 from umbel.testing.acts import (
     RESULT,

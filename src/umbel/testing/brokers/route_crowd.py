@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
-from umbel.brokers import Demand
+from umbel.backends import Demand, WorkerEntry
 from umbel.messages import Delivery, Interrupted, Outcome, Retry, Succeeded, inbox, route_gate
-from umbel.stores import WorkerEntry
 from umbel.testing.acts import FAILURE, RESULT, depths, ids, publish, settle, take, worker
 from umbel.testing.backend import Backend, story
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
 from umbel.errors import IndexTaken
 from umbel.messages import (
     ONLY_IF_ROUTED,
@@ -337,7 +337,7 @@ class Releasing:
         assert {second.id, third.id} <= {*got, *ids(await self._held(b))}
 
     async def _held(self, b: Backend) -> list[Any]:
-        from umbel.stores import JobFilter
+        from umbel.backends import JobFilter
 
         return [r for r in await b.records.search(JobFilter()) if r.state is State.RUNNING]
 

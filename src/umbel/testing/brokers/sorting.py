@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umbel.brokers import Demand
+from umbel.backends import Demand
 from umbel.testing.acts import enlist, ids, publish, take
 from umbel.testing.backend import Backend, story
 

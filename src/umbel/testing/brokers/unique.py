@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from umbel.brokers import Published
+from umbel.backends import Published
 from umbel.errors import DuplicateJob
 from umbel.messages import Retry, State, Succeeded
 from umbel.testing.acts import (

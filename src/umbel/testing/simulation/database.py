@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from umbel.drivers.sqlite import Database, Home
+from umbel.backends.sqlite.database import Database, Home
 from umbel.errors import Unavailable
 from umbel.testing.simulation.fate import Trip
 from umbel.testing.simulation.loop import Lane

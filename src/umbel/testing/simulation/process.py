@@ -6,18 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from umbel.brokers.sqlite import SqliteBroker
+from umbel.backends import Roles
+from umbel.backends.sqlite.broker import SqliteBroker
+from umbel.backends.sqlite.control import SqliteControl
+from umbel.backends.sqlite.deployments import SqliteDeployments
+from umbel.backends.sqlite.gates import SqliteGates
+from umbel.backends.sqlite.records import SqliteRecords
+from umbel.backends.sqlite.registry import SqliteRegistry
+from umbel.backends.sqlite.routes import SqliteRoutes
+from umbel.backends.sqlite.steps import SqliteSteps
 from umbel.errors import Unavailable
-from umbel.router import Backend, Lifeline, Pruner, Receiver, Router
-from umbel.stores.sqlite import (
-    SqliteControl,
-    SqliteDeployments,
-    SqliteGates,
-    SqliteRecords,
-    SqliteRegistry,
-    SqliteRoutes,
-    SqliteSteps,
-)
+from umbel.router import Lifeline, Pruner, Receiver, Router
 from umbel.telemetry import Telemetry, events
 from umbel.testing.simulation.database import SimulatedDatabase, Watched
 from umbel.testing.simulation.loop import Lane, Timeline
@@ -175,7 +174,7 @@ class Process:
         worker.process = self
         return worker
 
-    def _open(self, use: str) -> Backend:
+    def _open(self, use: str) -> Roles:
         lane = self.heart if asyncio.get_running_loop() is self.heart else self.main
         use = f"heart {use}" if lane is self.heart else f"main {use}"
         database = SimulatedDatabase(self.world.server, self, lane, use=use)
@@ -198,13 +197,13 @@ class Process:
                 world.trace.add(self.name, "is refused", event.job)
 
 
-def open_backend(database: SimulatedDatabase, clock: SimulatedClock) -> Backend:
+def open_backend(database: SimulatedDatabase, clock: SimulatedClock) -> Roles:
     """The real adapters on a simulated database."""
     common: Any = {"namespace": NAMESPACE, "clock": clock}
     books = (SqliteRecords, SqliteRegistry, SqliteControl, SqliteGates)
     made = (SqliteBroker, *books, SqliteSteps, SqliteDeployments, SqliteRoutes)
     parts: Any = (Watched(kind(database, **common)) for kind in made)
-    return Backend(*parts)
+    return Roles(*parts)
 
 
 def _set(future: asyncio.Future[Any]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from umbel.brokers import Broker
+from umbel.backends import Broker
 from umbel.errors import NotAllowed, Unavailable, UnknownJob
 from umbel.messages import BodyCodec, Envelope, Rule, State
 from umbel.operations import Operations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from umbel.backends.control import MISSING, NO_WORKER, Scope
 from umbel.messages import Failed, Interrupted, State, Succeeded, fresh_id
-from umbel.stores.control import MISSING, NO_WORKER, Scope
 from umbel.testing.acts import (
     FAILURE,
     FAR,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from umbel.backends import Deployment, DeploymentPlan
 from umbel.messages import Attempt, Failed, Retry, Succeeded, fresh_id
-from umbel.stores import Deployment, DeploymentPlan
 from umbel.testing.acts import (
     FAILURE,
     FAR,

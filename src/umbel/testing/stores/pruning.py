@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from umbel.brokers import Demand
+from umbel.backends import Demand, JobFilter
 from umbel.errors import UnknownJob
 from umbel.messages import Cancelled, Delivery, Failed, Outcome, Rule, State, Succeeded
-from umbel.stores import JobFilter
 from umbel.testing.acts import (
     FAILURE,
     FAR,

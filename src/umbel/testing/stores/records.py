@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from umbel.backends import JobFilter, ProgressNote
 from umbel.errors import ConfigurationError, UnknownJob
 from umbel.messages import Failed, Interrupted, Snoozed, State, Succeeded, fresh_id
-from umbel.stores import JobFilter, ProgressNote
 from umbel.testing.acts import (
     FAILURE,
     FAR,

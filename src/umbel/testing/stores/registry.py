@@ -6,8 +6,8 @@ import asyncio
 
 import msgspec
 
+from umbel.backends import Hearing
 from umbel.messages import Interrupted, Rejected, Succeeded, fresh_id
-from umbel.stores import Hearing
 from umbel.testing.acts import enlist, kill, publish, settle, take, take_one, worker
 from umbel.testing.backend import Backend, story
 

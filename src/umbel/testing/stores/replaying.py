@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from umbel.backends import Changes
 from umbel.messages import Body, Cancelled, Expired, Failed, Retry, State, Succeeded, fresh_id
-from umbel.stores import Changes
 from umbel.testing.acts import (
     FAILURE,
     PATIENCE,

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from umbel.backends import PromptRecords
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import Cancelled, Delivery, Failed, Interrupted, State, Succeeded, fresh_id
-from umbel.stores import PromptRecords
 from umbel.testing.acts import (
     FAILURE,
     PATIENCE,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from umbel.brokers import Demand
+from umbel.backends import Demand, JobFilter
 from umbel.messages import Cancelled, Retry, Rule, Slot, State, Succeeded
-from umbel.stores import JobFilter
 from umbel.testing.acts import (
     FAILURE,
     RESULT,

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from umbel.backends import Changes, Transactions
 from umbel.errors import ConfigurationError, LeaseLost, UnknownJob
 from umbel.messages import (
     JSON,
@@ -26,7 +27,6 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.stores import Changes, Transactions
 from umbel.testing.acts import (
     FAILURE,
     FAR,

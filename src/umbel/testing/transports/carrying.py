@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from umbel.brokers import Lane
+from umbel.backends import Lane
 from umbel.errors import MessageTooLarge
 from umbel.messages import MESSAGEPACK, Body
 from umbel.testing.transports.server import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from umbel.brokers import Lane, Transport
+from umbel.backends import Lane, Transport
 from umbel.errors import Unavailable
 from umbel.testing.transports.server import (
     IO,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from umbel.brokers import Reply, Transport
+from umbel.backends import Reply, Transport
 from umbel.errors import Unavailable
 from umbel.messages import JSON, MESSAGEPACK, Body, Finish, MessageType, State, fresh_id
 from umbel.messages.documents import Asked, addressed, answer, asked_by

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from umbel.brokers import Lane
+from umbel.backends import Lane
 from umbel.testing.transports.server import (
     CPU,
     IO,

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from umbel.brokers import Arrival, Lane, Lost, Transport
+from umbel.backends import Arrival, Lane, Lost, Transport
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import read_message
 

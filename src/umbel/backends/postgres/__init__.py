@@ -1,0 +1,1 @@
+"""PostgreSQL: few connections to one schema, woken by LISTEN or, behind pgbouncer, by polling."""

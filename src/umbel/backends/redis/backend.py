@@ -1,0 +1,75 @@
+"""A Redis or Valkey server: broker and store in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from umbel.backends.backend import Roles
+from umbel.backends.redis.address import Home
+from umbel.backends.redis.broker import RedisBroker
+from umbel.backends.redis.control import RedisControl
+from umbel.backends.redis.database import Database
+from umbel.backends.redis.deployments import RedisDeployments
+from umbel.backends.redis.gates import RedisGates
+from umbel.backends.redis.job_store import RedisLedger
+from umbel.backends.redis.records import RedisRecords
+from umbel.backends.redis.registry import RedisRegistry
+from umbel.backends.redis.routes import RedisRoutes
+from umbel.backends.redis.steps import RedisSteps
+from umbel.backends.redis.transport import RedisTransport
+from umbel.backends.steps import NoTransactions, Transactions
+from umbel.backends.transport import Carry, Lost, Transport
+from umbel.clock import Clock
+
+
+class RedisBackend:
+    """A namespace on a Redis server. It has no schema that could be old."""
+
+    def __init__(self, url: str, *, namespace: str, deadline: float, clock: Clock) -> None:
+        self._home = Home(url)
+        self._namespace = namespace
+        self._clock = clock
+
+    def open(self, *, inline: bool = False, ledger: bool = False) -> Roles:
+        database = Database(self._home)
+        common: Any = {"namespace": self._namespace, "clock": self._clock}
+        records = RedisRecords(database, **common)
+        return Roles(
+            (RedisLedger if ledger else RedisBroker)(database, **common, find=records.find),
+            records,
+            RedisRegistry(database, **common),
+            RedisControl(database, **common),
+            RedisGates(database, **common),
+            RedisSteps(database, **common),
+            RedisDeployments(database, **common),
+            RedisRoutes(database, **common),
+        )
+
+    async def migrate(self) -> list[int]:
+        return []
+
+    async def version(self) -> tuple[int, int]:
+        return 1, 1
+
+    def transactions(self) -> Transactions:
+        return NoTransactions(
+            "Redis has no transactions that your code could be part of; PostgreSQL and SQLite have,"
+            ' also as the store beside another broker: store="postgresql://…"'
+        )
+
+    async def unwrap(self, connection: Any) -> Any:
+        return connection
+
+
+def transport(url: str, namespace: str) -> Carry:
+    """Return a function that opens a transport to this server. Raises ConfigurationError."""
+    home = Home(url)
+
+    def opened(lost: Lost) -> Transport:
+        return RedisTransport(home, namespace=namespace, lost=lost)
+
+    return opened
+
+
+store = RedisBackend
+"""Opens the store of a URL. Raises ConfigurationError."""

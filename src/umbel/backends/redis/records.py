@@ -1,0 +1,148 @@
+"""Job records on Redis: live jobs and finished ones are the same hashes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from umbel.backends.records import UNCHANGED, Changes, JobFilter, ProgressNote
+from umbel.backends.redis.database import Database
+from umbel.backends.redis.record_rows import FIELDS, change_fields, is_final, read_record
+from umbel.backends.redis.scripts import pack, root_of, scripts
+from umbel.backends.redis.values import moment, text
+from umbel.backends.rows import in_portions, stored_states
+from umbel.clock import Clock
+from umbel.errors import ResultTimeout, UnknownJob
+from umbel.messages import LIVE, TERMINAL, Record, State
+
+LUA = scripts("records.lua", "standing.lua")
+
+_LIVES = 0
+_BURIED = frozenset({State.BURIED})
+_INDEXES = (
+    (("live",), LIVE),
+    (("done", "buried"), TERMINAL),
+)
+
+
+class RedisRecords:
+    """See ``stores.records.Records`` for what each method promises."""
+
+    def __init__(
+        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 1.0
+    ) -> None:
+        self._database = database
+        self._namespace = namespace
+        self._root = root_of(namespace)
+        self._clock = clock
+        self._safety_poll = safety_poll
+
+    async def find(self, job: str) -> Record:
+        key = f"{self._root}:job:{job}".encode(errors="replace")
+        *fields, gates = await self._database.ask("HMGET", key, *FIELDS, "gates")
+        told: Sequence[Any] = (fields,)
+        if gates and not is_final(fields):  # asked for in one step with the state it belongs to
+            told = await self._run("find", pack(job, FIELDS)) or told
+        return self._known(job, *told)
+
+    async def search(self, wanted: JobFilter) -> list[Record]:
+        found: list[Record] = []
+        for indexes, states in _INDEXES:
+            chosen = states & set(wanted.states) if wanted.states else states
+            if not chosen or len(found) >= wanted.limit:
+                continue
+            limit = wanted.limit - len(found)
+            listed = [
+                one
+                for index in indexes
+                if chosen & _states_in(index)
+                for one in await self._list(index, wanted, limit)
+            ]
+            listed.sort(key=lambda one: one[:2], reverse=True)
+            found += [record for _, _, record in listed[:limit]]
+        return found
+
+    async def finished(self, job: str, timeout: float | None) -> Record:
+        until = None if timeout is None else self._clock.monotonic() + timeout
+        listener = self._database.listener(self._root)
+        with listener.bell.listen([f"d:{self._root}:{job}"]) as ear:
+            while True:
+                ear.clear()
+                fields = await self._run("await", pack(job, FIELDS))
+                if fields != _LIVES:
+                    return self._known(job, fields)
+                hears = listener.hears(self._root)
+                poll = self._safety_poll if hears else self._database.home.poll
+                left = poll if until is None else until - self._clock.monotonic()
+                if left <= 0:
+                    raise ResultTimeout(f"job {job} has not finished within {timeout} s")
+                await ear.wait(min(left, poll))
+
+    def look(self, job: str, timeout: float) -> Record | None:
+        if self._database.direct.is_busy:
+            return None
+        packed = [pack(job, FIELDS)]
+        fields = self._database.direct.run(LUA["await"], self._root, packed, timeout)
+        return read_record(job, self._namespace, fields) if fields else None
+
+    async def progress(self, notes: Sequence[ProgressNote]) -> None:
+        # A hole would end the list in Lua: where there is no total it says so.
+        values = [
+            part
+            for note in notes
+            for part in (note.job, note.fence, note.done, False if note.of is None else note.of)
+        ]
+        await self._run("progress", pack(*values))
+
+    async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
+        given = [*jobs], change_fields(changes), changes.from_scratch
+        replayed = await self._run("replay", pack(*given))
+        return [text(job) for job in replayed]
+
+    async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
+        async def forget(many: int) -> int:
+            return int(await self._run("prune", pack(float(older_than), keep, many)))
+
+        return await in_portions(forget, limit)
+
+    async def remove(self, jobs: Sequence[str]) -> int:
+        removed: int = await self._run("remove", pack(*jobs))
+        return removed
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    async def _list(
+        self, index: str, wanted: JobFilter, limit: int
+    ) -> list[tuple[float, str, Record]]:
+        """The newest of an index that match, with what they are sorted by."""
+        states = stored_states(wanted.states) if wanted.states else False
+        given = (wanted.task, wanted.queue, wanted.worker, wanted.published_before)
+        filters = [states, *(False if value is None else value for value in given)]
+        found: dict[str, tuple[float, str, Record]] = {}
+        at: int | None = 0
+        while at is not None and len(found) < limit:  # in portions: an index may be long
+            arguments = pack(index, at, *filters, limit - len(found), FIELDS)
+            after, *rows = await self._run("list", arguments)
+            for job, score, *told in rows:
+                record = read_record(text(job), self._namespace, *told)
+                if record is not None:
+                    found[record.id] = (moment(score) or 0.0, record.id, record)
+            at = after or None
+        return [*found.values()]
+
+    def _known(self, job: str, fields: Sequence[bytes | None] | None, *gates: Any) -> Record:
+        """A job's record, as ``read_record`` has it. Raises UnknownJob."""
+        found = fields and read_record(job, self._namespace, fields, *gates)
+        if not found:
+            raise UnknownJob(f"no job {job}: never published here, or pruned")
+        return found
+
+    async def _run(self, name: str, packed: bytes) -> Any:
+        return await self._database.run(LUA[name], self._root, packed)
+
+
+def _states_in(index: str) -> frozenset[State]:
+    if index == "live":
+        return LIVE
+    return _BURIED if index == "buried" else TERMINAL - _BURIED

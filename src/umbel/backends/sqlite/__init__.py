@@ -1,0 +1,1 @@
+"""SQLite files: one writer at a time and any number of processes, woken by the write-ahead log."""

@@ -1,0 +1,206 @@
+"""Ending leases: outcomes recorded, jobs put back, the dead's jobs recovered."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from umbel.backends.sqlite.job_rows import SQL, attempt_json, lost_attempt
+from umbel.backends.sqlite.lapses import count_death, take_back_deaths
+from umbel.backends.sqlite.publishing import insert
+from umbel.messages import (
+    Again,
+    Disposition,
+    Finish,
+    Lease,
+    Settlement,
+    State,
+    Succeeded,
+    disposition,
+)
+from umbel.messages.columns import read_sections
+from umbel.resilience import LAPSED_TOO_OFTEN, MAX_LAPSES, Verdict, judge, spread
+
+_MANY = 2**62
+
+
+def settle(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> list[Lease]:
+    """Settle them; gives the leases that are not held any more: nothing of those has happened."""
+    if _finish_all(cursor, settlements, now):
+        return []
+    return [s.lease for s in settlements if not _settle(cursor, s, now)]
+
+
+def _finish_all(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> bool:
+    """Record a batch of plain successes, which is what almost all are, in two strokes.
+
+    False when it is no such batch, or a lease in it is not held: then nothing has happened.
+    """
+    rows = [_success(s.outcome, s, now) for s in settlements if isinstance(s.outcome, Succeeded)]
+    plain = sum(s.keep and not s.follow_ups for s in settlements)
+    if len({row["id"] for row in rows}) < len(settlements) or plain < len(settlements):
+        return False
+    cursor.execute("savepoint umbel_batch")
+    cursor.executemany(SQL["finish"], rows)
+    whole = cursor.rowcount == len(rows)
+    if whole:
+        _free_together(cursor, rows)
+        cursor.executemany(SQL["delete_leased"], rows)
+    else:
+        cursor.execute("rollback to umbel_batch")
+    cursor.execute("release umbel_batch")
+    return whole
+
+
+def _success(outcome: Succeeded, settlement: Settlement, now: float) -> dict[str, Any]:
+    lease, result = settlement.lease, outcome.result
+    return {
+        "id": lease.job,
+        "owner": lease.owner,
+        "fence": lease.fence,
+        "attempt_story": attempt_json(settlement.attempt),
+        "state": State.SUCCEEDED.value,
+        "finished": now,
+        "result_type": result.content_type if result else None,
+        "result": result.data if result else None,
+        "failure": None,
+        "reason": "",
+    }
+
+
+def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
+    row = _leased(settlement, now)
+    end = disposition(settlement.outcome)
+    if isinstance(end, Again):
+        accepted = _put_back(cursor, row, end)
+    elif end.state is State.SUCCEEDED and not settlement.keep:
+        cursor.execute(SQL["forget_steps"], row)
+        accepted = _delete(cursor, [row]) == 1
+    else:
+        accepted = _finish(cursor, row, end)
+    if accepted:
+        for envelope in settlement.follow_ups:
+            # A key that is taken means that the work is under way; the outcome stands.
+            insert(cursor, replace(envelope, on_conflict="return"), now)
+    return accepted
+
+
+def _leased(settlement: Settlement, now: float) -> dict[str, Any]:
+    lease = settlement.lease
+    return {
+        "id": lease.job,
+        "owner": lease.owner,
+        "fence": lease.fence,
+        "now": now,
+        "attempt_story": attempt_json(settlement.attempt),
+    }
+
+
+def recover(
+    cursor: sqlite3.Cursor, orphans: Iterable[tuple[Any, ...]], here: dict[str, Any]
+) -> None:
+    """Put back jobs whose worker died and count the death, or bury them: rows of ``orphans``.
+
+    A death that was none is taken back at once.
+    """
+    by_owner: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for orphan in orphans:
+        by_owner[orphan[1]].append(orphan)
+    for group in by_owner.values():
+        verdicts = judge([orphan[6] + orphan[9] for orphan in group])
+        for orphan, verdict in zip(group, verdicts, strict=True):
+            _recover(cursor, orphan, verdict, here)
+    take_back_deaths(cursor, here)
+
+
+def _recover(
+    cursor: sqlite3.Cursor, orphan: tuple[Any, ...], verdict: Verdict, here: dict[str, Any]
+) -> None:
+    (job, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths) = orphan[:9]
+    lapses, is_alive = orphan[9:]
+    now, blamed = here["now"], verdict.blamed and not is_alive
+    blame = min(blame, _MANY) + blamed
+    row = {
+        **here,
+        "id": job,
+        "owner": owner,
+        "fence": fence,
+        "attempt_story": lost_attempt(attempt, worker, claimed, now),
+        "blame": blame,
+        "delay": verdict.within * spread(f"{job}:{deaths}"),
+    }
+    count_death(cursor, row, blamed=blamed)
+    lapses_too_often = verdict.blamed and lapses >= MAX_LAPSES
+    if blame < max_deaths and max_deaths > 1 and not lapses_too_often:
+        cursor.execute(SQL["count_death"], row)
+        return
+    cursor.execute(SQL["add_death"], row)
+    reason = f"poison: {deaths + 1} workers died while running it, the last was {worker}"
+    if lapses_too_often:
+        reason = LAPSED_TOO_OFTEN % lapses
+    _finish(cursor, row, Finish(State.BURIED, reason=reason))
+
+
+def _put_back(cursor: sqlite3.Cursor, row: dict[str, Any], again: Again) -> bool:
+    if again.gates is not None:
+        row["gates"] = msgspec.json.encode(again.gates).decode() if again.gates else None
+        return cursor.execute(SQL["park"], row).rowcount == 1
+    sections = _counted(cursor, row, again.section) if again.section is not None else None
+    row |= {"delay": again.delay, "cost": int(again.costs_attempt), "sections": sections}
+    return cursor.execute(SQL["again"], row).rowcount == 1
+
+
+def _counted(cursor: sqlite3.Cursor, row: dict[str, Any], section: str) -> str | None:
+    """The job's section counters with one more for this section."""
+    found = cursor.execute(SQL["sections"], row).fetchone()
+    if found is None:
+        return None
+    counts = read_sections(found[0])
+    return msgspec.json.encode({**counts, section: counts.get(section, 0) + 1}).decode()
+
+
+def _finish(cursor: sqlite3.Cursor, row: dict[str, Any], finish: Finish) -> bool:
+    if cursor.execute(SQL["finish"], _finish_row(row, finish)).rowcount != 1:
+        return False
+    _delete(cursor, [row])
+    return True
+
+
+def _free_together(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> None:
+    """What jobs that are about to leave hold: as the trigger of one does, but gate by gate."""
+    asked = {
+        "ids": msgspec.json.encode([row["id"] for row in rows]).decode(),
+        "owners": msgspec.json.encode([*{row["owner"] for row in rows}]).decode(),
+    }
+    names = ("namespace", "key", "route", "many", "named")
+    for found in cursor.execute(SQL["held_slots"], asked).fetchall():
+        held = dict(zip(names, found, strict=True))
+        for query in ("free_gate", "forget_gate", "look_at_line"):
+            cursor.execute(SQL[query], held)
+        if held["named"]:
+            cursor.execute(SQL["return_members"], asked | held)
+        if held["route"]:
+            cursor.execute(SQL["free_route"], held)
+
+
+def _delete(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> int:
+    """Jobs leave the hot table, if they are still under these leases; gives how many."""
+    cursor.executemany(SQL["free_slots"], rows)
+    return cursor.executemany(SQL["delete_leased"], rows).rowcount
+
+
+def _finish_row(row: dict[str, Any], end: Disposition) -> dict[str, Any]:
+    assert isinstance(end, Finish)
+    return row | {
+        "state": end.state.value,
+        "finished": row["now"],
+        "result_type": end.result.content_type if end.result else None,
+        "result": end.result.data if end.result else None,
+        "failure": msgspec.json.encode(end.failure).decode() if end.failure else None,
+        "reason": end.reason,
+    }
