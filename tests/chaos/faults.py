@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from desk import Desk
+from desk import Client
 
 from chaos.carriers import LANES
 from chaos.crew import FAKETIME, LEASE, Crew, Member
@@ -40,7 +40,7 @@ class Deck:
         self,
         crew: Crew,
         place: Place,
-        desk: Desk,
+        desk: Client,
         diary: Diary,
         *,
         seed: int,

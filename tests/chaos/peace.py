@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from desk import Desk
+from desk import Client
 
 from chaos.append_log import AppendLog
 from chaos.audit import Audit
@@ -27,7 +27,7 @@ class Peace:
     """Lets the crew work to the end, with the new release everywhere."""
 
     def __init__(
-        self, crew: Crew, place: Place, desk: Desk, audit: Audit | AppendLog, diary: Diary
+        self, crew: Crew, place: Place, desk: Client, audit: Audit | AppendLog, diary: Diary
     ) -> None:
         self._crew = crew
         self._place = place

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from desk import Desk
+from desk import Client
 
 from chaos.append_log import AppendLog
 from chaos.audit import Audit
@@ -98,8 +98,8 @@ class Place:
         """What the store notes of itself."""
         return Audit(self.url)
 
-    def desk(self) -> Desk:
-        return Desk(self.url)
+    def desk(self) -> Client:
+        return Client(self.url)
 
     def get_up(self) -> None:
         """Be there again, whatever has happened."""
@@ -169,8 +169,8 @@ class PairPlace(Place):
     def audit(self) -> Audit | AppendLog:
         return self._books.audit
 
-    def desk(self) -> Desk:
-        desk = Desk(self.url)
+    def desk(self) -> Client:
+        desk = Client(self.url)
         how = {"namespace": "scenario", "deadline": 20.0, "backlog": "none"}
         desk.app = Umbel(self.broker, store=self.url, **how)  # type: ignore[arg-type]
         return desk

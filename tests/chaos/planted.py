@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from umbel.backends import queries
-from umbel.backends.pairs import SplitBroker
+from umbel.backends.pairs import PairBroker
 from umbel.messages import Lease, Settlement, Succeeded
 from umbel.router import Router
 
@@ -47,7 +47,7 @@ def _no_pause() -> None:
 def _lost_records() -> None:
     """One success in eight is acknowledged, but leaves no record."""
     plain = Router.settle
-    SplitBroker.settle = lambda self, settlements: self._ledger.settle(settlements)  # type: ignore[method-assign]
+    PairBroker.settle = lambda self, settlements: self._ledger.settle(settlements)  # type: ignore[method-assign]
 
     async def settle(self: Router, settlements: Sequence[Settlement]) -> list[Lease]:
         return await plain(self, [_forget_some(settlement) for settlement in settlements])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from desk import Desk
+from desk import Client
 from processes import until
 
 from chaos.audit import Entry
@@ -113,7 +113,7 @@ def in_real_time(entries: Sequence[Entry], lines: Sequence[Line]) -> list[Entry]
     return [msgspec.structs.replace(entry, at=real(entry.at)) for entry in entries]
 
 
-def _begin(crew: Crew, desk: Desk) -> None:
+def _begin(crew: Crew, desk: Client) -> None:
     for number, worker in enumerate(crew.workers):
         worker.release = ("old", "new")[number % 2]
     for member in crew.everybody:

@@ -10,7 +10,7 @@ from amqp_broker import amqp_node, channel_to
 from test_rabbitmq_node import Node
 from test_split import postgres, split, sqlite
 
-from umbel.backends import Carry, Lost
+from umbel.backends import Lost, OpenTransport
 from umbel.backends.amqp.address import Home
 from umbel.backends.amqp.transport import AmqpTransport
 from umbel.testing import Backends
@@ -26,7 +26,7 @@ def amqp(amqp_node: Node) -> Iterator[Any]:
     home = Home(f"amqp1://guest:guest@127.0.0.1:{amqp_node.port}")
     opened: list[AmqpTransport] = []
 
-    def carry(namespace: str) -> Carry:
+    def carry(namespace: str) -> OpenTransport:
         def open_one(lost: Lost) -> AmqpTransport:
             opened.append(AmqpTransport(home, namespace=namespace, lost=lost))
             return opened[-1]

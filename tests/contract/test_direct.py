@@ -19,10 +19,10 @@ from test_split import split
 from test_split import sqlite as sqlite
 from test_split import vhost as vhost
 
-from umbel.backends import Demand, DirectBroker, JobFilter, Lane, Published
-from umbel.backends.blocking import DirectLedger, Meanwhile
-from umbel.backends.pairs import SplitBroker
-from umbel.backends.pairs.blocking_publish import DirectPair
+from umbel.backends import BlockingBroker, Demand, JobFilter, Lane, Published
+from umbel.backends.blocking import BlockingJobStore, Meanwhile
+from umbel.backends.pairs import PairBroker
+from umbel.backends.pairs.blocking_publish import BlockingPair
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Delivery, Envelope, Retry, fresh_id
 from umbel.testing import Backend, Backends
@@ -34,7 +34,7 @@ BOOKS = pytest.mark.parametrize("books", ["sqlite", "redis_books", "eager_books"
 """Those that are waited for when they note, those that need not be, and those that begin."""
 
 
-class Directly(SplitBroker):
+class Directly(PairBroker):
     """Publishes as a program without an event loop does."""
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
@@ -65,13 +65,13 @@ class TestNatsAndRedisDirectly(BrokerSuite):
 def eager_books(redis_books: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Books that have had somebody for every message so far, as it seems."""
     always = property(lambda pair: True, lambda pair, value: None)
-    monkeypatch.setattr(DirectPair, "_is_awaited", always, raising=False)
+    monkeypatch.setattr(BlockingPair, "_is_awaited", always, raising=False)
     return redis_books
 
 
 def publish_now(b: Backend, *envelopes: Envelope, timeout: float = 10.0) -> Any:
     """Publish in another thread, which has no event loop."""
-    broker = cast(DirectBroker, b.broker)
+    broker = cast(BlockingBroker, b.broker)
     assert broker.capabilities.direct
     return asyncio.to_thread(broker.publish_now, envelopes, timeout)
 
@@ -95,7 +95,7 @@ def test_it_is_sent_when_it_returns_and_in_the_books(
         async with split(store(), request.getfixturevalue(carrier)) as b:
             one = envelope(b)
             assert [found.id for found in await publish_now(b, one)] == [one.id]
-            broker = cast(SplitBroker, b.broker)
+            broker = cast(PairBroker, b.broker)
             assert await broker._ledger.unsent(["default"], 10, 0.0) == []
             assert (await b.records.find(one.id)).id == one.id
             assert await fetched(b, await enlist(b), 1) == {one.id}
@@ -186,7 +186,7 @@ def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it
             await publish_now(b, jobs[0])
             await asyncio.to_thread(machine.kill)
             await publish_now(b, jobs[1])
-            waiting = await cast(SplitBroker, b.broker)._ledger.unsent(["default"], 10, 0.0)
+            waiting = await cast(PairBroker, b.broker)._ledger.unsent(["default"], 10, 0.0)
             assert [one.id for one in waiting] == [jobs[1].id]
             await asyncio.to_thread(machine.start)
             await publish_now(b, jobs[2])
@@ -199,8 +199,8 @@ def test_a_server_that_comes_back_is_found_again_and_meanwhile_the_books_have_it
 def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
     books: str, machine: Machine, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umbel.backends.redis.job_store import RedisLedger
-    from umbel.backends.sqlite.job_store import SqliteLedger
+    from umbel.backends.redis.job_store import RedisJobStore
+    from umbel.backends.sqlite.job_store import SqliteJobStore
 
     store = request.getfixturevalue(books)
 
@@ -213,11 +213,11 @@ def test_what_neither_answers_for_is_with_one_of_them_when_it_returns(
             first, second = envelope(b), envelope(b)
             await publish_now(b, first)
             machine.freeze()
-            monkeypatch.setattr(SqliteLedger, "note_now", away)
-            monkeypatch.setattr(RedisLedger, "noting", away)
+            monkeypatch.setattr(SqliteJobStore, "note_now", away)
+            monkeypatch.setattr(RedisJobStore, "noting", away)
             await publish_now(b, second)
             machine.kill()
-            ledger = cast(SplitBroker, b.broker)._ledger
+            ledger = cast(PairBroker, b.broker)._ledger
             assert [one.id for one in await ledger.unsent(["default"], 10, 0.0)] == [second.id]
 
     monkeypatch.setattr("umbel.backends.nats.blocking_sender.CONFIRMED", 0.5)
@@ -231,7 +231,7 @@ def test_what_was_noted_and_is_not_confirmed_is_sent_by_somebody_else(
     async def scenario() -> None:
         await asyncio.to_thread(machine.start)
         async with split(store(), carried_by(machine)) as b:
-            ledger = cast(SplitBroker, b.broker)._ledger
+            ledger = cast(PairBroker, b.broker)._ledger
             first, second = envelope(b), envelope(b)
             await publish_now(b, first)
             machine.freeze()
@@ -256,11 +256,11 @@ def test_the_books_begin_when_they_had_somebody_for_the_message_before(
     nats: Any, redis_books: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from umbel.backends.nats.raw_connection import Line
-    from umbel.backends.redis.job_store import RedisLedger
+    from umbel.backends.redis.job_store import RedisJobStore
 
     order: list[str] = []
     standing = asyncio.Event()
-    begin_standing = RedisLedger._begin_standing
+    begin_standing = RedisJobStore._begin_standing
 
     async def told_of(*given: Any) -> Any:
         found = await begin_standing(*given)
@@ -278,7 +278,7 @@ def test_the_books_begin_when_they_had_somebody_for_the_message_before(
 
     async def published(b: Backend, owner: str, *, awaited: bool) -> list[str]:
         """Who began, and who came then."""
-        ledger = cast(RedisLedger, cast(SplitBroker, b.broker)._ledger)
+        ledger = cast(RedisJobStore, cast(PairBroker, b.broker)._ledger)
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         one, waiter = envelope(b), ledger.stand_by(["default"], owner, 60.0, never)
         order.clear()
@@ -300,7 +300,7 @@ def test_the_books_begin_when_they_had_somebody_for_the_message_before(
         async with split(redis_books(), nats) as b, asyncio.timeout(60):
             owner = await enlist(b)
             await published(b, owner, awaited=False)  # the first of a lane comes before its note
-            spy(RedisLedger, "noting", "books")
+            spy(RedisJobStore, "noting", "books")
             spy(Line, "post", "server")
             assert await published(b, owner, awaited=False) == ["server", "books"]
             assert await published(b, owner, awaited=True) == ["server", "books"]
@@ -308,7 +308,7 @@ def test_the_books_begin_when_they_had_somebody_for_the_message_before(
             assert await published(b, owner, awaited=False) == ["books", "server"]
             assert await published(b, owner, awaited=False) == ["server", "books"]
 
-    monkeypatch.setattr(RedisLedger, "_begin_standing", told_of)
+    monkeypatch.setattr(RedisJobStore, "_begin_standing", told_of)
     asyncio.run(scenario())
 
 
@@ -317,7 +317,7 @@ class Standing:
 
     def __init__(self, b: Backend, owner: str) -> None:
         self.b, self.owner = b, owner
-        self.broker = cast(SplitBroker, b.broker)
+        self.broker = cast(PairBroker, b.broker)
         self.began: asyncio.Queue[Any] = asyncio.Queue()
         """How often it has begun to stand by."""
         self.received: asyncio.Queue[Any] = asyncio.Queue()
@@ -333,7 +333,7 @@ class Standing:
     async def handed(self, waiting: asyncio.Task[list[Delivery]]) -> Delivery:
         """What a fetch has, for which there is no message yet."""
         one = envelope(self.b)
-        books = cast(DirectLedger, self.broker._ledger)
+        books = cast(BlockingJobStore, self.broker._ledger)
         (told,) = await asyncio.to_thread(books.note_now, [one], 10.0)
         assert told.handed
         (found,) = await waiting
@@ -517,21 +517,21 @@ def test_a_fetch_has_all_of_its_time_also_if_the_one_before_had_less(
 def test_a_message_that_comes_together_with_a_job_from_the_books_is_held_for_a_moment_only(
     carrier: str, redis_books: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from umbel.backends.redis.job_store import RedisLedger
+    from umbel.backends.redis.job_store import RedisJobStore
 
-    stand_down = RedisLedger._stand_down
+    stand_down = RedisJobStore._stand_down
 
     async def scenario() -> None:
         async with standing(redis_books(), request.getfixturevalue(carrier)) as one:
             sent, handed = envelope(one.b), envelope(one.b)
 
-            async def too_late(ledger: RedisLedger, *given: Any) -> list[Delivery]:
+            async def too_late(ledger: RedisJobStore, *given: Any) -> list[Delivery]:
                 (told,) = await asyncio.to_thread(ledger.note_now, [handed], 10.0)
                 assert told.handed
                 return await stand_down(ledger, *given)
 
             waiting = await one.fetching(Demand(1, 1))
-            monkeypatch.setattr(RedisLedger, "_stand_down", too_late)
+            monkeypatch.setattr(RedisJobStore, "_stand_down", too_late)
             await one.broker._transport.send([sent])
             (found,) = await waiting
             assert found.id == handed.id

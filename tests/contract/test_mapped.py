@@ -36,8 +36,8 @@ from test_split import vhost as vhost
 
 from chaos.proxy import Proxy
 from umbel import Umbel
-from umbel.backends import Carry, Demand, Lane, Lost, Transport
-from umbel.backends.pairs import MappedTransport, PartlySplitBroker
+from umbel.backends import Demand, Lane, Lost, OpenTransport, Transport
+from umbel.backends.pairs import MultiTransport, PartialPairBroker
 from umbel.backends.redis.address import Home
 from umbel.backends.redis.transport import RedisTransport
 from umbel.backends.transport import Reply
@@ -66,7 +66,7 @@ async def pair(most: Any, one: Any) -> AsyncIterator[Server]:
         @asynccontextmanager
         async def opened() -> AsyncIterator[Transport]:
             async with rest.open() as first, mail.open() as second:
-                mapped = MappedTransport({"mail": second}, first)
+                mapped = MultiTransport({"mail": second}, first)
                 try:
                     yield mapped
                 finally:
@@ -111,16 +111,16 @@ class TestNatsWithRedis(TransportSuite):
         one.close()
 
 
-def mapped(named: Mapping[str, Any], rest: Any) -> Callable[[str], Carry]:
+def mapped(named: Mapping[str, Any], rest: Any) -> Callable[[str], OpenTransport]:
     """Queues by what carries them; None: nothing does."""
 
-    def carry(namespace: str) -> Carry:
+    def carry(namespace: str) -> OpenTransport:
         def opened(lost: Lost) -> Transport:
             made: dict[Any, Transport | None] = {None: None}
             for one in (*named.values(), rest):
                 if one not in made:
                     made[one] = one(namespace)(lost)
-            return MappedTransport({queue: made[one] for queue, one in named.items()}, made[rest])
+            return MultiTransport({queue: made[one] for queue, one in named.items()}, made[rest])
 
         return opened
 
@@ -140,7 +140,7 @@ class TestPostgresItselfAndRedisForSome(BrokerSuite):
     @pytest.fixture
     def backend(self, redis: Any, postgres: Any) -> Backends:
         carry = mapped({"mail": redis, "other": redis}, None)
-        return lambda: split(postgres(), carry, PartlySplitBroker)
+        return lambda: split(postgres(), carry, PartialPairBroker)
 
 
 class TestNatsAndSqliteItselfForSome(BrokerSuite):
@@ -149,7 +149,7 @@ class TestNatsAndSqliteItselfForSome(BrokerSuite):
     @pytest.fixture
     def backend(self, nats: Any, sqlite: Any) -> Backends:
         carry = mapped({"mail": None, "other": None}, nats)
-        return lambda: split(sqlite(), carry, PartlySplitBroker)
+        return lambda: split(sqlite(), carry, PartialPairBroker)
 
 
 # --- one that is down ------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_one_that_is_down_keeps_nobody_from_the_others(start: Callable[..., Redi
     up, down = start(), start()
 
     async def tale() -> None:
-        one = MappedTransport({"mail": transport(down.url)}, transport(up.url))
+        one = MultiTransport({"mail": transport(down.url)}, transport(up.url))
         for at in range(3):
             down.stop()
             with pytest.raises(Unavailable):
@@ -220,7 +220,7 @@ def test_one_that_is_frozen_delays_the_others_by_a_moment_and_loses_nothing(
     up, frozen = start(), start()
 
     async def tale() -> None:
-        one = MappedTransport({"mail": transport(frozen.url)}, transport(up.url))
+        one = MultiTransport({"mail": transport(frozen.url)}, transport(up.url))
         both = {IO: 5, MAIL: 5}
         await one.send([envelope(), envelope(queue="mail")])
         await one.accept(await one.receive(both, 10))
@@ -248,7 +248,7 @@ def test_what_came_when_nobody_asked_any_more_goes_back(start: Callable[..., Red
     server = start()
 
     async def tale() -> None:
-        one = MappedTransport({"mail": transport(server.url)}, transport(server.url))
+        one = MultiTransport({"mail": transport(server.url)}, transport(server.url))
         other = transport(server.url)
         for _ in range(10):
             waiting = asyncio.create_task(one.receive({IO: 5, MAIL: 5}, 30))
@@ -275,7 +275,7 @@ def test_a_late_answer_is_cut_to_the_room_there_is_now(start: Callable[..., Redi
     server = start()
 
     async def tale() -> None:
-        one, other = (MappedTransport({}, transport(server.url)) for _ in range(2))
+        one, other = (MultiTransport({}, transport(server.url)) for _ in range(2))
         await one.receive({IO: 4}, 0.0)
         sent = [envelope() for _ in range(4)]
         await other.send(sent)
@@ -303,7 +303,7 @@ def test_an_answer_goes_by_the_broker_that_its_question_came_by(
     first, second = start(), start()
 
     async def tale() -> None:
-        one = MappedTransport({"mail": transport(second.url)}, transport(first.url))
+        one = MultiTransport({"mail": transport(second.url)}, transport(first.url))
         document = envelope(headers={"state": "succeeded"})
         await one.reply(
             [Reply(Asked("a", "1"), document, "mail"), Reply(Asked("b", "2"), document)]
@@ -321,7 +321,7 @@ def test_what_waits_for_a_broker_that_is_down_keeps_nothing_else_in_the_books(
     down = start()
     down.stop()
 
-    def gone(namespace: str) -> Carry:
+    def gone(namespace: str) -> OpenTransport:
         return lambda lost: RedisTransport(Home(down.url), namespace=namespace, lost=lost)
 
     async def tale() -> None:
@@ -340,7 +340,7 @@ def test_what_waits_for_a_broker_that_is_down_keeps_nothing_else_in_the_books(
 def test_a_demand_covers_what_is_kept_and_what_is_carried(redis: Any, postgres: Any) -> None:
     async def tale() -> None:
         carry = mapped({"mail": redis}, None)
-        async with split(postgres(), carry, PartlySplitBroker) as b:
+        async with split(postgres(), carry, PartialPairBroker) as b:
             owner, done = await acts.enlist(b), set[str]()
             sent = [acts.envelope(b, queue=("default", "mail")[at % 2]) for at in range(40)]
             await b.broker.publish([one for one in sent if one.queue == "mail"])

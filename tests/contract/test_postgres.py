@@ -15,7 +15,7 @@ from umbel.backends.postgres.control import PostgresControl
 from umbel.backends.postgres.database import Database
 from umbel.backends.postgres.deployments import PostgresDeployments
 from umbel.backends.postgres.gates import PostgresGates
-from umbel.backends.postgres.job_store import PostgresLedger
+from umbel.backends.postgres.job_store import PostgresJobStore
 from umbel.backends.postgres.records import PostgresRecords
 from umbel.backends.postgres.registry import PostgresRegistry
 from umbel.backends.postgres.routes import PostgresRoutes
@@ -72,7 +72,7 @@ async def opened(
     how = {"namespace": namespace, "clock": next(clocks)}
     try:
         yield Backend(
-            broker=PostgresLedger(database, **how, **looks),
+            broker=PostgresJobStore(database, **how, **looks),
             records=PostgresRecords(database, **how, **looks),
             registry=PostgresRegistry(database, **how),
             control=PostgresControl(database, **how),

@@ -34,7 +34,7 @@ from umbel.backends.postgres import scan_cursor as outlook  # noqa: E402
 from umbel.backends.postgres.address import Home  # noqa: E402
 from umbel.backends.postgres.broker import PostgresBroker  # noqa: E402
 from umbel.backends.postgres.gates import PostgresGates  # noqa: E402
-from umbel.backends.postgres.job_store import PostgresLedger  # noqa: E402
+from umbel.backends.postgres.job_store import PostgresJobStore  # noqa: E402
 from umbel.clock import SystemClock  # noqa: E402
 from umbel.errors import LeaseLost  # noqa: E402
 from umbel.messages import (  # noqa: E402
@@ -247,7 +247,7 @@ def test_what_a_worker_cannot_run_now_it_finds_when_it_can(home: Home) -> None:
 def test_what_another_broker_carries_has_passed_its_gates(home: Home) -> None:
     async def scenario() -> None:
         async with gated(home) as (broker, gates):
-            books = PostgresLedger(
+            books = PostgresJobStore(
                 broker._database, namespace="umbel", clock=SystemClock(), safety_poll=NEVER
             )
             first, second = envelope(gates=(THREE,)), envelope(gates=(THREE,))

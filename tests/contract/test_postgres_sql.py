@@ -24,7 +24,7 @@ from umbel.backends.postgres import scan_cursor as outlook  # noqa: E402
 from umbel.backends.postgres.address import Home  # noqa: E402
 from umbel.backends.postgres.broker import PostgresBroker  # noqa: E402
 from umbel.backends.postgres.database import Database  # noqa: E402
-from umbel.backends.postgres.job_store import PostgresLedger  # noqa: E402
+from umbel.backends.postgres.job_store import PostgresJobStore  # noqa: E402
 from umbel.backends.postgres.records import PostgresRecords  # noqa: E402
 from umbel.backends.postgres.registry import PostgresRegistry  # noqa: E402
 from umbel.backends.postgres.schema import migrate  # noqa: E402
@@ -590,7 +590,7 @@ def test_a_note_that_waits_until_its_job_has_ended_leaves_nothing(home: Home, ma
 
     async def scenario() -> None:
         async with broker_at(home) as broker:
-            books = PostgresLedger(
+            books = PostgresJobStore(
                 broker._database, namespace="umbel", clock=SystemClock(), safety_poll=NEVER
             )
             jobs = [envelope() for _ in range(many)]

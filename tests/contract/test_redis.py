@@ -15,7 +15,7 @@ from umbel.backends.redis.control import RedisControl  # noqa: E402
 from umbel.backends.redis.database import Database  # noqa: E402
 from umbel.backends.redis.deployments import RedisDeployments  # noqa: E402
 from umbel.backends.redis.gates import RedisGates  # noqa: E402
-from umbel.backends.redis.job_store import RedisLedger  # noqa: E402
+from umbel.backends.redis.job_store import RedisJobStore  # noqa: E402
 from umbel.backends.redis.records import RedisRecords  # noqa: E402
 from umbel.backends.redis.registry import RedisRegistry  # noqa: E402
 from umbel.backends.redis.routes import RedisRoutes  # noqa: E402
@@ -66,7 +66,7 @@ async def opened(prefix: str, name: str, clocks: Iterator[Clock]) -> AsyncIterat
     how = {"namespace": namespace, "clock": next(clocks)}
     try:
         yield Backend(
-            broker=RedisLedger(database, **how, safety_poll=PATIENCE),
+            broker=RedisJobStore(database, **how, safety_poll=PATIENCE),
             records=RedisRecords(database, **how, safety_poll=PATIENCE),
             registry=RedisRegistry(database, **how),
             control=RedisControl(database, **how, safety_poll=PATIENCE),

@@ -23,7 +23,7 @@ from umbel.backends.redis.control import RedisControl  # noqa: E402
 from umbel.backends.redis.database import Database  # noqa: E402
 from umbel.backends.redis.deployments import RedisDeployments  # noqa: E402
 from umbel.backends.redis.gates import RedisGates  # noqa: E402
-from umbel.backends.redis.job_store import RedisLedger  # noqa: E402
+from umbel.backends.redis.job_store import RedisJobStore  # noqa: E402
 from umbel.backends.redis.records import RedisRecords  # noqa: E402
 from umbel.backends.redis.registry import RedisRegistry  # noqa: E402
 from umbel.backends.redis.routes import RedisRoutes  # noqa: E402
@@ -84,7 +84,7 @@ async def opened(namespace: str) -> AsyncIterator[Backend]:
     how = {"namespace": namespace, "clock": next(_CLOCKS)}
     try:
         yield Backend(
-            broker=RedisLedger(database, **how, safety_poll=NEVER),
+            broker=RedisJobStore(database, **how, safety_poll=NEVER),
             records=RedisRecords(database, **how),
             registry=RedisRegistry(database, **how),
             control=RedisControl(database, **how),

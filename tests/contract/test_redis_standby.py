@@ -25,7 +25,7 @@ from test_redis_data import tell as tell_patiently
 
 from umbel.backends import Demand
 from umbel.backends.control import Scope
-from umbel.backends.redis.job_store import RedisLedger
+from umbel.backends.redis.job_store import RedisJobStore
 from umbel.backends.redis.scripts import root_of
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Envelope, State, Succeeded
@@ -53,7 +53,7 @@ def tell(namespace: str, scenario: Scenario) -> None:
 def publish_now(b: Backend, **changes: Any) -> Envelope:
     """Publish without giving anybody else a chance to run: who waits has heard nothing yet."""
     made = envelope(b, **changes)
-    cast(RedisLedger, b.broker).publish_now([made], 10.0)
+    cast(RedisJobStore, b.broker).publish_now([made], 10.0)
     return made
 
 
@@ -65,7 +65,7 @@ class Waiter:
         self._key = f"{root_of(b.namespace)}:standby"
         self._client = client
         self.other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        ledger = cast(RedisLedger, b.broker)
+        ledger = cast(RedisJobStore, b.broker)
         waiting = (
             ledger.stand_by(["default"], owner, PATIENCE, self.other)
             if books
@@ -171,7 +171,7 @@ def test_what_is_paused_is_not_handed_over(
 def test_nobody_overtakes_what_waits_in_the_queue(namespace: str, client: Any) -> None:
     async def scenario(b: Backend) -> None:
         waiter = await Waiter(b, await enlist(b), client).stands_by()
-        ledger = cast(RedisLedger, b.broker)
+        ledger = cast(RedisJobStore, b.broker)
         several = [envelope(b), envelope(b)]
         ledger.publish_now(several, 10.0)
         last = publish_now(b)
@@ -206,7 +206,7 @@ def test_nobody_is_called_where_nobody_waits(namespace: str, client: Any) -> Non
             await take_one(b, await enlist(b))
             assert ear.get_message(timeout=0.2) is None
             waiter = await Waiter(b, await enlist(b), client).stands_by()
-            cast(RedisLedger, b.broker).publish_now([envelope(b), envelope(b)], 10.0)
+            cast(RedisJobStore, b.broker).publish_now([envelope(b), envelope(b)], 10.0)
             assert len(await waiter.task) == 2
             assert ear.get_message(timeout=5)["data"] == f"r:{root_of(namespace)}:default".encode()
 
@@ -230,7 +230,7 @@ def test_a_dead_worker_is_handed_nothing(namespace: str, client: Any) -> None:
 def test_who_cannot_be_told_is_handed_nothing(namespace: str, client: Any) -> None:
     async def scenario(b: Backend) -> None:
         waiter = await Waiter(b, await enlist(b), client).stands_by()
-        listener = cast(RedisLedger, b.broker)._listener
+        listener = cast(RedisJobStore, b.broker)._listener
         assert listener._connection is not None
         host, port = listener._connection._writer.get_extra_info("sockname")[:2]
         client.client_kill_filter(addr=f"{host}:{port}")  # its own, and nobody else's
@@ -344,7 +344,7 @@ def test_a_job_that_the_books_gave_away_is_not_given_for_its_message(
     namespace: str, client: Any
 ) -> None:
     async def scenario(b: Backend) -> None:
-        ledger = cast(RedisLedger, b.broker)
+        ledger = cast(RedisJobStore, b.broker)
         waiter = await Waiter(b, await enlist(b), client, books=True).stands_by()
         made = envelope(b)
         ledger.note_now([made], 10.0)
@@ -362,7 +362,7 @@ def test_a_relay_that_waits_is_called_also_beside_who_stands_by(
     namespace: str, client: Any
 ) -> None:
     async def scenario(b: Backend) -> None:
-        ledger = cast(RedisLedger, b.broker)
+        ledger = cast(RedisJobStore, b.broker)
         waiter = await Waiter(b, await enlist(b), client, books=True).stands_by()
         relay = asyncio.create_task(ledger.unsent(["default"], 10, PATIENCE))
         key = f"{root_of(b.namespace)}:standby:default"
@@ -464,7 +464,7 @@ class StandbyMachine(RuleBasedStateMachine):
         """One by one, or as one batch; what is noted only goes to who stands by."""
 
         async def send() -> None:
-            ledger = cast(RedisLedger, self.b.broker)
+            ledger = cast(RedisJobStore, self.b.broker)
             made = [envelope(self.b) for _ in range(many)]
             if noted:
                 ledger.note_now(made[:1], 10.0)

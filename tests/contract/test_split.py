@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import pytest
 
-from umbel.backends import Carry, Demand, Lane, Ledger, Lost
-from umbel.backends.pairs import SplitBroker
+from umbel.backends import Demand, JobStore, Lane, Lost, OpenTransport
+from umbel.backends.pairs import PairBroker
 from umbel.errors import BadMessage, MessageTooLarge
 from umbel.messages import Body, Envelope, State, Succeeded, fresh_id, inbox
 from umbel.testing import Backend, Backends, wrong_clocks
@@ -40,14 +40,14 @@ def needs(*servers: str) -> None:
 
 @asynccontextmanager
 async def split(
-    books: Any, carry: Any, kind: type[SplitBroker] = SplitBroker
+    books: Any, carry: Any, kind: type[PairBroker] = PairBroker
 ) -> AsyncIterator[Backend]:
     """A backend whose broker is made of two."""
     async with books as kept:
-        carrying: Carry = carry(kept.namespace)
+        carrying: OpenTransport = carry(kept.namespace)
         broker = kind(
             carrying,
-            cast(Ledger, kept.broker),
+            cast(JobStore, kept.broker),
             namespace=kept.namespace,
             clock=kept.clock,
             find=kept.records.find,
@@ -90,7 +90,7 @@ def rabbitmq(vhost: str) -> Iterator[Any]:
     url = f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}"
     home, opened = Home(url), list[RabbitTransport]()
 
-    def carry(namespace: str) -> Carry:
+    def carry(namespace: str) -> OpenTransport:
         def open_one(lost: Lost) -> RabbitTransport:
             opened.append(RabbitTransport(home, namespace=namespace, lost=lost))
             return opened[-1]
@@ -116,7 +116,7 @@ def nats() -> Iterator[Any]:
 
     home, namespaces = Home(f"nats://{HOST}:{PORTS['nats']}"), set()
 
-    def carry(namespace: str) -> Carry:
+    def carry(namespace: str) -> OpenTransport:
         namespaces.add(namespace)
         return lambda lost: NatsTransport(home, namespace=namespace, lost=lost)
 
@@ -153,7 +153,7 @@ def redis(redis_prefix: str) -> Any:
 
     home = Home(f"redis://{HOST}:{PORTS['redis']}")
 
-    def carry(namespace: str) -> Carry:
+    def carry(namespace: str) -> OpenTransport:
         own = redis_prefix + namespace
         return lambda lost: RedisTransport(home, namespace=own, lost=lost)
 
@@ -272,7 +272,7 @@ PAIRS = [("nats", "postgres"), ("redis", "sqlite"), ("rabbitmq", "redis_books")]
 
 async def assert_buried_and_passed_by(b: Backend, bad: Sequence[Envelope], reason: str) -> None:
     """Of some jobs that are in the job store, the bad ones are buried and ten others are given."""
-    store = cast(SplitBroker, b.broker)._ledger
+    store = cast(PairBroker, b.broker)._ledger
     await store.publish(bad)  # as a program that writes rows itself
     good = [envelope(b, unique=fresh_id()) for _ in range(10)]
     await b.broker.publish(good)
@@ -365,7 +365,7 @@ def test_what_somebody_purged_on_the_server_is_sent_again(
             # Once, so that the queues are there: those that are made are recalled anyway.
             await b.broker.fetch(["default"], Demand(5, 5), owner, 0.5)
             await b.broker.publish([one])
-            await cast(SplitBroker, b.broker)._transport.purge("default")
+            await cast(PairBroker, b.broker)._transport.purge("default")
             async with asyncio.timeout(30):
                 while not (found := await b.broker.fetch(["default"], Demand(5, 5), owner, 0.5)):
                     pass
@@ -391,7 +391,7 @@ def test_who_waits_is_given_each_job_once_by_the_books_or_by_its_message(
             working = asyncio.create_task(work())
             for number in range(60):
                 one = envelope(b)
-                await asyncio.to_thread(cast(SplitBroker, b.broker).publish_now, [one], 10.0)
+                await asyncio.to_thread(cast(PairBroker, b.broker).publish_now, [one], 10.0)
                 sent.append(one.id)
                 await asyncio.sleep(0.004 * (number % 3))  # sometimes it stands by, sometimes not
             async with asyncio.timeout(60):
@@ -418,7 +418,7 @@ def test_a_message_that_is_to_be_buried_is_not_given_to_somebody_else_who_waits(
             ]
             await asyncio.sleep(0.5)
             sent = envelope(b, **changes)
-            await cast(SplitBroker, b.broker)._transport.send([sent])  # as another program does
+            await cast(PairBroker, b.broker)._transport.send([sent])  # as another program does
             assert [one for fetch in fetches for one in await fetch] == []
             found = await b.records.find(sent.id)
             assert found.state is State.BURIED
@@ -457,7 +457,7 @@ def test_two_threads_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
 ) -> None:
     async def scenario() -> None:
         async with split(redis_books(), nats) as b:
-            publish = cast(SplitBroker, b.broker).publish_now
+            publish = cast(PairBroker, b.broker).publish_now
             publish([envelope(b)], 10.0)
             done = threading.Event()
 
@@ -478,7 +478,7 @@ def test_two_threads_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
             counts = await asyncio.gather(
                 *(asyncio.to_thread(one) for one in (many, many, first_ones))
             )
-            ledger = cast(SplitBroker, b.broker)._ledger
+            ledger = cast(PairBroker, b.broker)._ledger
             queues = [f"new-{number}" for number in range(3)]
             assert await ledger.unsent(queues, 10, 0.0) == [], "it could not be sent in time"
             assert all(counts[:2])
@@ -489,14 +489,14 @@ def test_two_threads_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
 def test_a_fetch_from_both_sides_waits_until_the_one_before_is_wound_up(
     nats: Any, redis_books: Any
 ) -> None:
-    from umbel.backends.pairs import MappedTransport, PartlySplitBroker
+    from umbel.backends.pairs import MultiTransport, PartialPairBroker
 
-    def partly(namespace: str) -> Carry:
-        return lambda lost: MappedTransport({"plain": None}, nats(namespace)(lost))
+    def partly(namespace: str) -> OpenTransport:
+        return lambda lost: MultiTransport({"plain": None}, nats(namespace)(lost))
 
     async def scenario() -> None:
-        async with split(redis_books(), partly, PartlySplitBroker) as b:
-            broker = cast(PartlySplitBroker, b.broker)
+        async with split(redis_books(), partly, PartialPairBroker) as b:
+            broker = cast(PartialPairBroker, b.broker)
             books, room = cast(Any, broker._ledger), Demand(5, 5)
             first = asyncio.create_task(broker.fetch(["default"], room, await enlist(b), 3600))
             await asyncio.sleep(0.5)
@@ -520,7 +520,7 @@ def test_a_nudge_is_heard_also_while_the_receive_of_an_earlier_fetch_is_under_wa
 ) -> None:
     async def scenario() -> None:
         async with split(redis_books(), nats) as b:
-            owner, broker = await enlist(b), cast(SplitBroker, b.broker)
+            owner, broker = await enlist(b), cast(PairBroker, b.broker)
             await asyncio.to_thread(broker.publish_now, [envelope(b)], 10.0)  # makes the stream
             assert len(await broker.fetch(["default"], Demand(5, 5), owner, 20)) == 1
             books, outlasted = cast(Any, broker._ledger), 0
@@ -546,14 +546,14 @@ def test_a_nudge_is_heard_also_while_the_receive_of_an_earlier_fetch_is_under_wa
 def test_a_nudge_is_heard_also_before_a_fetch_from_both_sides_has_begun(
     nats: Any, sqlite: Any
 ) -> None:
-    from umbel.backends.pairs import MappedTransport, PartlySplitBroker
+    from umbel.backends.pairs import MultiTransport, PartialPairBroker
 
-    def partly(namespace: str) -> Carry:
-        return lambda lost: MappedTransport({"plain": None}, nats(namespace)(lost))
+    def partly(namespace: str) -> OpenTransport:
+        return lambda lost: MultiTransport({"plain": None}, nats(namespace)(lost))
 
     async def scenario() -> None:
-        async with split(sqlite(), partly, PartlySplitBroker) as b:
-            broker, owner = cast(PartlySplitBroker, b.broker), await enlist(b)
+        async with split(sqlite(), partly, PartialPairBroker) as b:
+            broker, owner = cast(PartialPairBroker, b.broker), await enlist(b)
             for rounds in range(1, 12):
                 both = broker.fetch(["default", "plain"], Demand(5, 5), owner, 3600)
                 fetch = asyncio.create_task(both)

@@ -13,7 +13,7 @@ from umbel.backends.sqlite.control import SqliteControl
 from umbel.backends.sqlite.database import Database, Home
 from umbel.backends.sqlite.deployments import SqliteDeployments
 from umbel.backends.sqlite.gates import SqliteGates
-from umbel.backends.sqlite.job_store import SqliteLedger
+from umbel.backends.sqlite.job_store import SqliteJobStore
 from umbel.backends.sqlite.records import SqliteRecords
 from umbel.backends.sqlite.registry import SqliteRegistry
 from umbel.backends.sqlite.routes import SqliteRoutes
@@ -39,7 +39,7 @@ async def opened(
     try:
         await database.open()  # makes the tables
         yield Backend(
-            broker=SqliteLedger(database, **how, safety_poll=PATIENCE),
+            broker=SqliteJobStore(database, **how, safety_poll=PATIENCE),
             records=SqliteRecords(database, **how, safety_poll=PATIENCE),
             registry=SqliteRegistry(database, **how),
             control=SqliteControl(database, **how),

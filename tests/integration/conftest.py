@@ -25,7 +25,7 @@ from servers import PrivatePostgres, private_postgres
 
 from integration.running import Proxy
 from umbel import Umbel, WorkerOptions
-from umbel.app.desk import Desk
+from umbel.app.client import Client
 from umbel.backends import JobFilter, Roles
 from umbel.messages import Record, fresh_id
 from umbel.operations import Operations
@@ -122,7 +122,7 @@ class Place:
         """An application whose handles and workers wait for a push and, in effect, never poll."""
         app = self.app()
         app.backend = PatientBackend(self, app)
-        app._desk = Desk(app.backend, app.settings, app.codec, app.clock)
+        app._desk = Client(app.backend, app.settings, app.codec, app.clock)
         return app
 
     def ask(self, question: Callable[[Operations], Any]) -> Any:

@@ -24,7 +24,7 @@ from servers import PrivatePostgres
 
 from integration.conftest import HANG, POSTGRES, Place, in_child, in_threads, working
 from umbel import Handle, State, Umbel, Unique
-from umbel.app.desk import Desk
+from umbel.app.client import Client
 from umbel.backends import Published, Roles
 from umbel.errors import (
     BadArguments,
@@ -142,7 +142,7 @@ class Counted:
 def counted(app: Umbel, task: Any) -> Counted:
     """Let the task's calls go out where their transactions are counted."""
     site = Counted(app)
-    desk = Desk(site, app.settings, app.codec, app.clock)  # type: ignore[arg-type]
+    desk = Client(site, app.settings, app.codec, app.clock)  # type: ignore[arg-type]
     task.bind(desk)
     return site
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from desk import Desk
+from desk import Client
 from servers import PrivatePostgres, private_postgres
 
 from chaos.machines import Nats, NotHere, Redis
@@ -86,7 +86,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def desk(url: str) -> Iterator[Desk]:
-    desk = Desk(url)
+def desk(url: str) -> Iterator[Client]:
+    desk = Client(url)
     yield desk
     desk.close()

@@ -14,7 +14,7 @@ from umbel.operations import Operations, WorkerView
 T = TypeVar("T")
 
 
-class Desk:
+class Client:
     """Publishes from here; everything else is read from the store."""
 
     def __init__(self, url: str) -> None:

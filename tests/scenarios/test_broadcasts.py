@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import told_tasks as tasks
-from desk import Desk
+from desk import Client
 from processes import Workers, until
 
 CREW = 5
@@ -23,14 +23,14 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
 
 
 @pytest.fixture
-def crew(desk: Desk, workers: Workers) -> Workers:
+def crew(desk: Client, workers: Workers) -> Workers:
     for index in range(CREW):
         workers.start(index)
     until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
     return workers
 
 
-def test_four_have_done_it_and_the_dead_one_is_missing(desk: Desk, crew: Workers) -> None:
+def test_four_have_done_it_and_the_dead_one_is_missing(desk: Client, crew: Workers) -> None:
     handle = desk.app.handle(desk.publish([tasks.told.s(2)])[0])
     found: dict[str, Any] = handle.get(timeout=120)
     states = sorted((one["index"], one["state"]) for one in found.values())
@@ -38,7 +38,7 @@ def test_four_have_done_it_and_the_dead_one_is_missing(desk: Desk, crew: Workers
     assert all(one["result"] == 1 for one in found.values() if one["state"] == "done")
 
 
-def test_who_joins_in_time_is_told_too(desk: Desk, crew: Workers) -> None:
+def test_who_joins_in_time_is_told_too(desk: Client, crew: Workers) -> None:
     handle = desk.app.handle(desk.publish([tasks.welcome.s()])[0])
     until(lambda: _done(desk) >= CREW, "the first to have done it")
     crew.start(CREW)
@@ -48,5 +48,5 @@ def test_who_joins_in_time_is_told_too(desk: Desk, crew: Workers) -> None:
     handle.cancel()
 
 
-def _done(desk: Desk) -> int:
+def _done(desk: Client) -> int:
     return sum(record.state == "succeeded" for record in desk.records())

@@ -24,7 +24,7 @@ from typing import Any
 import deploy_tasks as tasks
 import msgspec
 import pytest
-from desk import Desk
+from desk import Client
 from processes import HERE, Workers, until
 
 from umbel import State
@@ -74,7 +74,7 @@ class Crew(Workers):
         self._processes[index] = process
         return process
 
-    def start_all(self, desk: Desk, many: int = CREW) -> None:
+    def start_all(self, desk: Client, many: int = CREW) -> None:
         for index in range(many):
             self.start(index)
         until(lambda: len(desk.workers()) == many, "the crew to enlist")
@@ -102,12 +102,12 @@ def crew(url: str, tmp_path: Path) -> Iterator[Crew]:
     crew.end()
 
 
-def state(desk: Desk) -> str:
+def state(desk: Client) -> str:
     found = desk.ask(lambda operations: operations.deploy.status()).deployment
     return found.state if found is not None else "none"
 
 
-def done(desk: Desk, job: str) -> bool:
+def done(desk: Client, job: str) -> bool:
     return desk.record(job).state is State.SUCCEEDED
 
 
@@ -117,7 +117,7 @@ def done(desk: Desk, job: str) -> bool:
 class Load:
     """A stream of short tasks, and now and then a long one of each kind."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Client) -> None:
         self._desk = desk
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._publish)
@@ -152,7 +152,7 @@ def begin_by_command(crew: Crew, names: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def begin_here(desk: Desk, names: Sequence[str]) -> dict[str, Any]:
+def begin_here(desk: Client, names: Sequence[str]) -> dict[str, Any]:
     """The same without the second that a command takes to start."""
 
     async def wait(operations: Operations) -> DeployView:
@@ -166,7 +166,7 @@ def begin_here(desk: Desk, names: Sequence[str]) -> dict[str, Any]:
 
 
 def test_go_is_said_only_when_it_is_true(
-    desk: Desk, crew: Crew, capsys: pytest.CaptureFixture[str]
+    desk: Client, crew: Crew, capsys: pytest.CaptureFixture[str]
 ) -> None:
     crew.start_all(desk)
     began, gentle, waited = time.monotonic(), 0, []
@@ -206,7 +206,7 @@ def test_go_is_said_only_when_it_is_true(
 # --- not within the limit --------------------------------------------------------------------
 
 
-def test_what_takes_too_long_is_listed_and_workers_go_on(desk: Desk, crew: Crew) -> None:
+def test_what_takes_too_long_is_listed_and_workers_go_on(desk: Client, crew: Crew) -> None:
     crew.start_all(desk)
     (long,) = desk.publish([tasks.firm.s(600.0)])
     until(lambda: desk.record(long).state is State.RUNNING, "it to run")
@@ -224,7 +224,7 @@ def test_what_takes_too_long_is_listed_and_workers_go_on(desk: Desk, crew: Crew)
 # --- who ends the command --------------------------------------------------------------------
 
 
-def held_up(desk: Desk, crew: Crew, *words: str) -> tuple[subprocess.Popen[str], str]:
+def held_up(desk: Client, crew: Crew, *words: str) -> tuple[subprocess.Popen[str], str]:
     """A deployment that waits for a task without end, and a job that waits for the deployment."""
     crew.start_all(desk, 1)
     (long,) = desk.publish([tasks.firm.s(600.0)])
@@ -237,7 +237,7 @@ def held_up(desk: Desk, crew: Crew, *words: str) -> tuple[subprocess.Popen[str],
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_resumes_the_workers_and_says_so(
-    desk: Desk, crew: Crew, number: signal.Signals
+    desk: Client, crew: Crew, number: signal.Signals
 ) -> None:
     begin, short = held_up(desk, crew)
     begin.send_signal(number)
@@ -247,7 +247,7 @@ def test_a_signal_resumes_the_workers_and_says_so(
     until(lambda: done(desk, short), "work to flow again")
 
 
-def test_a_command_whose_terminal_is_gone_resumes_the_workers(desk: Desk, crew: Crew) -> None:
+def test_a_command_whose_terminal_is_gone_resumes_the_workers(desk: Client, crew: Crew) -> None:
     begin, short = held_up(desk, crew)
     assert begin.stdout is not None
     begin.stdout.close()
@@ -256,7 +256,7 @@ def test_a_command_whose_terminal_is_gone_resumes_the_workers(desk: Desk, crew: 
     until(lambda: done(desk, short), "work to flow again")
 
 
-def test_nobody_who_reads_is_no_reason_to_say_go(desk: Desk, crew: Crew) -> None:
+def test_nobody_who_reads_is_no_reason_to_say_go(desk: Client, crew: Crew) -> None:
     """As in ``umbel deploy begin | head -1``: what cannot be written is not what decides."""
     begin, short = held_up(desk, crew, "--limit", "3", "--interval", "0.1")
     assert begin.stdout is not None
@@ -267,7 +267,7 @@ def test_nobody_who_reads_is_no_reason_to_say_go(desk: Desk, crew: Crew) -> None
 
 
 def test_workers_fetch_again_by_themselves_when_the_command_was_killed(
-    desk: Desk, crew: Crew
+    desk: Client, crew: Crew
 ) -> None:
     begin, short = held_up(desk, crew)
     begin.kill()
@@ -277,7 +277,7 @@ def test_workers_fetch_again_by_themselves_when_the_command_was_killed(
     assert state(desk) == "aborted"
 
 
-def test_only_one_deploys_at_a_time_and_another_may_take_over(desk: Desk, crew: Crew) -> None:
+def test_only_one_deploys_at_a_time_and_another_may_take_over(desk: Client, crew: Crew) -> None:
     begin, short = held_up(desk, crew)
     code, said = crew.deployed("begin")
     assert code == 4
@@ -302,7 +302,7 @@ def test_only_one_deploys_at_a_time_and_another_may_take_over(desk: Desk, crew: 
 
 
 def test_who_starts_meanwhile_fetches_nothing_and_who_is_frozen_does_not_count(
-    desk: Desk, crew: Crew
+    desk: Client, crew: Crew
 ) -> None:
     crew.start_all(desk)
     crew.signal(0, signal.SIGSTOP)
@@ -327,7 +327,7 @@ def test_who_starts_meanwhile_fetches_nothing_and_who_is_frozen_does_not_count(
         crew.signal(0, signal.SIGCONT)
 
 
-def test_a_deployment_of_one_worker_leaves_the_others_alone(desk: Desk, crew: Crew) -> None:
+def test_a_deployment_of_one_worker_leaves_the_others_alone(desk: Client, crew: Crew) -> None:
     crew.start_all(desk)
     code, said = crew.deployed("begin", "--workers", "worker-0")
     assert code == 0, said
@@ -368,7 +368,7 @@ class Supervisor:
 
 
 def test_stopping_all_workers_at_once_loses_no_work_and_costs_no_attempt(
-    desk: Desk, crew: Crew, capsys: pytest.CaptureFixture[str]
+    desk: Client, crew: Crew, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pick = random.Random(7)
     calls: list[Any] = [tasks.stubborn.s(f"m{n}") for n in range(max(1, ROUNDS // 5))]

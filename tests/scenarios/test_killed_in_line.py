@@ -21,7 +21,7 @@ from typing import Any
 import gated_tasks as tasks
 import psutil
 import pytest
-from desk import Desk
+from desk import Client
 from processes import HERE, Workers, until
 from servers import free_port
 
@@ -65,7 +65,7 @@ class Crew(Workers):
         )
         self.kills = 0
 
-    def start_all(self, desk: Desk, many: int) -> None:
+    def start_all(self, desk: Client, many: int) -> None:
         for index in range(many):
             self.start(index)
         self.until(lambda: len(desk.workers()) == many, "the crew to enlist", range(many))
@@ -84,7 +84,7 @@ class Crew(Workers):
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.said()[-4000:]}") from None
 
-    def kill_the_oldest(self, desk: Desk) -> None:
+    def kill_the_oldest(self, desk: Client) -> None:
         """Kill who has worked longest, and put another in its place; leave those that begin."""
         for index, process in [*self._processes.items()]:
             if process.poll() is not None:  # could not beat for most of a lease, and ended itself
@@ -98,12 +98,12 @@ class Crew(Workers):
             self.kills += 1
 
 
-def left(desk: Desk) -> int:
+def left(desk: Client) -> int:
     """How many jobs live, those that wait at a gate included."""
     return sum(depth.jobs for depth in desk.ask(lambda operations: operations._broker.depths()))
 
 
-def work_off(desk: Desk, crew: Crew, jobs: int) -> None:
+def work_off(desk: Client, crew: Crew, jobs: int) -> None:
     """Kill a worker every second until all is done."""
 
     def done_or_kill() -> bool:
@@ -198,7 +198,7 @@ def inversions(numbers: Sequence[int]) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_executors_have_one_caller_at_a_time_and_everybody_has_a_turn(
-    desk: Desk, evaluators: Crew, executors: Executors, capsys: pytest.CaptureFixture[str]
+    desk: Client, evaluators: Crew, executors: Executors, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Three workers with two slots each, three executors. A program takes 20 to 100 ms, a fraction
     # of a lease: even a dead worker's call has ended when its executor is handed out again. Only a
@@ -281,7 +281,7 @@ def locked(url: str) -> bool:
 @pytest.mark.parametrize("executors", [1], indirect=True)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_call_that_outlives_its_lease_is_ended_by_the_next_and_counts_for_nothing(
-    desk: Desk, evaluators: Crew, executors: Executors, how: signal.Signals
+    desk: Client, evaluators: Crew, executors: Executors, how: signal.Signals
 ) -> None:
     [port] = executors.ports
     [long] = desk.publish([service.evaluate.s(LONG)])
@@ -412,7 +412,7 @@ def turnstile() -> Iterator[Turnstile]:
 
 @pytest.mark.slow
 def test_a_limit_of_five_holds_over_workers_that_are_killed(
-    desk: Desk,
+    desk: Client,
     url: str,
     tmp_path: Path,
     turnstile: Turnstile,
@@ -461,7 +461,7 @@ def memory(crew: Crew, many: int) -> int:
 
 @pytest.mark.slow
 def test_a_rate_is_kept_over_workers_and_never_exceeded_however_many_wait(
-    desk: Desk, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    desk: Client, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # 200 a minute for three minutes; or, to be done sooner, as many in a tenth of the time.
     count, period = 200, 60.0 if RATE_SECONDS >= 120 else 6.0
@@ -511,7 +511,7 @@ def test_a_rate_is_kept_over_workers_and_never_exceeded_however_many_wait(
 
 @pytest.mark.slow
 def test_a_tenant_with_a_long_line_does_not_keep_another_waiting(
-    desk: Desk, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    desk: Client, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def many(tenant: str, jobs: int) -> list[str]:
         calls: list[Signature[None]] = [tasks.tenant_work.s(tenant, 0.01)] * min(1000, jobs)

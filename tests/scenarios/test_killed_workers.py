@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import tasks_under_test as tasks
-from desk import Desk
+from desk import Client
 from processes import Workers, until
 from servers import PrivatePostgres
 
@@ -38,7 +38,7 @@ def many_calls(longest: float = 0.1) -> list[Signature[None]]:
     return [tasks.work.s(pick.uniform(0.01, longest)) for _ in range(JOBS)]
 
 
-def work_off(desk: Desk, workers: Workers, disturb: Callable[[int], None]) -> int:
+def work_off(desk: Client, workers: Workers, disturb: Callable[[int], None]) -> int:
     """Run the crew, disturbing it about once a second, until nothing lives. Returns how often.
 
     Not before it has finished something since the last time: on a slow machine nobody would ever
@@ -69,7 +69,7 @@ def work_off(desk: Desk, workers: Workers, disturb: Callable[[int], None]) -> in
 
 @pytest.mark.slow
 def test_workers_killed_every_second_lose_nothing_and_record_everything_once(
-    desk: Desk, workers: Workers, capsys: pytest.CaptureFixture[str]
+    desk: Client, workers: Workers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     published = desk.publish(many_calls())  # type: ignore[arg-type]
 
@@ -91,7 +91,7 @@ def test_workers_killed_every_second_lose_nothing_and_record_everything_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_server_restarted_five_times_loses_nothing_and_records_everything_once(
-    desk: Desk,
+    desk: Client,
     workers: Workers,
     server: PrivatePostgres,
     capsys: pytest.CaptureFixture[str],
@@ -119,7 +119,7 @@ def test_a_server_restarted_five_times_loses_nothing_and_records_everything_once
 
 
 def test_a_job_whose_worker_died_three_times_is_buried_with_the_reason(
-    desk: Desk, workers: Workers
+    desk: Client, workers: Workers
 ) -> None:
     [job] = desk.publish([tasks.kill_the_worker.s()])
     deaths = 0
@@ -143,7 +143,7 @@ def test_a_job_whose_worker_died_three_times_is_buried_with_the_reason(
 
 
 def test_a_job_that_kills_its_workers_takes_no_other_to_the_grave(
-    desk: Desk, workers: Workers
+    desk: Client, workers: Workers
 ) -> None:
     [killer] = desk.publish([tasks.kill_the_worker.s()])
     innocent = desk.publish([tasks.work.s(1.5) for _ in range(20)])
@@ -166,7 +166,7 @@ def test_a_job_that_kills_its_workers_takes_no_other_to_the_grave(
 
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_server_that_is_away_for_longer_than_a_lease_is_no_death(
-    desk: Desk, workers: Workers, server: PrivatePostgres
+    desk: Client, workers: Workers, server: PrivatePostgres
 ) -> None:
     [job] = desk.publish([tasks.fragile_work.s(2 * LEASE)])
     workers.start(0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import tasks_under_test as tasks
-from desk import Desk
+from desk import Client
 from msgspec.structs import replace
 from processes import Workers, until
 
@@ -30,7 +30,7 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
     workers.end()
 
 
-def two_workers(desk: Desk, workers: Workers) -> None:
+def two_workers(desk: Client, workers: Workers) -> None:
     workers.start(0)
     workers.start(1)
     until(lambda: len(desk.workers()) == 2, "both workers to enlist")
@@ -38,7 +38,7 @@ def two_workers(desk: Desk, workers: Workers) -> None:
 
 @pytest.mark.parametrize("name", ["work", "work_in_thread"])
 def test_a_task_that_runs_for_ten_lease_lengths_runs_once(
-    desk: Desk, workers: Workers, name: str
+    desk: Client, workers: Workers, name: str
 ) -> None:
     two_workers(desk, workers)
     [job] = desk.publish([getattr(tasks, name).s(10 * LEASE)])
@@ -51,7 +51,7 @@ def test_a_task_that_runs_for_ten_lease_lengths_runs_once(
 
 @pytest.mark.parametrize("name", ["block_the_loop", "hold_the_gil"])
 def test_a_task_that_freezes_its_process_for_two_leases_is_recorded_once(
-    desk: Desk, workers: Workers, name: str
+    desk: Client, workers: Workers, name: str
 ) -> None:
     two_workers(desk, workers)
     [job] = desk.publish([getattr(tasks, name).s(2 * LEASE)])
@@ -68,7 +68,7 @@ def test_a_task_that_freezes_its_process_for_two_leases_is_recorded_once(
 
 
 def test_a_worker_that_was_frozen_reports_that_it_has_not_died(
-    desk: Desk, workers: Workers
+    desk: Client, workers: Workers
 ) -> None:
     two_workers(desk, workers)
     [job] = desk.publish([tasks.work_until_told.s(str(workers.traces / "go"))])
@@ -100,7 +100,7 @@ def frozen(url: str) -> Iterator[None]:
 
 
 def test_a_database_that_is_frozen_for_longer_than_a_lease_is_no_death(
-    desk: Desk, workers: Workers, url: str
+    desk: Client, workers: Workers, url: str
 ) -> None:
     if url.startswith("redis") or "|" in url:
         pytest.skip("only a database of tables can be locked")
@@ -130,7 +130,7 @@ def test_a_database_that_is_frozen_for_longer_than_a_lease_is_no_death(
     assert (desk.record(job).state, desk.record(job).deaths) == (State.SUCCEEDED, 0)
 
 
-def test_a_zombie_that_wakes_with_an_old_lease_is_refused(desk: Desk, workers: Workers) -> None:
+def test_a_zombie_that_wakes_with_an_old_lease_is_refused(desk: Client, workers: Workers) -> None:
     two_workers(desk, workers)
     [job] = desk.publish([tasks.work.s(3 * LEASE)])
     ended = Tracer(workers.traces)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import Desk
+from desk import Client
 from processes import HERE, Workers, until
 from servers import PrivatePostgres
 
@@ -118,7 +118,7 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_an_outage_with_a_backlog_on_disk_loses_nothing_and_keeps_the_order(
-    desk: Desk,
+    desk: Client,
     workers: Workers,
     publishing: Publishing,
     server: PrivatePostgres,

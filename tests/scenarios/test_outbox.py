@@ -14,7 +14,7 @@ from urllib.parse import quote
 import psycopg
 import pytest
 import tasks_under_test as tasks
-from desk import Desk
+from desk import Client
 from processes import Workers, until
 from servers import PrivatePostgres
 from test_split import vhost  # noqa: F401 - a fixture
@@ -44,7 +44,7 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
 
 @pytest.mark.slow
 def test_what_is_committed_runs_once_and_what_is_rolled_back_never(
-    desk: Desk,
+    desk: Client,
     workers: Workers,
     server: PrivatePostgres,
     capsys: pytest.CaptureFixture[str],

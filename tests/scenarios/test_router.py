@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import tasks_under_test as tasks
-from desk import Desk
+from desk import Client
 from processes import HERE, Workers, until
 from servers import PrivatePostgres, free_port
 
@@ -107,7 +107,7 @@ def connections(server: PrivatePostgres) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_router_and_workers_that_are_killed_lose_nothing(
-    desk: Desk,
+    desk: Client,
     workers: Workers,
     router: RouterProcess,
     server: PrivatePostgres,
@@ -153,7 +153,7 @@ def test_a_router_and_workers_that_are_killed_lose_nothing(
 
 @pytest.mark.parametrize("lease", [10.0])  # longer than a busy machine takes to start a router
 def test_a_router_that_is_away_for_less_than_a_lease_costs_no_attempt(
-    desk: Desk, workers: Workers, router: RouterProcess, lease: float
+    desk: Client, workers: Workers, router: RouterProcess, lease: float
 ) -> None:
     router.start()
     workers.start(0)
@@ -168,7 +168,7 @@ def test_a_router_that_is_away_for_less_than_a_lease_costs_no_attempt(
 
 
 def test_a_worker_that_dies_at_a_router_is_noticed_and_its_job_runs_elsewhere(
-    desk: Desk, workers: Workers, router: RouterProcess
+    desk: Client, workers: Workers, router: RouterProcess
 ) -> None:
     router.start()
     workers.start(0)

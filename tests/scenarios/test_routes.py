@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import Desk
+from desk import Client
 from processes import HERE, Workers, until
 
 from umbel.backends import JobFilter, Route
@@ -77,11 +77,11 @@ def company(url: str, tmp_path: Path) -> Iterator[Company]:
     company.end()
 
 
-def live(desk: Desk) -> int:
+def live(desk: Client) -> int:
     return sum(depth.jobs for depth in desk.ask(lambda operations: operations._broker.depths()))
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(desk: Client) -> list[Route]:
     """All there ever were, the oldest first."""
     found = desk.ask(lambda operations: operations.routes(live=False, limit=100_000))
     return sorted(found, key=lambda route: route.number)
@@ -113,7 +113,7 @@ def check_journal(company: Company, made: list[Route]) -> None:
             assert all(ended <= began for earlier, ended in ends if earlier < route), plan
 
 
-def check_jobs(desk: Desk, plans: int) -> int:
+def check_jobs(desk: Client, plans: int) -> int:
     """Everything is done, nothing went astray. Returns how many clean-ups found no route."""
     records = desk.ask(lambda operations: operations.jobs(JobFilter(limit=100_000)))
     assert len(records) == plans * (PARTS + 2)
@@ -124,7 +124,7 @@ def check_jobs(desk: Desk, plans: int) -> int:
 
 
 def test_no_plan_is_ever_live_on_two_workers(
-    desk: Desk, company: Company, capsys: pytest.CaptureFixture[str]
+    desk: Client, company: Company, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for index in range(CREW):
         company.start(index)
@@ -157,7 +157,7 @@ def test_no_plan_is_ever_live_on_two_workers(
     assert "Astray" not in company.said()
 
 
-def test_workers_come_and_go_while_plans_run(desk: Desk, company: Company) -> None:
+def test_workers_come_and_go_while_plans_run(desk: Client, company: Company) -> None:
     for index in range(CREW):
         company.start(index)
     until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
@@ -185,6 +185,6 @@ def test_workers_come_and_go_while_plans_run(desk: Desk, company: Company) -> No
     assert {route.index for route in routes(desk)[len(made) :]} <= {0, 1}
 
 
-def seats(desk: Desk) -> list[Any]:
+def seats(desk: Client) -> list[Any]:
     found: list[Any] = desk.ask(lambda operations: operations.seats())
     return found

@@ -21,10 +21,10 @@ from umbel.backends.sqlite.savepoints import writing
 from umbel.errors import Unavailable
 from umbel.messages import Lease, Settlement
 from umbel.resilience import Verdict
-from umbel.router import Lifeline, Router
-from umbel.worker import heart
+from umbel.router import DeadWorkerReaper, Router
+from umbel.worker import heartbeat as heart
 from umbel.worker.consumer import Consumer
-from umbel.worker.heart import Heart
+from umbel.worker.heartbeat import Heartbeat
 
 Plant = Callable[[pytest.MonkeyPatch], tuple[str, ...]]
 _OVERLAP = ("believes in fence", "which it lost", "it runs, and was put back")
@@ -184,7 +184,7 @@ def take_back_too_many_deaths(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...
 def watch_from_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """A beat that came while the question was on its way is taken for an older one."""
 
-    async def look(self: Lifeline) -> list[str]:
+    async def look(self: DeadWorkerReaper) -> list[str]:
         now = self._clock.monotonic()
         try:
             members = await self._registry.members()
@@ -201,12 +201,12 @@ def watch_from_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[str, 
         self._seen = seen
         return await self._broker.recover()
 
-    monkeypatch.setattr(Lifeline, "look", look)
+    monkeypatch.setattr(DeadWorkerReaper, "look", look)
     return ("was ended after",)
 
 
 def rest_as_long_as_the_server_likes(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    async def rest(self: Heart, intake: Any, beaten: float | None) -> None:
+    async def rest(self: Heartbeat, intake: Any, beaten: float | None) -> None:
         try:
             if beaten is None or await intake.control_changed(self._epoch, self._lease / 3):
                 self._control_changed = True
@@ -214,7 +214,7 @@ def rest_as_long_as_the_server_likes(monkeypatch: pytest.MonkeyPatch) -> tuple[s
             pass
         await asyncio.sleep(self._lease / 10)
 
-    monkeypatch.setattr(Heart, "_rest", rest)
+    monkeypatch.setattr(Heartbeat, "_rest", rest)
     return _OVERLAP
 
 

@@ -18,11 +18,11 @@ from umbel.backends.sqlite.routes import SqliteRoutes
 from umbel.backends.sqlite.steps import SqliteSteps
 from umbel.errors import BadMessage
 from umbel.messages import JSON, Body, Envelope, Lease, fresh_id
-from umbel.router import Lifeline, Receiver, Router
+from umbel.router import DeadWorkerReaper, Receiver, Router
 from umbel.telemetry import Telemetry
 from umbel.testing import FakeClock
-from umbel.worker.heart import Heart
-from umbel.worker.life import Life
+from umbel.worker.heartbeat import Heartbeat
+from umbel.worker.incarnation import Life
 
 LEASE = 10.0
 SHORT = 0.6
@@ -74,7 +74,7 @@ def test_a_beat_that_came_while_the_watchers_question_was_on_its_way_is_seen_whe
     async def tale() -> None:
         backend, clock = site()
         registry: Any = backend.registry
-        watcher = Lifeline(
+        watcher = DeadWorkerReaper(
             registry, backend.broker, backend.routes, clock=clock, telemetry=Telemetry()
         )
         members = registry.members
@@ -163,9 +163,9 @@ class Still:
         return lambda *_: {"kinds": {}, "free": Demand(), "stopping": False}.get(name, 0)
 
 
-def heart_of(intake: Any, life: Life, clock: FakeClock, lease: float) -> Heart:
+def heart_of(intake: Any, life: Life, clock: FakeClock, lease: float) -> Heartbeat:
     body: Any = Still()
-    return Heart(
+    return Heartbeat(
         life,
         body,
         lease=lease,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from umbel.backends.notifier import Bell
+from umbel.backends.notifier import Notifier
 
 
 def test_a_ring_wakes_those_who_listen_to_the_topic_and_no_others() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         with bell.listen(["a"]) as first, bell.listen(["b"]) as second:
             bell.ring("a")
             assert await first.wait(0)
@@ -21,7 +21,7 @@ def test_a_ring_wakes_those_who_listen_to_the_topic_and_no_others() -> None:
 
 def test_an_ear_hears_all_its_topics() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         with bell.listen(["a", "b", "c"]) as ear:
             bell.ring("a")
             bell.ring("b")
@@ -33,7 +33,7 @@ def test_an_ear_hears_all_its_topics() -> None:
 
 def test_a_ring_between_clear_and_wait_is_not_lost() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         with bell.listen(["a"]) as ear:
             ear.clear()
             bell.ring("a")
@@ -44,7 +44,7 @@ def test_a_ring_between_clear_and_wait_is_not_lost() -> None:
 
 def test_a_cleared_ear_waits_again() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         with bell.listen(["a"]) as ear:
             bell.ring("a")
             ear.clear()
@@ -55,7 +55,7 @@ def test_a_cleared_ear_waits_again() -> None:
 
 def test_a_ring_wakes_one_who_waits() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         with bell.listen(["a"]) as ear:
             waiting = asyncio.create_task(ear.wait(30))
             await asyncio.sleep(0)
@@ -67,7 +67,7 @@ def test_a_ring_wakes_one_who_waits() -> None:
 
 def test_ring_all_wakes_everybody() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         with bell.listen(["a"]) as first, bell.listen(["b", "c"]) as second:
             bell.ring_all()
             assert await first.wait(0)
@@ -78,7 +78,7 @@ def test_ring_all_wakes_everybody() -> None:
 
 def test_a_ring_without_listeners_is_forgotten() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         bell.ring("a")
         with bell.listen(["a"]) as ear:
             assert not await ear.wait(0)
@@ -88,7 +88,7 @@ def test_a_ring_without_listeners_is_forgotten() -> None:
 
 def test_an_ear_hears_nothing_after_its_block_even_when_that_raised() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         ears = []
         with suppress(RuntimeError), bell.listen(["a"]) as ear:
             ears.append(ear)
@@ -102,7 +102,7 @@ def test_an_ear_hears_nothing_after_its_block_even_when_that_raised() -> None:
 
 def test_two_ears_for_one_topic_come_and_go_apart() -> None:
     async def story() -> None:
-        bell = Bell()
+        bell = Notifier()
         with bell.listen(["a"]) as first:
             with bell.listen(["a"]):
                 pass

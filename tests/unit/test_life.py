@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from umbel.messages import Lease
-from umbel.worker.life import Life
+from umbel.worker.incarnation import Life
 
 
 def held_by(life: Life, job: str = "a", fence: int = 1) -> Lease:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from umbel.backends.spin_wait import Lookout
+from umbel.backends.spin_wait import SpinWait
 
 
 class Looks:
@@ -39,7 +39,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, socke
         yield ours, theirs
 
 
-def looks(lookout: Lookout) -> int:
+def looks(lookout: SpinWait) -> int:
     """How often it looks in one wait."""
     Looks.many = 0
     lookout.wait()
@@ -48,7 +48,7 @@ def looks(lookout: Lookout) -> int:
 
 def test_what_is_there_is_seen(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
-    lookout = Lookout(ours)
+    lookout = SpinWait(ours)
     assert not lookout.sees()
     theirs.send(b"x")
     assert lookout.sees()
@@ -60,7 +60,7 @@ def test_what_comes_soon_is_waited_for(
 ) -> None:
     monkeypatch.setattr("umbel.backends.spin_wait._MOMENT", 60.0)
     ours, theirs = ends
-    lookout = Lookout(ours)
+    lookout = SpinWait(ours)
     timer = threading.Timer(0.02, theirs.send, [b"x"])
     timer.start()
     assert looks(lookout) > 1
@@ -72,7 +72,7 @@ def test_a_server_that_is_far_is_looked_out_for_ever_more_seldom(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = ends
-    lookout = Lookout(ours)
+    lookout = SpinWait(ours)
     for naps in (2, 4, 8, 16, 32, 64, 64, 64):
         assert looks(lookout) > 0
         assert [looks(lookout) for _ in range(naps)] == [0] * naps
@@ -86,4 +86,4 @@ def test_a_server_that_is_far_is_looked_out_for_ever_more_seldom(
 def test_who_closes_is_seen(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     theirs.close()
-    assert Lookout(ours).sees()
+    assert SpinWait(ours).sees()

@@ -77,7 +77,7 @@ other = st.one_of(
 @given(st.lists(ack, max_size=4), st.lists(other, max_size=2), st.lists(ack, max_size=2), st.data())
 def test_confirms_are_read_up_to_whatever_else_is_said(
     first: list[spec.Basic.Ack],
-    then: list[frame.Frame],
+    then: list[frame.CommandContext],
     last: list[spec.Basic.Ack],
     data: st.DataObject,
 ) -> None:

@@ -9,8 +9,8 @@ from typing import Any, cast
 from umbel.messages import JSON, Body, Delivery, Envelope, Lease, Settlement, Succeeded
 from umbel.services import keep_running
 from umbel.telemetry import Telemetry, events
+from umbel.worker.incarnation import Life
 from umbel.worker.intake import Intake
-from umbel.worker.life import Life
 from umbel.worker.reports import Report, Settler
 
 

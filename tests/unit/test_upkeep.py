@@ -29,7 +29,7 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.router import Lifeline, Pruner
+from umbel.router import DeadWorkerReaper, Pruner
 from umbel.telemetry import Telemetry, events
 from umbel.testing.clock import FakeClock
 
@@ -70,10 +70,10 @@ class Scene:
         self.backend: Roles = Umbel("sqlite:///:memory:", clock=self.clock).backend.open()
         self.registry = Absent(self.backend.registry)
 
-    def lifeline(self, **settings: Any) -> Lifeline:
+    def lifeline(self, **settings: Any) -> DeadWorkerReaper:
         broker, registry = self.backend.broker, cast(Registry, self.registry)
         how: Any = {"clock": self.clock, "telemetry": self.telemetry, **settings}
-        return Lifeline(registry, broker, self.backend.routes, **how)
+        return DeadWorkerReaper(registry, broker, self.backend.routes, **how)
 
     @contextmanager
     def outage(self) -> Iterator[None]:

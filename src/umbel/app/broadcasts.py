@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from umbel.app.desk import Desk
+from umbel.app.client import Client
 from umbel.backends import Seat
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import Record, State, derived_id
@@ -22,7 +22,7 @@ _LOOK = 0.5
 """Seconds between looks at who lives."""
 
 
-def announcement(task: Task[..., Any], desk: Desk) -> IOTask[..., Any]:
+def announcement(task: Task[..., Any], desk: Client) -> IOTask[..., Any]:
     """What runs where a broadcast is published; the task itself runs on each worker."""
 
     async def announce(*args: Any, **kwargs: Any) -> dict[str, Told]:
@@ -37,7 +37,7 @@ class _Broadcast:
     """One announcement, in one run of it."""
 
     def __init__(
-        self, task: Task[..., Any], desk: Desk, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, task: Task[..., Any], desk: Client, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._task = task
         self._desk = desk

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from umbel.app.desk import Desk
+from umbel.app.client import Client
 from umbel.backends import Route, Seat
 
 
 class AppRoutes:
     """Asks and ends routes, from sync code and, with an ``a`` before it, from async code."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Client) -> None:
         self._desk = desk
 
     def find(self, key: object) -> Route | None:

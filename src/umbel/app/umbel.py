@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from umbel.app.backends import open_backend
 from umbel.app.broadcasts import announcement
-from umbel.app.desk import Desk
+from umbel.app.client import Client
 from umbel.app.link_backend import LinkBackend
 from umbel.app.routes import AppRoutes
 from umbel.backends import Published
@@ -103,7 +103,7 @@ class Umbel:
         )
         self.backend = open_backend(self.settings, self.clock, self.telemetry)
         self._keys = self._open_keys()
-        self._desk = Desk(
+        self._desk = Client(
             self.backend, self.settings, self.codec, self.clock, self.telemetry, self._keys
         )
         self.routes = AppRoutes(self._desk)
@@ -362,14 +362,14 @@ class Umbel:
         self._desk.close()
 
     def _open_upkeep(self, every: float) -> list[Callable[[], Awaitable[object]]]:
-        from umbel.router import Forsaken, Lifeline, MissingTasks, Pruner
+        from umbel.router import DeadWorkerReaper, DeploymentReaper, MissingTasks, Pruner
 
         if isinstance(self.backend, LinkBackend):
             return []  # the router does it
         backend = self.backend.open()
         common: dict[str, Any] = {"clock": self.clock, "telemetry": self.telemetry}
         age, keep = self.settings.keep_days * 86_400, self.settings.keep_count
-        lifeline = Lifeline(
+        lifeline = DeadWorkerReaper(
             backend.registry,
             backend.broker,
             backend.routes,
@@ -380,7 +380,7 @@ class Umbel:
         return [
             lifeline.look,
             Pruner(backend.records, age=age, keep=keep, crowd=lifeline.living, **common).look,
-            Forsaken(backend.deployments, telemetry=self.telemetry).look,
+            DeploymentReaper(backend.deployments, telemetry=self.telemetry).look,
             MissingTasks(
                 backend.registry,
                 backend.control,

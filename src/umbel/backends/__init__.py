@@ -6,12 +6,12 @@ Never: runs a task, decides an outcome, or knows which worker is best.
 
 from umbel.backends.backend import Backend, Roles, StoreBackend
 from umbel.backends.broker import (
+    BlockingBroker,
     Broker,
     Capabilities,
     Demand,
     Depth,
-    DirectBroker,
-    Ledger,
+    JobStore,
     Published,
     Taken,
     TimedBroker,
@@ -38,7 +38,7 @@ from umbel.backends.records import (
 from umbel.backends.registry import Hearing, Member, Registry, WorkerEntry
 from umbel.backends.routes import Route, Routes, Seat
 from umbel.backends.steps import NoTransactions, Steps, Transactions
-from umbel.backends.transport import Arrival, Carry, Lane, Lost, Reply, Transport
+from umbel.backends.transport import Arrival, Lane, Lost, OpenTransport, Reply, Transport
 
 __all__ = [
     "DEPLOY",
@@ -47,9 +47,9 @@ __all__ = [
     "UNCHANGED",
     "Arrival",
     "Backend",
+    "BlockingBroker",
     "Broker",
     "Capabilities",
-    "Carry",
     "Changes",
     "Condition",
     "Control",
@@ -59,16 +59,16 @@ __all__ = [
     "DeploymentPlan",
     "Deployments",
     "Depth",
-    "DirectBroker",
     "Gate",
     "Gates",
     "Hearing",
     "JobFilter",
+    "JobStore",
     "Lane",
-    "Ledger",
     "Lost",
     "Member",
     "NoTransactions",
+    "OpenTransport",
     "Pause",
     "PoolMember",
     "ProgressNote",

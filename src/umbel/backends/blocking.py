@@ -26,7 +26,7 @@ class Meanwhile:
 
 
 @runtime_checkable
-class DirectTransport(Protocol):
+class BlockingTransport(Protocol):
     """A transport that can send in the caller's own thread. Safe from any thread."""
 
     def send_now(
@@ -36,14 +36,14 @@ class DirectTransport(Protocol):
 
 
 @runtime_checkable
-class DirectLedger(Protocol):
+class BlockingJobStore(Protocol):
     """A ledger that can be written in the caller's own thread. Safe from any thread."""
 
     def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """See ``DirectBroker``."""
+        """See ``BlockingBroker``."""
 
     def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """``Ledger.note``; blocks, but not for longer than ``timeout``."""
+        """``JobStore.note``; blocks, but not for longer than ``timeout``."""
 
     def unsend_now(self, jobs: Sequence[str], timeout: float) -> None:
         """The transport may not have taken what was noted: somebody is to send it.
@@ -53,14 +53,14 @@ class DirectLedger(Protocol):
         """
 
     def recall_now(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
-        """``Ledger.recall``; blocks, but not for much longer than ``timeout``."""
+        """``JobStore.recall``; blocks, but not for much longer than ``timeout``."""
 
 
 Noted = Callable[[], list[Published]]
 
 
 @runtime_checkable
-class PromptLedger(DirectLedger, Protocol):
+class PromptJobStore(BlockingJobStore, Protocol):
     """One that can be told of messages without being waited for."""
 
     def noting(

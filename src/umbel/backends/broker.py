@@ -21,7 +21,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     transactional: bool = False
     """``publish(within=...)`` joins the caller's own transaction."""
     direct: bool = False
-    """It is a ``DirectBroker``: it publishes without an event loop."""
+    """It is a ``BlockingBroker``: it publishes without an event loop."""
     records: bool = False
     """Publishing and settling also write the records of the store at the same address."""
     delay: bool = False
@@ -166,7 +166,7 @@ class Broker(Protocol):
         """Free connections. Closing twice is fine."""
 
 
-class DirectBroker(Broker, Protocol):
+class BlockingBroker(Broker, Protocol):
     """A broker that is ``direct``."""
 
     def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
@@ -192,7 +192,7 @@ class Taken(msgspec.Struct, frozen=True):
     """Ids the books do not have. Note these, and take them then."""
 
 
-class Ledger(Broker, Protocol):
+class JobStore(Broker, Protocol):
     """A broker that can keep the books while another one, a ``Transport``, carries its messages.
 
     The books are the truth: who claims, settles or cancels does it here, under the same promises.
@@ -240,7 +240,7 @@ class Ledger(Broker, Protocol):
 
 
 @runtime_checkable
-class StandbyLedger(Protocol):
+class StandbyJobStore(Protocol):
     """A ledger that gives a job to somebody who waits while it is noted."""
 
     async def stand_by(

@@ -7,7 +7,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from umbel.backends.backend import StoreBackend
-from umbel.backends.transport import Carry
+from umbel.backends.transport import OpenTransport
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
 from umbel.urls import masked_url
@@ -44,7 +44,7 @@ def open_store(url: str, *, namespace: str, deadline: float, clock: Clock) -> St
     return cast(StoreBackend, store(url, namespace=namespace, deadline=deadline, clock=clock))
 
 
-def open_transport(setting: str, url: str, *, namespace: str) -> Carry:
+def open_transport(setting: str, url: str, *, namespace: str) -> OpenTransport:
     """Return a function that opens a transport to a broker's URL. Raises ConfigurationError."""
     scheme = urlsplit(url).scheme
     if scheme not in TRANSPORTS:
@@ -52,7 +52,7 @@ def open_transport(setting: str, url: str, *, namespace: str) -> Carry:
             f"{setting}={masked_url(url)!r}: {scheme} is broker and store in one; give it as the"
             f" store, too, or a broker that can do without: {', '.join(TRANSPORTS)}"
         )
-    return cast(Carry, _server(scheme, TRANSPORTS[scheme]).transport(url, namespace))
+    return cast(OpenTransport, _server(scheme, TRANSPORTS[scheme]).transport(url, namespace))
 
 
 def _server(scheme: str, server: str) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
-class Ear:
+class WakeUpListener:
     """One listener's latch. A ring between ``clear`` and ``wait`` is not lost."""
 
     __slots__ = ("_event", "heard")
@@ -38,16 +38,16 @@ class Ear:
             return False
 
 
-class Bell:
+class Notifier:
     """Passes hints to the ears that asked for their topic."""
 
     def __init__(self) -> None:
-        self._ears: dict[str, list[Ear]] = {}
+        self._ears: dict[str, list[WakeUpListener]] = {}
 
     @contextmanager
-    def listen(self, topics: Iterable[str]) -> Iterator[Ear]:
+    def listen(self, topics: Iterable[str]) -> Iterator[WakeUpListener]:
         """An ear for these topics, from now until the block ends."""
-        ear, names = Ear(), list(topics)
+        ear, names = WakeUpListener(), list(topics)
         for name in names:
             self._ears.setdefault(name, []).append(ear)
         try:

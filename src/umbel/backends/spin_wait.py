@@ -13,7 +13,7 @@ _NAPS = 64
 """Answers in a row that are slept through at the most, before one is looked out for again."""
 
 
-class Lookout:
+class SpinWait:
     """Sees whether a server has said something, on one connection of a thread that may wait.
 
     One that answers within a moment is waited for awake; other threads and processes go first.

@@ -135,5 +135,5 @@ class Transport(Protocol):
         """Free connections; what was not accepted goes back. Closing twice is fine."""
 
 
-Carry = Callable[[Lost], Transport]
+OpenTransport = Callable[[Lost], Transport]
 """Opens a transport for the running event loop."""

@@ -15,7 +15,7 @@ from umbel.app import Umbel
 from umbel.backends import JobFilter
 from umbel.cli import measuring
 from umbel.cli.answers import answer, note, say, table
-from umbel.cli.frame import Frame, command
+from umbel.cli.command_context import CommandContext, command
 from umbel.cli.measuring import Measure
 from umbel.errors import UmbelError
 from umbel.messages import TERMINAL
@@ -28,7 +28,7 @@ _LONE = 100
 @command()
 @click.option("--jobs", type=click.IntRange(10, 1_000_000), default=5_000, show_default=True)
 @click.option("--url", help="Which server; a temporary SQLite file if not given.")
-def bench(frame: Frame, jobs: int, url: str | None, as_json: bool) -> None:
+def bench(frame: CommandContext, jobs: int, url: str | None, as_json: bool) -> None:
     """Measure publishing, draining, latency and idle cost on this machine.
 
     It works in a namespace of its own, umbel-bench-PID, and leaves nothing behind. One worker
@@ -49,7 +49,7 @@ def bench(frame: Frame, jobs: int, url: str | None, as_json: bool) -> None:
         _report(app, jobs, measures, as_json)
 
 
-def _measured(frame: Frame, app: Umbel, jobs: int) -> Iterator[Measure]:
+def _measured(frame: CommandContext, app: Umbel, jobs: int) -> Iterator[Measure]:
     tasks: Any = import_module("umbel.cli.bench_tasks")
     yield Measure("import umbel", measuring.import_time() * 1000, "ms")
     singly = min(jobs, _SINGLY)

@@ -8,7 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from umbel.cli.answers import answer
-from umbel.cli.frame import Frame, command
+from umbel.cli.command_context import CommandContext, command
 from umbel.terminal import write
 
 _HINTS = {
@@ -20,7 +20,7 @@ _HINTS = {
 
 @command()
 @click.argument("shell", type=click.Choice(list(_HINTS)))
-def completion(frame: Frame, shell: str, as_json: bool) -> None:
+def completion(frame: CommandContext, shell: str, as_json: bool) -> None:
     """Print the script that completes commands and options in your shell."""
     from umbel.cli.entry import cli
 

@@ -6,12 +6,12 @@ import os
 from typing import Any
 
 from umbel.cli.answers import answer, table
-from umbel.cli.frame import Frame, command
+from umbel.cli.command_context import CommandContext, command
 from umbel.configuration import Settings
 
 
 @command()
-def config(frame: Frame, as_json: bool) -> None:
+def config(frame: CommandContext, as_json: bool) -> None:
     """Show the settings and where each comes from. Passwords, tokens and keys are masked."""
     settings = frame.app_or_bare.settings
     shown = {

@@ -10,7 +10,7 @@ import click
 from umbel.app import Umbel
 from umbel.backends import Pause, Scope
 from umbel.cli.answers import answer, say
-from umbel.cli.frame import Frame, command
+from umbel.cli.command_context import CommandContext, command
 from umbel.cli.names import by_token, full_name, names_token, worker_named
 from umbel.errors import UnknownTask
 from umbel.messages import POOL, rule_of
@@ -40,7 +40,7 @@ class Chosen(NamedTuple):
 @click.option("--gate", help="Let nobody pass this gate, as umbel limits and pools name it.")
 @click.option("--worker", metavar="NAME|INDEX", help="Let this worker fetch nothing.")
 @click.option("--reason", default="", help="Why, for whoever looks.")
-def pause(frame: Frame, reason: str, as_json: bool, **chosen: str | None) -> None:
+def pause(frame: CommandContext, reason: str, as_json: bool, **chosen: str | None) -> None:
     """Start no more jobs: of a queue, of a task, at a gate, on a worker, or at all.
 
     What runs goes on. It holds until resumed, for workers started later too.
@@ -67,7 +67,7 @@ def pause(frame: Frame, reason: str, as_json: bool, **chosen: str | None) -> Non
 @click.option("--task", help="Resume this task, whatever else has its name.")
 @click.option("--gate", help="Resume this gate.")
 @click.option("--worker", metavar="NAME|INDEX", help="Resume this worker.")
-def resume(frame: Frame, as_json: bool, **chosen: str | None) -> None:
+def resume(frame: CommandContext, as_json: bool, **chosen: str | None) -> None:
     """Undo a pause. Without a name: the pause of everything."""
     app, named = frame.app_or_bare, Chosen(**chosen)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from umbel.cli.answers import answer, say
+from umbel.cli.command_context import CommandContext, command, plain_group
 from umbel.cli.errors import FAILED
-from umbel.cli.frame import Frame, command, plain_group
 
 _MIGRATING = 600.0
 
@@ -15,7 +15,7 @@ def db() -> None:
 
 
 @command()
-def migrate(frame: Frame, as_json: bool) -> None:
+def migrate(frame: CommandContext, as_json: bool) -> None:
     """Bring the schema up to date. Safe to repeat, and to run from several places at once."""
     backend = frame.app_or_bare.backend
 
@@ -32,7 +32,7 @@ def migrate(frame: Frame, as_json: bool) -> None:
 
 
 @command()
-def status(frame: Frame, as_json: bool) -> int:
+def status(frame: CommandContext, as_json: bool) -> int:
     """The schema's version, and whether it is this Umbel's. Exit code 1 when it is not."""
     version, newest = frame.wait_for(frame.app_or_bare.backend.version())
     fits = version == newest

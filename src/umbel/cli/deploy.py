@@ -12,8 +12,8 @@ import click
 from umbel.app import Umbel
 from umbel.backends import DeploymentPlan
 from umbel.cli.answers import answer, say
+from umbel.cli.command_context import CommandContext, plain_group
 from umbel.cli.errors import FAILED
-from umbel.cli.frame import Frame, plain_group
 from umbel.cli.gatekeeping import Waiting, waited
 from umbel.cli.standing import as_document, say_audit, say_code, say_status
 from umbel.cli.words import duration
@@ -77,7 +77,7 @@ def _span(_: click.Context, option: click.Parameter, value: str) -> float:
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
 @click.pass_obj
 def begin(
-    frame: Frame,
+    frame: CommandContext,
     interval: float,
     limit: float,
     workers: tuple[str, ...],
@@ -116,7 +116,7 @@ def begin(
 @click.option("--force", is_flag=True, help="Also somebody else's, or one that still waits.")
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
 @click.pass_obj
-def end(frame: Frame, force: bool, as_json: bool) -> None:
+def end(frame: CommandContext, force: bool, as_json: bool) -> None:
     """Let workers fetch again. What operators had paused stays paused. Safe to repeat."""
 
     async def work(operations: Operations) -> None:
@@ -144,7 +144,7 @@ def end(frame: Frame, force: bool, as_json: bool) -> None:
 @deploy.command("status")
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
 @click.pass_obj
-def status(frame: Frame, as_json: bool) -> None:
+def status(frame: CommandContext, as_json: bool) -> None:
     """Show how a deployment stands, what runs where, and which workers run other code.
 
     The code compared is the one that this command has loaded: with -A, where the new code is.
@@ -179,7 +179,7 @@ def status(frame: Frame, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
 @click.pass_obj
-def audit(frame: Frame, longer_than: float, since: float, as_json: bool) -> int:
+def audit(frame: CommandContext, longer_than: float, since: float, as_json: bool) -> int:
     """Name tasks that are not interruptible and ran too long, from the records. For CI.
 
     \b
@@ -234,7 +234,7 @@ def _known(option: str, what: str, names: tuple[str, ...], known: list[str]) -> 
             raise click.UsageError(f"{option} {name}: no such {what}; there are: {there}")
 
 
-def _code(frame: Frame) -> tuple[dict[str, str] | None, str]:
+def _code(frame: CommandContext) -> tuple[dict[str, str] | None, str]:
     """The code of the application as loaded here; None when there is only a server's URL."""
     registry = frame.app_or_bare.registry
     if not len(registry):
@@ -242,7 +242,7 @@ def _code(frame: Frame) -> tuple[dict[str, str] | None, str]:
     return {task.name: fingerprint(task) for task in registry}, python()
 
 
-async def _with_code(frame: Frame, operations: Operations, view: DeployView) -> DeployView:
+async def _with_code(frame: CommandContext, operations: Operations, view: DeployView) -> DeployView:
     from msgspec.structs import replace
 
     code, version = _code(frame)

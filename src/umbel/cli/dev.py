@@ -10,8 +10,8 @@ import click
 
 from umbel.app import Umbel
 from umbel.cli.answers import note
+from umbel.cli.command_context import CommandContext, command
 from umbel.cli.errors import AppError, tell_usage
-from umbel.cli.frame import Frame, command
 from umbel.cli.greeting import facts, greet
 from umbel.cli.loading import CANDIDATES, discover, load
 from umbel.cli.reloading import Watch, restart
@@ -44,7 +44,7 @@ Give -A module:app, or begin with tasks.py:
     metavar="SECONDS",
     help="How long running tasks may go on before a stop or a reload.",
 )
-def dev(frame: Frame, no_reload: bool, grace: float, as_json: bool) -> int:
+def dev(frame: CommandContext, no_reload: bool, grace: float, as_json: bool) -> int:
     """Run everything here: a worker that reloads when your code changes.
 
     Without -A it looks for an application in tasks.py, app.py, main.py and umbel_app.py. The

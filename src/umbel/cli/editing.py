@@ -12,7 +12,7 @@ from umbel.app import Umbel
 from umbel.backends import Changes
 from umbel.cli.answers import answer, say
 from umbel.cli.arguments import Call, parse, typed
-from umbel.cli.frame import Frame, command
+from umbel.cli.command_context import CommandContext, command
 from umbel.cli.names import full_id, full_name
 from umbel.cli.send import SendCommand
 from umbel.errors import BadMessage, UnknownTask
@@ -29,7 +29,7 @@ from umbel.tasks import Task
 @click.option("--queue", help="Into this queue instead of its own.")
 @click.option("--priority", type=click.IntRange(-32767, 32767), help="Higher runs first.")
 def edit(
-    frame: Frame,
+    frame: CommandContext,
     job: str,
     words: tuple[str, ...],
     kwargs: str | None,

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import click
 
+from umbel.cli.command_context import CommandContext
 from umbel.cli.errors import (
     FAILED,
     tell,
@@ -19,7 +20,6 @@ from umbel.cli.errors import (
     tell_failure,
     tell_usage,
 )
-from umbel.cli.frame import Frame
 from umbel.errors import UmbelError
 from umbel.observability.last_resort import configure_last_resort
 from umbel.terminal import write
@@ -123,7 +123,7 @@ def cli(ctx: click.Context, address: str | None) -> None:
     Exit codes: 0 fine, 1 it failed or was not found, 2 the command was not understood,
     3 the server cannot be reached, 4 somebody else deploys.
     """
-    ctx.obj = Frame(address)
+    ctx.obj = CommandContext(address)
 
 
 def main() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from umbel.cli.answers import answer, say
+from umbel.cli.command_context import CommandContext, command
 from umbel.cli.errors import FAILED, UNREACHABLE
-from umbel.cli.frame import Frame, command
 
 
 @command()
-def health(frame: Frame, as_json: bool) -> int:
+def health(frame: CommandContext, as_json: bool) -> int:
     """Say whether work can flow: the server answers, workers live, every queue is served.
 
     Exit code 0: it can. 1: something is wrong. 3: the server cannot be reached.

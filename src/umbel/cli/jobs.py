@@ -12,10 +12,10 @@ from umbel.app import Umbel
 from umbel.backends import Changes, JobFilter
 from umbel.cli import story
 from umbel.cli.answers import answer, say, table
+from umbel.cli.command_context import CommandContext, command, plain_group
 from umbel.cli.consent import consent
 from umbel.cli.editing import edit
 from umbel.cli.errors import FAILED
-from umbel.cli.frame import Frame, command, plain_group
 from umbel.cli.names import full_id, full_name
 from umbel.cli.steps import step_view, tell_steps
 from umbel.cli.words import ago, count, duration
@@ -72,7 +72,7 @@ def _wanted(
 @click.option("--worker", help="Only those this worker runs or ran last.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, _ALL))
 def list_jobs(
-    frame: Frame,
+    frame: CommandContext,
     states: tuple[str, ...],
     task: str | None,
     queue: str | None,
@@ -131,7 +131,7 @@ def _note(record: Record, now: float) -> str:
 
 @command()
 @click.argument("job", metavar="ID")
-def show(frame: Frame, job: str, as_json: bool) -> None:
+def show(frame: CommandContext, job: str, as_json: bool) -> None:
     """The whole story of one job. Either end of its id is enough, if no other has it."""
     app = frame.app_or_bare
 
@@ -154,7 +154,7 @@ def show(frame: Frame, job: str, as_json: bool) -> None:
 @command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
 @click.option("--reason", default="cancelled from the command line", help="Why, for its story.")
-def cancel(frame: Frame, ids: tuple[str, ...], reason: str, as_json: bool) -> int:
+def cancel(frame: CommandContext, ids: tuple[str, ...], reason: str, as_json: bool) -> int:
     """Keep jobs from running, or stop them. Exit code 1 when one was over already."""
 
     async def work(operations: Operations) -> dict[str, State]:
@@ -186,7 +186,7 @@ def _cancelled(state: State) -> str:
 @click.option("--all", "every", is_flag=True, help="All buried jobs.")
 @click.option("--from-scratch", is_flag=True, help="Forget the steps they have done.")
 def retry(
-    frame: Frame,
+    frame: CommandContext,
     ids: tuple[str, ...],
     states: tuple[str, ...],
     task: str | None,
@@ -248,7 +248,7 @@ async def _retried(operations: Operations, job: str, changes: Changes) -> bool:
 @_filters(*(state for state in State if state in TERMINAL))
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(
-    frame: Frame,
+    frame: CommandContext,
     states: tuple[str, ...],
     task: str | None,
     queue: str | None,

@@ -12,8 +12,8 @@ import click
 import msgspec
 
 from umbel.cli.answers import answer, say, table
+from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
-from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count, duration
 from umbel.keys import Key, Keyring
 
@@ -47,7 +47,7 @@ def _of_file(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @group()
 @_of_file
-def keys(frame: Frame, path: Path, as_json: bool) -> None:
+def keys(frame: CommandContext, path: Path, as_json: bool) -> None:
     """Show the keys that sign messages to one worker, and those that are trusted.
 
     Without keys whoever can publish can also command each worker. Make a file once, give it to
@@ -58,14 +58,14 @@ def keys(frame: Frame, path: Path, as_json: bool) -> None:
 
 @command(name="list")
 @_of_file
-def list_keys(frame: Frame, path: Path, as_json: bool) -> None:
+def list_keys(frame: CommandContext, path: Path, as_json: bool) -> None:
     """Show the keys of a file."""
     _show(path, as_json)
 
 
 @command()
 @_of_file
-def make(frame: Frame, path: Path, as_json: bool) -> None:
+def make(frame: CommandContext, path: Path, as_json: bool) -> None:
     """Make a file with a first key. Only its owner can read it."""
     ring = Keyring().with_new(_now())
     try:
@@ -90,7 +90,7 @@ def make(frame: Frame, path: Path, as_json: bool) -> None:
 @click.option(
     "--overlap", default=172_800.0, show_default=True, help="Seconds older ones are trusted longer."
 )
-def rotate(frame: Frame, path: Path, after: float, overlap: float, as_json: bool) -> None:
+def rotate(frame: CommandContext, path: Path, after: float, overlap: float, as_json: bool) -> None:
     """Make a new key that will sign, and let the older ones lapse after that.
 
     Copy the file to everybody before the new key signs: workers read it again by themselves.
@@ -112,7 +112,7 @@ def rotate(frame: Frame, path: Path, after: float, overlap: float, as_json: bool
 @command()
 @_of_file
 @click.argument("key", metavar="KEY")
-def revoke(frame: Frame, path: Path, key: str, as_json: bool) -> None:
+def revoke(frame: CommandContext, path: Path, key: str, as_json: bool) -> None:
     """Trust a key no more, from when its workers have the new file on."""
     ring = Keyring.read(path)
     named = [one for one in ring.keys if one.id.startswith(key)]
@@ -129,7 +129,7 @@ def revoke(frame: Frame, path: Path, key: str, as_json: bool) -> None:
 @command()
 @_of_file
 @click.argument("to", type=click.Path(path_type=Path, dir_okay=False))
-def export(frame: Frame, path: Path, to: Path, as_json: bool) -> None:
+def export(frame: CommandContext, path: Path, to: Path, as_json: bool) -> None:
     """Write a file of public keys, for workers that hear messages and send none.
 
     A worker that broadcasts, or sends to others, needs a private key, too.

@@ -11,8 +11,8 @@ import msgspec
 from umbel.app import Umbel
 from umbel.backends import Gate, Pause
 from umbel.cli.answers import answer, say, table
+from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
-from umbel.cli.frame import Frame, command, group
 from umbel.cli.names import by_token, rules_named
 from umbel.messages import TOKEN, rule_of
 from umbel.operations import Operations
@@ -38,7 +38,7 @@ class LimitView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @group()
-def limits(frame: Frame, as_json: bool) -> None:
+def limits(frame: CommandContext, as_json: bool) -> None:
     """Show limits and rates; set a limit."""
     _show(frame, None, _SHOWN, as_json)
 
@@ -46,7 +46,7 @@ def limits(frame: Frame, as_json: bool) -> None:
 @command(name="list")
 @click.argument("name", required=False, metavar="[TASK|LIMIT]")
 @click.option("--limit", default=_SHOWN, show_default=True, type=click.IntRange(1, 1_000_000))
-def list_limits(frame: Frame, name: str | None, limit: int, as_json: bool) -> None:
+def list_limits(frame: CommandContext, name: str | None, limit: int, as_json: bool) -> None:
     """Every limit and rate, and the tokens that somebody holds or waits for.
 
     With a name: those of one task, of one queue (@QUEUE), or of one limit.
@@ -54,7 +54,7 @@ def list_limits(frame: Frame, name: str | None, limit: int, as_json: bool) -> No
     _show(frame, name, limit, as_json)
 
 
-def _show(frame: Frame, name: str | None, limit: int, as_json: bool) -> None:
+def _show(frame: CommandContext, name: str | None, limit: int, as_json: bool) -> None:
     async def work(operations: Operations) -> list[LimitView]:
         pauses = await operations.pauses()
         if name is None:
@@ -142,7 +142,7 @@ def _rate(count: int, period: float) -> str:
 @command(name="set", context_settings={"ignore_unknown_options": True})
 @click.argument("name", metavar="TASK|LIMIT")
 @click.argument("number", metavar="N")
-def set_limit(frame: Frame, name: str, number: str, as_json: bool) -> None:
+def set_limit(frame: CommandContext, name: str, number: str, as_json: bool) -> None:
     """Let N jobs run at once, whatever the code says, until it is reset.
 
     What runs goes on. With 0 nothing starts. A limit with tokens is set for each of them.
@@ -160,12 +160,12 @@ def set_limit(frame: Frame, name: str, number: str, as_json: bool) -> None:
 
 @command()
 @click.argument("name", metavar="TASK|LIMIT")
-def reset(frame: Frame, name: str, as_json: bool) -> None:
+def reset(frame: CommandContext, name: str, as_json: bool) -> None:
     """Give the code its say again on how many jobs run at once."""
     _change(frame, name, None, as_json)
 
 
-def _change(frame: Frame, name: str, capacity: int | None, as_json: bool) -> None:
+def _change(frame: CommandContext, name: str, capacity: int | None, as_json: bool) -> None:
     app = frame.app_or_bare
 
     async def work(operations: Operations) -> tuple[str, Gate | None]:

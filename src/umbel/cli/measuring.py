@@ -22,7 +22,7 @@ from umbel.operations import Operations
 from umbel.tasks import Task
 
 Ask = Callable[..., Any]
-"""``Frame.ask``."""
+"""``CommandContext.ask``."""
 
 _BATCH = 1_000
 _IDLE_SECONDS = 3.0

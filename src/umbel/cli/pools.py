@@ -11,8 +11,8 @@ import msgspec
 from umbel.app import Umbel
 from umbel.backends import PoolMember
 from umbel.cli.answers import answer, say, table
+from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
-from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count
 from umbel.operations import Operations, PoolView
 from umbel.tasks import Pool
@@ -23,19 +23,19 @@ Act = Callable[[Operations], Callable[[str, Sequence[str]], Awaitable[list[str]]
 
 
 @group()
-def pools(frame: Frame, as_json: bool) -> None:
+def pools(frame: CommandContext, as_json: bool) -> None:
     """Show pools and who holds what; add, remove and drain members."""
     _show(frame, None, as_json)
 
 
 @command(name="list")
 @click.argument("pool", required=False)
-def list_pools(frame: Frame, pool: str | None, as_json: bool) -> None:
+def list_pools(frame: CommandContext, pool: str | None, as_json: bool) -> None:
     """Every pool with its members, or one of them."""
     _show(frame, pool, as_json)
 
 
-def _show(frame: Frame, pool: str | None, as_json: bool) -> None:
+def _show(frame: CommandContext, pool: str | None, as_json: bool) -> None:
     found = frame.ask(lambda operations: operations.pools())
     if pool is not None:
         chosen = [view for view in found if view.name == pool]
@@ -85,7 +85,9 @@ def _condition(member: PoolMember, paused: bool) -> str:
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 @click.option("--data", metavar="JSON", help="What jobs find in current.lease.data: an object.")
-def add(frame: Frame, pool: str, names: tuple[str, ...], data: str | None, as_json: bool) -> None:
+def add(
+    frame: CommandContext, pool: str, names: tuple[str, ...], data: str | None, as_json: bool
+) -> None:
     """Add members to POOL, also such as were removed. They stay when workers start anew.
 
     A member that is there already gets the new data, if there is any.
@@ -128,7 +130,7 @@ def _object(text: str | None) -> dict[str, Any] | None:
 @command()
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-def remove(frame: Frame, pool: str, names: tuple[str, ...], as_json: bool) -> None:
+def remove(frame: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
     """Take members out of POOL, also such as the code names. Who holds one keeps it to the end."""
     _act(frame, pool, names, "removed", lambda operations: operations.dismiss, as_json)
 
@@ -136,7 +138,7 @@ def remove(frame: Frame, pool: str, names: tuple[str, ...], as_json: bool) -> No
 @command()
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-def drain(frame: Frame, pool: str, names: tuple[str, ...], as_json: bool) -> None:
+def drain(frame: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
     """Hand members of POOL out no more. Who holds one keeps it to the end."""
     _act(frame, pool, names, "drained", lambda operations: operations.drain, as_json)
 
@@ -144,13 +146,13 @@ def drain(frame: Frame, pool: str, names: tuple[str, ...], as_json: bool) -> Non
 @command()
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-def ready(frame: Frame, pool: str, names: tuple[str, ...], as_json: bool) -> None:
+def ready(frame: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
     """Hand members of POOL out again that were drained, or failed their check."""
     _act(frame, pool, names, "ready", lambda operations: operations.ready, as_json)
 
 
 def _act(
-    frame: Frame, pool: str, names: tuple[str, ...], word: str, act: Act, as_json: bool
+    frame: CommandContext, pool: str, names: tuple[str, ...], word: str, act: Act, as_json: bool
 ) -> None:
     app = frame.app_or_bare
 

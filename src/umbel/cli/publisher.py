@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from umbel.cli.answers import answer, say
+from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import FAILED
-from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count, duration
 from umbel.cli.worker import FORMATS, LEVELS
 
@@ -18,7 +18,7 @@ LISTEN = "umbel+tcp://127.0.0.1:5681"
 @click.option("--log-level", type=LEVELS, default="info", show_default=True)
 @click.option("--log-format", type=FORMATS, default="auto", show_default=True)
 def publisher(
-    frame: Frame, listen: str, log_level: str, log_format: str, as_json: bool
+    frame: CommandContext, listen: str, log_level: str, log_format: str, as_json: bool
 ) -> int | None:
     """Publish for other processes, which hand over their messages here.
 
@@ -33,7 +33,7 @@ def publisher(
 
 
 @command()
-def status(frame: Frame, as_json: bool) -> int:
+def status(frame: CommandContext, as_json: bool) -> int:
     """What the backlog holds. Exit code 1 when messages wait in it."""
     app = frame.app_or_bare
     held = app.kept()
@@ -54,7 +54,7 @@ def status(frame: Frame, as_json: bool) -> int:
 
 @command()
 @click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to try.")
-def flush(frame: Frame, timeout: float, as_json: bool) -> int:
+def flush(frame: CommandContext, timeout: float, as_json: bool) -> int:
     """Publish what a backlog on disk or in a database holds. Exit code 1 when some is left."""
     app = frame.app_or_bare
     before = app.kept()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from umbel.cli.answers import answer, say, table
+from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.consent import consent
-from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import count, duration
 from umbel.operations import MissingTask, Operations, QueueView
 
@@ -14,18 +14,18 @@ _HEAD = ("queue", "queued", "waiting", "running", "scheduled", "oldest", "worker
 
 
 @group()
-def queues(frame: Frame, as_json: bool) -> None:
+def queues(frame: CommandContext, as_json: bool) -> None:
     """Show queues; empty or move one."""
     _show(frame, as_json)
 
 
 @command(name="list")
-def list_queues(frame: Frame, as_json: bool) -> None:
+def list_queues(frame: CommandContext, as_json: bool) -> None:
     """Every queue that holds jobs, has a worker or is paused."""
     _show(frame, as_json)
 
 
-def _show(frame: Frame, as_json: bool) -> None:
+def _show(frame: CommandContext, as_json: bool) -> None:
     async def work(operations: Operations) -> tuple[list[QueueView], list[MissingTask]]:
         return await operations.queues(), await operations.missing_tasks()
 
@@ -51,7 +51,7 @@ def _row(queue: QueueView) -> tuple[object, ...]:
 @command(name="purge")
 @click.argument("queue")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def purge(frame: Frame, queue: str, yes: bool, as_json: bool) -> None:
+def purge(frame: CommandContext, queue: str, yes: bool, as_json: bool) -> None:
     """Cancel everything in QUEUE that does not run yet."""
     consent(f"Cancel every job that waits in queue {queue!r}?", yes)
     done = frame.ask(lambda operations: operations.purge(queue), deadline=60)
@@ -64,7 +64,7 @@ def purge(frame: Frame, queue: str, yes: bool, as_json: bool) -> None:
 @command(name="move")
 @click.argument("source")
 @click.argument("target")
-def move(frame: Frame, source: str, target: str, as_json: bool) -> None:
+def move(frame: CommandContext, source: str, target: str, as_json: bool) -> None:
     """Put everything that waits in SOURCE into TARGET."""
     done = frame.ask(lambda operations: operations.move(source, target), deadline=60)
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from umbel.cli.frame import Frame, command
+from umbel.cli.command_context import CommandContext, command
 from umbel.cli.worker import FORMATS, LEVELS
 
 LISTEN = "umbel+tcp://127.0.0.1:5680"
@@ -17,7 +17,7 @@ LISTEN = "umbel+tcp://127.0.0.1:5680"
 @click.option("--log-format", type=FORMATS, default="auto", show_default=True)
 @click.option("--no-uvloop", is_flag=True, help="Use asyncio's own event loop.")
 def router(
-    frame: Frame,
+    frame: CommandContext,
     listen: str,
     operate: bool,
     log_level: str,

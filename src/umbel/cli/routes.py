@@ -8,8 +8,8 @@ import click
 
 from umbel.backends import Route, Seat
 from umbel.cli.answers import answer, say, table
+from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
-from umbel.cli.frame import Frame, command, group
 from umbel.cli.words import ago, clock, count
 from umbel.operations import Operations
 
@@ -18,7 +18,7 @@ _LIMIT = click.option("--limit", type=click.IntRange(1, 100_000), default=100, s
 
 
 @group()
-def routes(frame: Frame, as_json: bool) -> None:
+def routes(frame: CommandContext, as_json: bool) -> None:
     """Show which worker has which key; release and move routes."""
     _show(frame, None, 100, as_json)
 
@@ -26,12 +26,12 @@ def routes(frame: Frame, as_json: bool) -> None:
 @command(name="list")
 @click.option("--index", type=click.IntRange(0, 999_999), help="Only those of this worker.")
 @_LIMIT
-def list_routes(frame: Frame, index: int | None, limit: int, as_json: bool) -> None:
+def list_routes(frame: CommandContext, index: int | None, limit: int, as_json: bool) -> None:
     """Live routes, the newest first."""
     _show(frame, index, limit, as_json)
 
 
-def _show(frame: Frame, index: int | None, limit: int, as_json: bool) -> None:
+def _show(frame: CommandContext, index: int | None, limit: int, as_json: bool) -> None:
     async def work(operations: Operations) -> tuple[list[Route], list[Seat]]:
         return await operations.routes(index=index, limit=limit), await operations.seats()
 
@@ -58,7 +58,7 @@ def _show(frame: Frame, index: int | None, limit: int, as_json: bool) -> None:
 @command()
 @click.argument("key")
 @_LIMIT
-def show(frame: Frame, key: str, limit: int, as_json: bool) -> None:
+def show(frame: CommandContext, key: str, limit: int, as_json: bool) -> None:
     """The route of KEY and those it had before, each with what it was chosen among."""
     found = frame.ask(lambda operations: operations.routes(key=key, live=False, limit=limit))
     if not found:
@@ -75,7 +75,7 @@ def show(frame: Frame, key: str, limit: int, as_json: bool) -> None:
 @command()
 @click.argument("keys", metavar="KEY…", nargs=-1, required=True)
 @click.option("--reason", default="", help="Kept in the route's history.")
-def release(frame: Frame, keys: tuple[str, ...], reason: str, as_json: bool) -> None:
+def release(frame: CommandContext, keys: tuple[str, ...], reason: str, as_json: bool) -> None:
     """End routes: at once, or when what runs by them is done. What waits goes on by a new one."""
     _tell(frame, keys, None, reason or "by an operator", as_json)
 
@@ -84,12 +84,14 @@ def release(frame: Frame, keys: tuple[str, ...], reason: str, as_json: bool) -> 
 @click.argument("key")
 @click.argument("index", type=click.IntRange(0, 999_999))
 @click.option("--reason", default="", help="Kept in the route's history.")
-def move(frame: Frame, key: str, index: int, reason: str, as_json: bool) -> None:
+def move(frame: CommandContext, key: str, index: int, reason: str, as_json: bool) -> None:
     """Move KEY to the worker with INDEX, when what runs by it is done."""
     _tell(frame, (key,), index, reason or f"moved to {index}", as_json)
 
 
-def _tell(frame: Frame, keys: tuple[str, ...], index: int | None, why: str, as_json: bool) -> None:
+def _tell(
+    frame: CommandContext, keys: tuple[str, ...], index: int | None, why: str, as_json: bool
+) -> None:
     async def work(operations: Operations) -> list[tuple[str, Route | None]]:
         if index is not None:
             await _check(operations, index)

@@ -14,8 +14,8 @@ from umbel.app import Umbel
 from umbel.cli import story
 from umbel.cli.answers import answer, note, say
 from umbel.cli.arguments import Call, as_event, parse, typed
+from umbel.cli.command_context import Command, CommandContext, command
 from umbel.cli.errors import FAILED
-from umbel.cli.frame import Command, Frame, command
 from umbel.cli.names import full_name, worker_named
 from umbel.errors import ResultTimeout, UmbelError, UnknownJob
 from umbel.messages import Record, State
@@ -73,7 +73,7 @@ def _is_number(word: str) -> bool:
     "--cloudevent", metavar="FILE|-", help="Publish a CloudEvent in JSON, instead of TASK."
 )
 def send(
-    frame: Frame,
+    frame: CommandContext,
     task: str | None,
     words: tuple[str, ...],
     kwargs: str | None,

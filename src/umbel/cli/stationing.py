@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from umbel.app import Umbel
-from umbel.cli.frame import Frame
+from umbel.cli.command_context import CommandContext
 from umbel.cli.working import loop_factory
 from umbel.observability.logs import Style, configure_logs
 from umbel.telemetry.events import Level
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Open = Callable[[Umbel], "Station"]
 
 
-def serve(frame: Frame, style: str, level: str, open_station: Open, *, uvloop: bool = True) -> int:
+def serve(
+    frame: CommandContext, style: str, level: str, open_station: Open, *, uvloop: bool = True
+) -> int:
     """Serve until told to stop. Raises what starting raises."""
     logs = configure_logs(cast(Style, style), level)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from umbel.cli.frame import Frame, command
+from umbel.cli.command_context import CommandContext, command
 
 LEVELS = click.Choice(["debug", "info", "warning", "error"])
 FORMATS = click.Choice(["auto", "pretty", "json"])
@@ -62,7 +62,7 @@ class Address(click.ParamType[tuple[str, int]]):
 @click.option("--log-format", type=FORMATS, default="auto", show_default=True)
 @click.option("--no-uvloop", is_flag=True, help="Use asyncio's own event loop.")
 def worker(
-    frame: Frame,
+    frame: CommandContext,
     processes: int,
     log_level: str,
     log_format: str,

@@ -10,8 +10,8 @@ import click
 
 from umbel.backends import Seat
 from umbel.cli.answers import answer, say, table
+from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
-from umbel.cli.frame import Frame, command, group
 from umbel.cli.names import worker_named
 from umbel.cli.words import count, duration
 from umbel.errors import JobFailed, ResultTimeout, UmbelError
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 @group()
-def workers(frame: Frame, as_json: bool) -> None:
+def workers(frame: CommandContext, as_json: bool) -> None:
     """Show the workers that live, as the store knows them; tell one something."""
     found = frame.ask(lambda operations: operations.workers())
     if as_json:
@@ -66,7 +66,9 @@ def workers(frame: Frame, as_json: bool) -> None:
 @click.option("--index", "indexes", type=click.IntRange(0, 999_999), multiple=True, required=True)
 @click.option("--wait", type=float, default=0.0, help="Seconds to wait until no route is left.")
 @click.option("--undo", is_flag=True, help="Give them routes again.")
-def retire(frame: Frame, indexes: tuple[int, ...], wait: float, undo: bool, as_json: bool) -> None:
+def retire(
+    frame: CommandContext, indexes: tuple[int, ...], wait: float, undo: bool, as_json: bool
+) -> None:
     """Give the workers with these indexes no more routes, before they are stopped for good.
 
     Their keys move to others as soon as what runs by them is done: highest index first, as a
@@ -108,7 +110,7 @@ def retire(frame: Frame, indexes: tuple[int, ...], wait: float, undo: bool, as_j
 @command()
 @click.argument("worker", metavar="INDEX|NAME")
 @_WAIT
-def health(frame: Frame, worker: str, wait: float, as_json: bool) -> None:
+def health(frame: CommandContext, worker: str, wait: float, as_json: bool) -> None:
     """How a worker is, answered by itself: what runs there, since when, and what is free."""
     found = _told(frame, frame.app_or_bare.inbox.health, worker, wait)
     if as_json:
@@ -130,7 +132,9 @@ def health(frame: Frame, worker: str, wait: float, as_json: bool) -> None:
 @click.argument("job")
 @click.option("--reason", default="", help="Why, for its record.")
 @_WAIT
-def cancel(frame: Frame, worker: str, job: str, reason: str, wait: float, as_json: bool) -> None:
+def cancel(
+    frame: CommandContext, worker: str, job: str, reason: str, wait: float, as_json: bool
+) -> None:
     """Stop a job that runs on a worker, now. Where it runs on any: umbel jobs cancel."""
     done = _told(frame, frame.app_or_bare.inbox.cancel, worker, wait, job, reason)
     if as_json:
@@ -145,7 +149,7 @@ def cancel(frame: Frame, worker: str, job: str, reason: str, wait: float, as_jso
 @click.argument("worker", metavar="INDEX|NAME")
 @click.option("--reason", default="", help="Why, for whoever looks.")
 @_WAIT
-def pause_one(frame: Frame, worker: str, reason: str, wait: float, as_json: bool) -> None:
+def pause_one(frame: CommandContext, worker: str, reason: str, wait: float, as_json: bool) -> None:
     """Tell a worker to start nothing more. umbel resume --worker lets it go on.
 
     umbel pause --worker does the same through the store, also while the worker is busy.
@@ -157,13 +161,15 @@ def pause_one(frame: Frame, worker: str, reason: str, wait: float, as_json: bool
 @command()
 @click.argument("worker", metavar="INDEX|NAME")
 @_WAIT
-def reload(frame: Frame, worker: str, wait: float, as_json: bool) -> None:
+def reload(frame: CommandContext, worker: str, wait: float, as_json: bool) -> None:
     """Tell a worker to finish what runs and to begin again, with the code as it is then."""
     _told(frame, frame.app_or_bare.inbox.reload, worker, wait)
     _said(worker, "reloads", "it finishes what runs, then it begins again", as_json)
 
 
-def _told(frame: Frame, command: IOTask[..., T], worker: str, wait: float, *arguments: str) -> T:
+def _told(
+    frame: CommandContext, command: IOTask[..., T], worker: str, wait: float, *arguments: str
+) -> T:
     """What a worker answers. Raises Failure: it does not."""
     app = frame.app_or_bare
     try:

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 from umbel.app import Umbel
-from umbel.cli.frame import Frame
+from umbel.cli.command_context import CommandContext
 from umbel.cli.reloading import start_over
 from umbel.clock import SystemClock
 from umbel.errors import ConfigurationError
@@ -39,7 +39,9 @@ def _spare_the_collector() -> None:
         gc.set_threshold(10_000, 20, 20)
 
 
-def work(frame: Frame, style: str, level: str, chosen: dict[str, Any], *, fleet: str = "") -> int:
+def work(
+    frame: CommandContext, style: str, level: str, chosen: dict[str, Any], *, fleet: str = ""
+) -> int:
     """Run a worker until it is told to stop. Raises what starting it raises."""
     if fleet:
         from umbel.cli.fleet import follow_parent

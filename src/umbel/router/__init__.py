@@ -9,13 +9,13 @@ from umbel.router.missing import MissingTasks
 from umbel.router.ordering import Experience, Load, strategy
 from umbel.router.receiver import Receiver
 from umbel.router.router import Router
-from umbel.router.upkeep import Forsaken, Lifeline, Pruner
+from umbel.router.upkeep import DeadWorkerReaper, DeploymentReaper, Pruner
 
 __all__ = [
+    "DeadWorkerReaper",
+    "DeploymentReaper",
     "Dispatcher",
     "Experience",
-    "Forsaken",
-    "Lifeline",
     "Load",
     "MissingTasks",
     "Pruner",

@@ -19,7 +19,7 @@ _PRUNE_EVERY = 60.0
 _ALL = 2**31 - 1
 
 
-class Lifeline:
+class DeadWorkerReaper:
     """Watches the hearts of all workers by its own monotonic clock.
 
     A life is over when its beat has been seen to stand still for that worker's whole lease. The
@@ -153,7 +153,7 @@ class Pruner:
             self._telemetry.emit(events.RecordsPruned(records=pruned))
 
 
-class Forsaken:
+class DeploymentReaper:
     """Ends a deployment whose command was killed while it waited."""
 
     def __init__(self, deployments: Deployments, *, telemetry: Telemetry) -> None:

@@ -12,10 +12,10 @@ from umbel.backends import Demand
 from umbel.clock import Clock
 from umbel.tasks.fingerprints import python
 from umbel.tasks.inbox import Health, JobHere, is_command
-from umbel.worker.crew import Crew
+from umbel.worker.incarnation import Life
 from umbel.worker.intake import Intake
-from umbel.worker.life import Life
 from umbel.worker.stops import Stop, Why
+from umbel.worker.task_runner import Crew
 
 _MEMORY_UNIT = 1 if sys.platform == "darwin" else 1024
 

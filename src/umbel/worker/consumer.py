@@ -11,9 +11,9 @@ from umbel.backends import Demand
 from umbel.clock import Clock
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, inbox
-from umbel.worker.heart import FENCE_AT
+from umbel.worker.heartbeat import FENCE_AT
+from umbel.worker.incarnation import Life
 from umbel.worker.intake import Intake
-from umbel.worker.life import Life
 
 _STEPS = 3
 """Rounds of the event loop in which a task that never waits is started, run and reported."""

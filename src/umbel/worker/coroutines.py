@@ -19,7 +19,7 @@ from umbel.messages import BodyCodec, Lease
 from umbel.tasks import Track, running
 from umbel.worker import decide
 from umbel.worker.activation import Activation
-from umbel.worker.gatekeeper import passes
+from umbel.worker.gate_sync import passes
 from umbel.worker.reports import Report
 from umbel.worker.stops import Stop, Unfit, Why, ask_to_stop
 

@@ -30,8 +30,8 @@ from umbel.messages import (
 )
 from umbel.tasks.failures import describe
 from umbel.telemetry import Telemetry, events
+from umbel.worker.incarnation import Life
 from umbel.worker.intake import Intake
-from umbel.worker.life import Life
 
 _BATCH = 500
 _STEPS = 2

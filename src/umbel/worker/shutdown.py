@@ -9,14 +9,14 @@ import anyio
 from umbel.errors import Unavailable
 from umbel.telemetry import Telemetry, events
 from umbel.worker.consumer import Consumer
-from umbel.worker.crew import Crew
-from umbel.worker.guard import Guard
+from umbel.worker.inbox_verifier import InboxVerifier
+from umbel.worker.incarnation import Life
 from umbel.worker.intake import Intake
-from umbel.worker.life import Life
 from umbel.worker.options import WorkerOptions
 from umbel.worker.progress import ProgressNotes
 from umbel.worker.reports import Settler
 from umbel.worker.stops import Stop, Why
+from umbel.worker.task_runner import Crew
 
 _LAST_PHASE = 5.0
 """Seconds that interrupted tasks get to end once the grace period is over."""
@@ -33,7 +33,7 @@ class Shutdown:
         intake: Intake,
         *,
         consumer: Consumer,
-        guard: Guard,
+        guard: InboxVerifier,
         crew: Crew,
         settler: Settler,
         progress: ProgressNotes,

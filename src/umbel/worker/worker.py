@@ -30,12 +30,11 @@ from umbel.telemetry import Telemetry, events
 from umbel.worker.activation import Activator
 from umbel.worker.commands import Commands
 from umbel.worker.consumer import Consumer
-from umbel.worker.crew import Crew
-from umbel.worker.gatekeeper import Gatekeeper
-from umbel.worker.guard import Guard
-from umbel.worker.heart import Heart
+from umbel.worker.gate_sync import GateSync
+from umbel.worker.heartbeat import Heartbeat
+from umbel.worker.inbox_verifier import InboxVerifier
+from umbel.worker.incarnation import Life
 from umbel.worker.intake import Intake
-from umbel.worker.life import Life
 from umbel.worker.missing import MissingTasks
 from umbel.worker.options import WorkerOptions
 from umbel.worker.progress import ProgressNotes
@@ -44,6 +43,7 @@ from umbel.worker.shutdown import Shutdown
 from umbel.worker.stepbook import StepBook
 from umbel.worker.steps import RunSteps
 from umbel.worker.stops import Stop, Why
+from umbel.worker.task_runner import Crew
 
 EXIT_STALLED = 75
 NO_TRANSACTIONS = NoTransactions("this worker was not told of a database")
@@ -66,7 +66,7 @@ class Worker:
         transactions: Transactions = NO_TRANSACTIONS,
         keys: KeyFile | None = None,
         shared: bool = False,
-        heart: type[Heart] = Heart,
+        heart: type[Heartbeat] = Heartbeat,
     ) -> None:
         self._registry = registry
         self._options = options
@@ -98,7 +98,7 @@ class Worker:
         self._intake = open_intake()
         self._settler = Settler(self._intake, self._life, telemetry)
         self._progress = ProgressNotes(self._intake)
-        self._gatekeeper = Gatekeeper(self._intake, registry, telemetry)
+        self._gatekeeper = GateSync(self._intake, registry, telemetry)
         self._steps = StepBook(self._intake, codec, clock, transactions, self._lost_one)
         self._missing = MissingTasks(self._intake, worker=options.name, telemetry=telemetry)
         activator = Activator(
@@ -121,7 +121,7 @@ class Worker:
         )
         commands = Commands(self, self._life, self._crew, self._intake, clock)
         activator.commands = InboxTasks(commands).all()
-        self._guard = Guard(
+        self._guard = InboxVerifier(
             self._intake,
             keys=keys if options.signing else None,
             closed=not options.inbox,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from umbel.backends.nats.address import Home
 from umbel.backends.nats.transport import NatsTransport
-from umbel.backends.transport import Carry, Lost, Transport
+from umbel.backends.transport import Lost, OpenTransport, Transport
 
 
-def transport(url: str, namespace: str) -> Carry:
+def transport(url: str, namespace: str) -> OpenTransport:
     """Return a function that opens a transport to this server. Raises ConfigurationError."""
     home = Home(url)
 

@@ -18,7 +18,7 @@ from umbel.messages import Envelope, random_hex
 
 
 class DirectSender:
-    """See ``DirectTransport.send_now``. Connects on use and again after a loss."""
+    """See ``BlockingTransport.send_now``. Connects on use and again after a loss."""
 
     def __init__(self, home: Home, lanes: Lanes) -> None:
         self._home = home

@@ -14,7 +14,7 @@ from umbel.backends.nats.client import Client
 from umbel.backends.nats.errors import NO_RESPONDERS, Refused
 from umbel.backends.nats.outgoing import Answer, Answers, Post, bare_lines, is_missing, lines
 
-Ear = Callable[[bytes, bytes, bytes], None]
+WakeUpListener = Callable[[bytes, bytes, bytes], None]
 """Told of a message of its subscription: where to acknowledge it, data, headers."""
 
 _HELLO = 2.0
@@ -46,7 +46,7 @@ class Connection:
         self._inbox = client.new_inbox()
         self._numbers = count(_ANSWERS + 1)
         self._calls: dict[bytes, Answers] = {}
-        self._ears: dict[int, tuple[Ear, Callable[[], None]]] = {}
+        self._ears: dict[int, tuple[WakeUpListener, Callable[[], None]]] = {}
 
     @classmethod
     async def open(cls, home: Home, server: str) -> Connection:
@@ -136,7 +136,7 @@ class Connection:
         )
         return answer is not None
 
-    def subscribe(self, ear: Ear, deaf: Callable[[], None]) -> tuple[int, str]:
+    def subscribe(self, ear: WakeUpListener, deaf: Callable[[], None]) -> tuple[int, str]:
         """A new subscription: its number, and the subject that the caller has to write.
 
         ``deaf`` is told when the connection is lost.

@@ -18,7 +18,7 @@ from umbel.backends.nats.address import Home
 from umbel.backends.nats.client import Client
 from umbel.backends.nats.errors import NO_RESPONDERS, Refused
 from umbel.backends.nats.outgoing import Answer, Post, is_missing, lines, status
-from umbel.backends.spin_wait import Lookout
+from umbel.backends.spin_wait import SpinWait
 
 _READ = 65_536
 
@@ -42,7 +42,7 @@ class Line:
         self._left = 0
         self._ponged = False
         self._socket: Any = socket.create_connection((host, where.port), self._seconds())
-        self._lookout = Lookout(self._socket)
+        self._lookout = SpinWait(self._socket)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -5,8 +5,8 @@ transport may duplicate, delay or lose messages.
 """
 
 from umbel.backends.pairs.backend import PairBackend
-from umbel.backends.pairs.broker import SplitBroker
-from umbel.backends.pairs.multi_transport import MappedTransport
-from umbel.backends.pairs.partial_broker import PartlySplitBroker
+from umbel.backends.pairs.broker import PairBroker
+from umbel.backends.pairs.multi_transport import MultiTransport
+from umbel.backends.pairs.partial_broker import PartialPairBroker
 
-__all__ = ["MappedTransport", "PairBackend", "PartlySplitBroker", "SplitBroker"]
+__all__ = ["MultiTransport", "PairBackend", "PairBroker", "PartialPairBroker"]

@@ -8,12 +8,12 @@ from typing import Any, cast
 import msgspec
 
 from umbel.backends.backend import Roles, StoreBackend
-from umbel.backends.broker import Ledger
-from umbel.backends.pairs.broker import SplitBroker
-from umbel.backends.pairs.multi_transport import MappedTransport
-from umbel.backends.pairs.partial_broker import PartlySplitBroker
+from umbel.backends.broker import JobStore
+from umbel.backends.pairs.broker import PairBroker
+from umbel.backends.pairs.multi_transport import MultiTransport
+from umbel.backends.pairs.partial_broker import PartialPairBroker
 from umbel.backends.steps import Transactions
-from umbel.backends.transport import Carry, Lost, Transport
+from umbel.backends.transport import Lost, OpenTransport, Transport
 from umbel.clock import Clock
 from umbel.telemetry import Telemetry
 
@@ -27,7 +27,7 @@ class PairBackend:
 
     def __init__(
         self,
-        carries: Mapping[str, Carry],
+        carries: Mapping[str, OpenTransport],
         store: StoreBackend,
         *,
         default: str,
@@ -47,10 +47,10 @@ class PairBackend:
     def open(self, *, inline: bool = False) -> Roles:
         kept = self._store.open(inline=inline, ledger=True)
         used = {self._default, *self._by_queue.values()}
-        kind = SplitBroker if used <= self._carries.keys() else PartlySplitBroker
+        kind = PairBroker if used <= self._carries.keys() else PartialPairBroker
         broker = kind(
             self._carry,
-            cast(Ledger, kept.broker),
+            cast(JobStore, kept.broker),
             namespace=self._namespace,
             clock=self._clock,
             find=kept.records.find,
@@ -63,7 +63,7 @@ class PairBackend:
         named, rest = self._by_queue, opened.get(self._default)
         if not named and rest is not None:
             return rest
-        return MappedTransport({queue: opened.get(url) for queue, url in named.items()}, rest)
+        return MultiTransport({queue: opened.get(url) for queue, url in named.items()}, rest)
 
     async def migrate(self) -> list[int]:
         return await self._store.migrate()

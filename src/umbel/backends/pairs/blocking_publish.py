@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
 from umbel.backends.blocking import (
-    DirectLedger,
-    DirectTransport,
+    BlockingJobStore,
+    BlockingTransport,
     Meanwhile,
     Noted,
-    PromptLedger,
+    PromptJobStore,
 )
 from umbel.backends.broker import Published
 from umbel.backends.pairs.silent_transports import Silence
@@ -20,7 +20,7 @@ from umbel.errors import Unavailable
 from umbel.messages import Envelope
 
 
-class DirectPair:
+class BlockingPair:
     """A transport and its ledger. Safe from any thread.
 
     The books note a message while the transport's server is taking it, so a caller waits for both
@@ -28,9 +28,11 @@ class DirectPair:
     books have a job that nobody carries: it is sent again when its lane is found quiet.
     """
 
-    def __init__(self, transport: DirectTransport, ledger: DirectLedger, clock: Clock) -> None:
+    def __init__(
+        self, transport: BlockingTransport, ledger: BlockingJobStore, clock: Clock
+    ) -> None:
         self.ledger = ledger
-        self._prompt = ledger if isinstance(ledger, PromptLedger) else None
+        self._prompt = ledger if isinstance(ledger, PromptJobStore) else None
         self._transport = transport
         self._clock = clock
         self._silence = Silence(clock)
@@ -42,14 +44,14 @@ class DirectPair:
         begin: its run waits for them. Else the server does: its confirm takes longer."""
 
     @classmethod
-    def of(cls, transport: object, ledger: object, clock: Clock) -> DirectPair | None:
+    def of(cls, transport: object, ledger: object, clock: Clock) -> BlockingPair | None:
         """None unless both can."""
-        if isinstance(transport, DirectTransport) and isinstance(ledger, DirectLedger):
+        if isinstance(transport, BlockingTransport) and isinstance(ledger, BlockingJobStore):
             return cls(transport, ledger, clock)
         return None
 
     def publish(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """See ``DirectBroker.publish_now``. The books alone have what cannot be sent."""
+        """See ``BlockingBroker.publish_now``. The books alone have what cannot be sent."""
         began = self._clock.monotonic()
         until = began + timeout
         seconds = self._silence.seconds([self._transport], timeout)
@@ -93,8 +95,8 @@ class _Note(Meanwhile):
 
     def __init__(
         self,
-        ledger: DirectLedger,
-        prompt: PromptLedger | None,
+        ledger: BlockingJobStore,
+        prompt: PromptJobStore | None,
         envelopes: Sequence[Envelope],
         left: Callable[[], float],
     ) -> None:

@@ -17,16 +17,16 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from umbel.backends.broker import Capabilities, Demand, Depth, Ledger, Published
-from umbel.backends.pairs.blocking_publish import DirectPair
+from umbel.backends.broker import Capabilities, Demand, Depth, JobStore, Published
+from umbel.backends.pairs.blocking_publish import BlockingPair
 from umbel.backends.pairs.claiming import Taking
-from umbel.backends.pairs.multi_transport import MappedTransport
+from umbel.backends.pairs.multi_transport import MultiTransport
 from umbel.backends.pairs.prefetch_buffer import admit
 from umbel.backends.pairs.receiver import Reception
 from umbel.backends.pairs.relay import Relay
 from umbel.backends.pairs.silent_transports import Silence
 from umbel.backends.replies import Answers, Find
-from umbel.backends.transport import Arrival, Carry, Lane, Transport
+from umbel.backends.transport import Arrival, Lane, OpenTransport, Transport
 from umbel.clock import Clock
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import KINDS, Delivery, Envelope, Lease, Settlement, is_inbox
@@ -47,7 +47,7 @@ def carried(keeps: Capabilities) -> Capabilities:
     return replace(keeps, direct=False, priority=False, notify=True, forgets=False)
 
 
-class SplitBroker:
+class PairBroker:
     """See ``brokers.port.Broker`` for what each method promises.
 
     ``find`` is where the records are: from there a sender is answered that asks again.
@@ -55,8 +55,8 @@ class SplitBroker:
 
     def __init__(
         self,
-        carry: Carry,
-        ledger: Ledger,
+        carry: OpenTransport,
+        ledger: JobStore,
         *,
         namespace: str,
         clock: Clock,
@@ -64,7 +64,7 @@ class SplitBroker:
         telemetry: Telemetry | None = None,
     ) -> None:
         self._transport = carry(lambda lane: self._relay.lost(lane))
-        self._direct = DirectPair.of(self._transport, ledger, clock)
+        self._direct = BlockingPair.of(self._transport, ledger, clock)
         direct = self._direct is not None
         self.capabilities = replace(carried(ledger.capabilities), direct=direct)
         self._ledger = ledger
@@ -145,14 +145,14 @@ class SplitBroker:
             sending.exception()  # perhaps the caller has not waited for it
 
     def _transports(self, envelopes: Sequence[Envelope]) -> Collection[Transport]:
-        if isinstance(self._transport, MappedTransport):
+        if isinstance(self._transport, MultiTransport):
             return self._transport.ways({envelope.queue for envelope in envelopes})
         return [self._transport]
 
     def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
         """``publish`` in the caller's own thread, where both can do that: see ``capabilities``."""
         self._measure(envelopes)
-        pair = cast(DirectPair, self._direct)
+        pair = cast(BlockingPair, self._direct)
         if not all(map(self._can_go_at_once, envelopes)):
             return pair.ledger.publish_now(envelopes, timeout)
         return pair.publish(envelopes, timeout)

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from umbel.backends.broker import Ledger
+from umbel.backends.broker import JobStore
 from umbel.backends.foreign_messages import TAKEN, burial, id_of, read, stand_in
 from umbel.backends.pairs.prefetch_buffer import MOMENT
 from umbel.backends.replies import Answers
@@ -31,7 +31,7 @@ class Taking:
     def __init__(
         self,
         transport: Transport,
-        ledger: Ledger,
+        ledger: JobStore,
         answers: Answers,
         *,
         namespace: str,

@@ -97,7 +97,7 @@ Shares = Mapping[_Line, Mapping[Lane, int]]
 """The room for what each line carries."""
 
 
-class MappedTransport:
+class MultiTransport:
     """See ``brokers.transport.Transport`` for what each method promises.
 
     ``named`` are the queues with a transport of their own, ``rest`` carries all others. None: what

@@ -1,7 +1,7 @@
 """A broker of which some queues are carried elsewhere: the others stay in the books themselves.
 
 A ledger is a broker, too. What nobody carries is published there and fetched from there, and never
-relayed; the rest is as with any ``SplitBroker``.
+relayed; the rest is as with any ``PairBroker``.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from contextlib import suppress
 from typing import Any
 
 from umbel.backends.broker import Demand, Published
-from umbel.backends.pairs.broker import SplitBroker
-from umbel.backends.pairs.multi_transport import MappedTransport
+from umbel.backends.pairs.broker import PairBroker
+from umbel.backends.pairs.multi_transport import MultiTransport
 from umbel.backends.pairs.prefetch_buffer import admit
 from umbel.backends.transport import Arrival
 from umbel.errors import Unavailable
 from umbel.messages import Delivery, Envelope
 
 
-class PartlySplitBroker(SplitBroker):
+class PartialPairBroker(PairBroker):
     """See ``brokers.port.Broker`` for what each method promises.
 
-    Its transport is a ``MappedTransport`` that does not carry every queue.
+    Its transport is a ``MultiTransport`` that does not carry every queue.
     """
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
@@ -110,7 +110,7 @@ class PartlySplitBroker(SplitBroker):
         return self._is_carried(envelope.queue)
 
     def _is_carried(self, queue: str) -> bool:
-        return isinstance(self._transport, MappedTransport) and self._transport.carries(queue)
+        return isinstance(self._transport, MultiTransport) and self._transport.carries(queue)
 
 
 def _arrivals(received: asyncio.Task[list[Arrival]]) -> list[Arrival]:

@@ -18,7 +18,7 @@ MOMENT = 1.0
 """Seconds that something is held here without being asked for."""
 
 
-class Hall:
+class PrefetchBuffer:
     """Receives from a transport for one who fetches at a time."""
 
     def __init__(self, transport: Transport) -> None:

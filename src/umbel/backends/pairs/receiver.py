@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from umbel.backends.broker import Demand, Ledger, StandbyLedger
+from umbel.backends.broker import Demand, JobStore, StandbyJobStore
 from umbel.backends.foreign_messages import id_of
-from umbel.backends.pairs.prefetch_buffer import Hall, admit
+from umbel.backends.pairs.prefetch_buffer import PrefetchBuffer, admit
 from umbel.backends.transport import Arrival, Transport
 from umbel.clock import Clock
 from umbel.messages import Delivery, is_inbox
@@ -70,12 +70,12 @@ class Reception:
     """Receives from a transport, and stands by where the ledger can hand over."""
 
     def __init__(
-        self, transport: Transport, ledger: Ledger, *, namespace: str, clock: Clock
+        self, transport: Transport, ledger: JobStore, *, namespace: str, clock: Clock
     ) -> None:
-        self.hall = Hall(transport)
+        self.hall = PrefetchBuffer(transport)
         self._transport = transport
         self._ledger = ledger
-        self._giver = ledger if isinstance(ledger, StandbyLedger) else None
+        self._giver = ledger if isinstance(ledger, StandbyJobStore) else None
         self._namespace = namespace
         self._clock = clock
         self.turn = asyncio.Lock()

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-from umbel.backends.broker import Ledger
-from umbel.backends.pairs.multi_transport import MappedTransport
+from umbel.backends.broker import JobStore
+from umbel.backends.pairs.multi_transport import MultiTransport
 from umbel.backends.pairs.prefetch_buffer import MOMENT
 from umbel.backends.transport import Lane, Transport
 from umbel.errors import BadMessage, LeaseLost, MessageTooLarge, Unavailable
@@ -32,7 +32,7 @@ class Relay:
     def __init__(
         self,
         transport: Transport,
-        ledger: Ledger,
+        ledger: JobStore,
         *,
         bury: Bury,
         sent: Callable[[set[str]], None],
@@ -112,7 +112,7 @@ class Relay:
 
     def _apart(self, queues: Sequence[str]) -> list[tuple[str, ...]]:
         """Queues in groups of one broker each: one that is down keeps no other's jobs here."""
-        if isinstance(self._transport, MappedTransport):
+        if isinstance(self._transport, MultiTransport):
             return self._transport.apart(queues)
         return [tuple(queues)]
 

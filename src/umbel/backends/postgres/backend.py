@@ -12,7 +12,7 @@ from umbel.backends.postgres.control import PostgresControl
 from umbel.backends.postgres.database import Database
 from umbel.backends.postgres.deployments import PostgresDeployments
 from umbel.backends.postgres.gates import PostgresGates
-from umbel.backends.postgres.job_store import PostgresLedger
+from umbel.backends.postgres.job_store import PostgresJobStore
 from umbel.backends.postgres.records import PostgresRecords
 from umbel.backends.postgres.registry import PostgresRegistry
 from umbel.backends.postgres.routes import PostgresRoutes
@@ -35,7 +35,7 @@ class PostgresBackend:
         database = Database(self._home)
         common: Any = {"namespace": self._namespace, "clock": self._clock}
         return Roles(
-            (PostgresLedger if ledger else PostgresBroker)(database, **common),
+            (PostgresJobStore if ledger else PostgresBroker)(database, **common),
             PostgresRecords(database, **common),
             PostgresRegistry(database, **common),
             PostgresControl(database, **common),

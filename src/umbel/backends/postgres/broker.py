@@ -15,7 +15,7 @@ from umbel.backends.postgres.errors import explaining
 from umbel.backends.postgres.job_rows import delivery
 from umbel.backends.postgres.publishing import cannot_fail, inserting, publishing, resolving
 from umbel.backends.postgres.same_database import Origins
-from umbel.backends.postgres.scan_cursor import NEVER, SOON, Outlook
+from umbel.backends.postgres.scan_cursor import NEVER, SOON, ScanCursor
 from umbel.backends.postgres.schema import newest
 from umbel.backends.postgres.settling import Batch, settling
 from umbel.backends.postgres.statements import Row, Steps, after, atomically, one
@@ -64,7 +64,7 @@ class PostgresBroker:
         self._sql = database.home.sql | {name: _terse(sql) for name, sql in queries.items()}
         for name in ("claim", "claim_mixed", "promote"):
             self._sql[f"{name}_surely"] = self._sql[name].replace(b" skip locked", b"")
-        self._outlooks: dict[tuple[str, ...], Outlook] = {}
+        self._outlooks: dict[tuple[str, ...], ScanCursor] = {}
         self._nudges = 0
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
@@ -210,16 +210,16 @@ class PostgresBroker:
             return steps
         return atomically(steps, block_within(caller))
 
-    def _outlook(self, queues: tuple[str, ...], purpose: str = "fetch") -> Outlook:
+    def _outlook(self, queues: tuple[str, ...], purpose: str = "fetch") -> ScanCursor:
         listener = self._database.listener()
         outlook = self._outlooks.get((purpose, *queues))
         if outlook is None or outlook.listener is not listener:
-            outlook = Outlook(self._namespace, queues, listener)
+            outlook = ScanCursor(self._namespace, queues, listener)
             self._outlooks[purpose, *queues] = outlook
         return outlook
 
     async def _look(
-        self, outlook: Outlook, demand: Demand, owner: str, sure: bool
+        self, outlook: ScanCursor, demand: Demand, owner: str, sure: bool
     ) -> list[Delivery]:
         """Claim from every lane that may have work, as far as there is room.
 
@@ -246,7 +246,7 @@ class PostgresBroker:
         return [delivery(row, self._namespace, queue, owner) for queue, row in claimed]
 
     async def _claim_past_gates(
-        self, outlook: Outlook, values: dict[str, Any], surely: str
+        self, outlook: ScanCursor, values: dict[str, Any], surely: str
     ) -> tuple[list[Row], bool]:
         """Claim from a queue, after those who may have passed their gates into it."""
         queue, room = values["queue"], {f"{kind}_room": values[kind] for kind in ("io", "cpu")}
@@ -279,14 +279,14 @@ class PostgresBroker:
         how = {"without": "{}", "owner": None, **values, "queue": texts([*queues])}
         return await self._rows("grant", **how)
 
-    def _stand(self, outlook: Outlook, queues: Sequence[str], look: float | None) -> None:
+    def _stand(self, outlook: ScanCursor, queues: Sequence[str], look: float | None) -> None:
         """Note in how many seconds somebody may pass a gate, now that those who may have."""
         now = self._clock.monotonic()
         for queue in queues:
             outlook.stand(queue, None if look is None else now + look)
 
     async def _claim_from(
-        self, outlook: Outlook, values: dict[str, Any], surely: str, entered: bool
+        self, outlook: ScanCursor, values: dict[str, Any], surely: str, entered: bool
     ) -> _Found:
         """Claim from the start of a queue, or from where the last look ended.
 
@@ -319,7 +319,7 @@ class PostgresBroker:
         # Behind a pooler the connection has no settings of ours, and the planner would sort.
         return atomically(after(self._sql["settings"], {"local": True}, steps))
 
-    async def _promote(self, outlook: Outlook, query: str) -> None:
+    async def _promote(self, outlook: ScanCursor, query: str) -> None:
         queues, seconds, _ = (await self._rows(query))[0]
         now = self._clock.monotonic()
         outlook.due = float("inf") if seconds is None else now + seconds

@@ -12,7 +12,7 @@ from umbel.backends.postgres.arrays import numbers, texts
 from umbel.backends.postgres.broker import PostgresBroker
 from umbel.backends.postgres.job_rows import delivery, envelope, is_plain, plain_row
 from umbel.backends.postgres.publishing import inserting
-from umbel.backends.postgres.scan_cursor import SOON, Outlook
+from umbel.backends.postgres.scan_cursor import SOON, ScanCursor
 from umbel.backends.postgres.statements import Row, Steps, atomically, one
 from umbel.errors import LeaseLost
 from umbel.messages import Envelope
@@ -22,8 +22,8 @@ _SOON = b"set local synchronous_commit to off"
 whoever receives the message makes up for it."""
 
 
-class PostgresLedger(PostgresBroker):
-    """See ``brokers.port.Ledger`` for what each method promises."""
+class PostgresJobStore(PostgresBroker):
+    """See ``brokers.port.JobStore`` for what each method promises."""
 
     @cached_property
     def _offers(self) -> Offers:
@@ -55,7 +55,7 @@ class PostgresLedger(PostgresBroker):
             next_look = min(outlook.due, max(outlook.passing, now + SOON))
             await outlook.wait(min(until - now, max(next_look - now, 0.001), poll))
 
-    async def _look_for_unsent(self, outlook: Outlook, limit: int, sure: bool) -> list[Envelope]:
+    async def _look_for_unsent(self, outlook: ScanCursor, limit: int, sure: bool) -> list[Envelope]:
         free = {"io": limit, "cpu": limit}
         try:
             if outlook.due <= self._clock.monotonic():

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 import psycopg
 from psycopg import Notify
 
-from umbel.backends.notifier import Bell
+from umbel.backends.notifier import Notifier
 from umbel.backends.postgres.connections import Connection
 from umbel.resilience import Backoff
 
@@ -44,7 +44,7 @@ class Listener:
         *,
         probe_every: float = PROBE_EVERY,
     ) -> None:
-        self.bell = Bell()
+        self.bell = Notifier()
         self.hearing = False
         """Whether silence means that nothing happened. Else: look now and then."""
         self.token = secrets.token_hex(8)

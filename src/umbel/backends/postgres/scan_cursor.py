@@ -72,7 +72,7 @@ def _marks(rows: Sequence[Row]) -> dict[str, Mark]:
     return {row[2]: Mark(row[4], row[0]) for row in ordered if row[2]}
 
 
-class Outlook:
+class ScanCursor:
     """What is known of some queues between two looks.
 
     A lane is a queue and a kind. It leaves when a look took all it had, and comes back with the

@@ -20,7 +20,7 @@ _MOST = 2000
 
 
 class DirectSender:
-    """See ``DirectTransport.send_now``. Connects on use and again after a loss."""
+    """See ``BlockingTransport.send_now``. Connects on use and again after a loss."""
 
     def __init__(self, home: Home, queues: Queues, patience: float) -> None:
         self._home = home

@@ -10,7 +10,7 @@ from typing import Any
 from pika import connection, exceptions  # type: ignore[import-untyped]
 
 from umbel.backends.rabbitmq.frames import Confirm, confirms
-from umbel.backends.spin_wait import Lookout
+from umbel.backends.spin_wait import SpinWait
 
 _READ = 65_536
 _PILE = 262_144
@@ -116,7 +116,7 @@ class Line(connection.Connection):  # type: ignore[misc]
         where = self.params.host, self.params.port
         left = max(self.until - time.monotonic(), 0.001)
         plain = self._socket = socket.create_connection(where, left)
-        self._lookout = Lookout(plain)
+        self._lookout = SpinWait(plain)
         try:
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

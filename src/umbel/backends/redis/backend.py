@@ -11,14 +11,14 @@ from umbel.backends.redis.control import RedisControl
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.deployments import RedisDeployments
 from umbel.backends.redis.gates import RedisGates
-from umbel.backends.redis.job_store import RedisLedger
+from umbel.backends.redis.job_store import RedisJobStore
 from umbel.backends.redis.records import RedisRecords
 from umbel.backends.redis.registry import RedisRegistry
 from umbel.backends.redis.routes import RedisRoutes
 from umbel.backends.redis.steps import RedisSteps
 from umbel.backends.redis.transport import RedisTransport
 from umbel.backends.steps import NoTransactions, Transactions
-from umbel.backends.transport import Carry, Lost, Transport
+from umbel.backends.transport import Lost, OpenTransport, Transport
 from umbel.clock import Clock
 
 
@@ -35,7 +35,7 @@ class RedisBackend:
         common: Any = {"namespace": self._namespace, "clock": self._clock}
         records = RedisRecords(database, **common)
         return Roles(
-            (RedisLedger if ledger else RedisBroker)(database, **common, find=records.find),
+            (RedisJobStore if ledger else RedisBroker)(database, **common, find=records.find),
             records,
             RedisRegistry(database, **common),
             RedisControl(database, **common),
@@ -61,7 +61,7 @@ class RedisBackend:
         return connection
 
 
-def transport(url: str, namespace: str) -> Carry:
+def transport(url: str, namespace: str) -> OpenTransport:
     """Return a function that opens a transport to this server. Raises ConfigurationError."""
     home = Home(url)
 

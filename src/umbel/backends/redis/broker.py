@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from umbel.backends.broker import Capabilities, Demand, Depth, Published
-from umbel.backends.notifier import Ear
+from umbel.backends.notifier import WakeUpListener
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.inbox import Inbox
 from umbel.backends.redis.job_rows import Row, delivery, handed
@@ -80,7 +80,7 @@ class RedisBroker:
         self._nudges = 0
         self._late = False
         """Whether others were faster when it was last called: then they may go first again."""
-        self._ears: set[Ear] = set()
+        self._ears: set[WakeUpListener] = set()
         common: Any = {"namespace": namespace, "clock": clock}
         self._answers = Answers(partial(hand_out, database), find, **common)
         self._inbox = Inbox(self._run, self._answers, **common)
@@ -271,7 +271,7 @@ class RedisBroker:
         return self._listener.hears(self._root)
 
     @contextmanager
-    def _listening(self, queues: Sequence[str]) -> Iterator[tuple[Ear, str]]:
+    def _listening(self, queues: Sequence[str]) -> Iterator[tuple[WakeUpListener, str]]:
         """An ear for everything that may bring work to these queues, and a ticket to stand by."""
         root, listener = self._root, self._listener
         ticket = listener.hands.open()
@@ -284,7 +284,7 @@ class RedisBroker:
                 self._ears.discard(ear)
                 listener.hands.close(ticket)
 
-    async def _sleep(self, ear: Ear, left: float, due: float | None) -> bool:
+    async def _sleep(self, ear: WakeUpListener, left: float, due: float | None) -> bool:
         """Until a hint comes, something falls due, or it is time for a look anyway.
 
         Whether it was a hint.

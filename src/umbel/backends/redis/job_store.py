@@ -10,7 +10,7 @@ from typing import Any
 
 from umbel.backends.blocking import Noted
 from umbel.backends.broker import Published, Taken
-from umbel.backends.notifier import Ear
+from umbel.backends.notifier import WakeUpListener
 from umbel.backends.offers import Offers
 from umbel.backends.redis.broker import LUA, RedisBroker
 from umbel.backends.redis.job_rows import delivery, envelope
@@ -21,8 +21,8 @@ from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Envelope
 
 
-class RedisLedger(RedisBroker):
-    """See ``brokers.port.Ledger`` for what each method promises."""
+class RedisJobStore(RedisBroker):
+    """See ``brokers.port.JobStore`` for what each method promises."""
 
     @cached_property
     def _offers(self) -> Offers:
@@ -134,7 +134,7 @@ class RedisLedger(RedisBroker):
 
 
 @contextmanager
-def _ringing(other: Future[Any], ear: Ear) -> Iterator[None]:
+def _ringing(other: Future[Any], ear: WakeUpListener) -> Iterator[None]:
     """Whoever listens hears of the other's end. It may outlast many who do."""
 
     def ring(_: Future[Any]) -> None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 
 from redis.exceptions import ResponseError
 
-from umbel.backends.notifier import Bell
+from umbel.backends.notifier import Notifier
 from umbel.backends.redis.connections import Connection, drop
 from umbel.backends.redis.handed_jobs import Hands
 from umbel.backends.redis.pushed_messages import Attention
@@ -48,7 +48,7 @@ class Listener:
         probe_every: float = PROBE_EVERY,
         probe_answer: float = PROBE_ANSWER,
     ) -> None:
-        self.bell = Bell()
+        self.bell = Notifier()
         self.hands = Hands()
         """Tickets to stand by with: the bell rings for them."""
         self._connect = connect

@@ -17,7 +17,7 @@ from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
 from umbel.backends.redis.connections import Blocking
 from umbel.backends.redis.scripts import Arguments, Script
-from umbel.backends.spin_wait import Lookout
+from umbel.backends.spin_wait import SpinWait
 
 _AT_ONCE = 4096
 _LARGE = 16384
@@ -43,7 +43,7 @@ class Line:
         self._reader = hiredis.Reader(
             protocolError=InvalidResponse, replyError=BaseParser.parse_error
         )
-        self._lookout = Lookout(self._socket)
+        self._lookout = SpinWait(self._socket)
         self._timeout = 0.0
         self._answered = 0.0
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from umbel.backends.notifier import Ear
+from umbel.backends.notifier import WakeUpListener
 from umbel.backends.redis.address import Home
 from umbel.backends.redis.connections import Connection, run
 from umbel.backends.redis.database import Database
@@ -71,7 +71,7 @@ class RedisTransport:
         self._next_look = 0.0
         self._keeping: asyncio.Task[None] | None = None
         self._nudges = 0
-        self._ears: set[Ear] = set()
+        self._ears: set[WakeUpListener] = set()
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         rows = [to_row(envelope) for envelope in envelopes]
@@ -229,7 +229,7 @@ class RedisTransport:
         return self._life / 3 if hears else self._home.poll
 
     @contextmanager
-    def _listening(self, lanes: Iterable[str]) -> Iterator[Ear]:
+    def _listening(self, lanes: Iterable[str]) -> Iterator[WakeUpListener]:
         listener = self._receiving.listener(self._root)
         with listener.bell.listen([f"m:{self._root}:{lane}" for lane in lanes]) as ear:
             self._ears.add(ear)

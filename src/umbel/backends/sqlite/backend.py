@@ -12,7 +12,7 @@ from umbel.backends.sqlite.control import SqliteControl
 from umbel.backends.sqlite.database import Database, Home
 from umbel.backends.sqlite.deployments import SqliteDeployments
 from umbel.backends.sqlite.gates import SqliteGates
-from umbel.backends.sqlite.job_store import SqliteLedger
+from umbel.backends.sqlite.job_store import SqliteJobStore
 from umbel.backends.sqlite.records import SqliteRecords
 from umbel.backends.sqlite.registry import SqliteRegistry
 from umbel.backends.sqlite.routes import SqliteRoutes
@@ -52,7 +52,7 @@ class SqliteBackend:
         database = Database(self._home, inline=inline, busy=busy)
         common: Any = {"namespace": self._namespace, "clock": self._clock}
         return Roles(
-            (SqliteLedger if ledger else SqliteBroker)(database, **common),
+            (SqliteJobStore if ledger else SqliteBroker)(database, **common),
             SqliteRecords(database, **common),
             SqliteRegistry(database, **common),
             SqliteControl(database, **common),

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from umbel.backends.notifier import Bell, Ear
+from umbel.backends.notifier import Notifier, WakeUpListener
 from umbel.backends.sqlite.errors import explain, explaining
 from umbel.backends.sqlite.lent_connections import Lent, is_same_file, main_file
 from umbel.backends.sqlite.log_watch import LogWatch, touch
@@ -87,7 +87,7 @@ class Home:
         self._names: set[str] = set()
         """What callers' connections call the file."""
         self._lock = threading.RLock()
-        self._bells: list[tuple[asyncio.AbstractEventLoop, Bell]] = []
+        self._bells: list[tuple[asyncio.AbstractEventLoop, Notifier]] = []
         self.at_work: dict[Database, None] = {}
         """Who in this process uses the file at this moment, or waits for its lock."""
 
@@ -136,12 +136,12 @@ class Home:
         finally:
             self._lock.release()
 
-    def attach(self, loop: asyncio.AbstractEventLoop, bell: Bell) -> None:
+    def attach(self, loop: asyncio.AbstractEventLoop, bell: Notifier) -> None:
         """Ring this bell after writes to a database in memory."""
         if self.in_memory:
             self._bells.append((loop, bell))
 
-    def detach(self, bell: Bell) -> None:
+    def detach(self, bell: Notifier) -> None:
         """Ring it no more."""
         self._bells = [(loop, known) for loop, known in self._bells if known is not bell]
 
@@ -162,7 +162,7 @@ class Database:
 
     def __init__(self, home: Home, *, inline: bool = False, busy: float = 5.0) -> None:
         self.home = home
-        self.bell = Bell()
+        self.bell = Notifier()
         self._busy = self._allowed = busy
         self._inline = inline
         self._connection: sqlite3.Connection | None = None
@@ -227,7 +227,7 @@ class Database:
             await self.run(lambda connection: None)
 
     @contextmanager
-    def listening(self) -> Iterator[Ear]:
+    def listening(self) -> Iterator[WakeUpListener]:
         """An ear that hears of every commit, by this process or another."""
         if self._watch is None and self._connection is not None and not self.home.in_memory:
             self._watch = LogWatch(self.home.log, self.bell.ring_all)

@@ -19,8 +19,8 @@ from umbel.errors import LeaseLost
 from umbel.messages import KINDS, Envelope
 
 
-class SqliteLedger(SqliteBroker):
-    """See ``brokers.port.Ledger`` for what each method promises."""
+class SqliteJobStore(SqliteBroker):
+    """See ``brokers.port.JobStore`` for what each method promises."""
 
     @cached_property
     def _offers(self) -> Offers:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from umbel.backends import JobFilter, Ledger, Published
+from umbel.backends import JobFilter, JobStore, Published
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Envelope, Interrupted, State, Succeeded, fresh_id
 from umbel.testing.acts import (
@@ -30,9 +30,9 @@ from umbel.testing.backend import Backend, story
 QUEUES = ("default", "other")
 
 
-def books(backend: Backend) -> Ledger:
+def books(backend: Backend) -> JobStore:
     """The broker as the ledger it has to be here."""
-    return cast(Ledger, backend.broker)
+    return cast(JobStore, backend.broker)
 
 
 async def unsent(backend: Backend, limit: int = 100, wait: float = 0.0) -> list[Envelope]:

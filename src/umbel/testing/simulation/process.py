@@ -16,13 +16,13 @@ from umbel.backends.sqlite.registry import SqliteRegistry
 from umbel.backends.sqlite.routes import SqliteRoutes
 from umbel.backends.sqlite.steps import SqliteSteps
 from umbel.errors import Unavailable
-from umbel.router import Lifeline, Pruner, Receiver, Router
+from umbel.router import DeadWorkerReaper, Pruner, Receiver, Router
 from umbel.telemetry import Telemetry, events
 from umbel.testing.simulation.database import SimulatedDatabase, Watched
 from umbel.testing.simulation.loop import Lane, Timeline
 from umbel.testing.simulation.tasks import QUEUES
 from umbel.worker import Worker, WorkerOptions
-from umbel.worker.heart import Heart
+from umbel.worker.heartbeat import Heartbeat
 
 if TYPE_CHECKING:
     from umbel.testing.simulation.world import World
@@ -46,7 +46,7 @@ class SimulatedClock:
         return self._timeline.now
 
 
-class SimulatedHeart(Heart):
+class SimulatedHeart(Heartbeat):
     """A heart in a lane of its own where others have a thread."""
 
     _beating: asyncio.Task[Any] | None = None
@@ -155,7 +155,7 @@ class Process:
 
         def open_upkeep(every: float) -> list[Callable[[], Awaitable[object]]]:
             backend = self._open("upkeep")
-            lifeline = Lifeline(
+            lifeline = DeadWorkerReaper(
                 backend.registry, backend.broker, backend.routes, **common, every=every
             )
             crowd = lifeline.living

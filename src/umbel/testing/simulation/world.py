@@ -20,7 +20,7 @@ from umbel.testing.simulation.process import NAMESPACE, Process, SimulatedClock,
 from umbel.testing.simulation.server import Server, stories
 from umbel.testing.simulation.tasks import GATES, QUEUES, TASKS, Script, write_script
 from umbel.testing.simulation.trace import Trace
-from umbel.worker import life
+from umbel.worker import incarnation as life
 
 LEASE = 3.0
 _TROUBLED = 3.5 * LEASE

@@ -20,7 +20,7 @@ _PATIENCE = 30.0
 """Seconds that a check may take before another worker makes it as well."""
 
 
-class Gatekeeper:
+class GateSync:
     """Declares gates when the worker starts and whenever a computed limit has changed."""
 
     name = "gatekeeper"

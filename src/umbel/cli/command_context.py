@@ -27,7 +27,7 @@ _FREE_TEXT = ("reason", "words")
 """Parameters that may be empty: text of the user's own, and arguments of a task."""
 
 
-class Frame:
+class CommandContext:
     """One run of the command line. The application is loaded when first asked for."""
 
     def __init__(self, address: str | None) -> None:

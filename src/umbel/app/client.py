@@ -20,14 +20,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 import anyio
 import msgspec
 
+from umbel.app.backlogs import backlog, load_backlog
 from umbel.app.exiting import close_at_exit
 from umbel.app.inbox import addressed
-from umbel.app.keeping import backlog, load_backlog
 from umbel.app.reentrant import Reentrant
 from umbel.backends import (
     Backend,
+    BlockingBroker,
     Broker,
-    DirectBroker,
     PromptRecords,
     Published,
     Roles,
@@ -86,7 +86,7 @@ class Opened(NamedTuple):
     """How a caller that blocks finds a job that is final, if it can do that in its own thread."""
 
 
-class Desk:
+class Client:
     """Implements the Outlet of tasks and the Jobs of handles."""
 
     def __init__(
@@ -470,7 +470,7 @@ class Desk:
     def _send(self, broker: Broker, bridge: Bridge) -> Send:
         """How to publish for a caller that blocks: in its thread, or on the bridge."""
         if broker.capabilities.direct:
-            return cast(DirectBroker, broker).publish_now
+            return cast(BlockingBroker, broker).publish_now
 
         def publish(envelopes: Sequence[Envelope], timeout: float) -> Publishing:
             if isinstance(broker, TimedBroker):

@@ -21,8 +21,8 @@ from umbel.errors import Unavailable
 from umbel.messages import Lease
 from umbel.services import look_after
 from umbel.telemetry import Telemetry, events
+from umbel.worker.incarnation import Life
 from umbel.worker.intake import Intake
-from umbel.worker.life import Life
 
 _CONFIRM_STEP = 0.02
 _NEVER = 1e9
@@ -71,7 +71,7 @@ class Body(Protocol):
         """Whether the worker is stopping."""
 
 
-class Heart:
+class Heartbeat:
     """Runs in a thread with its own event loop and its own connections."""
 
     def __init__(

@@ -22,7 +22,7 @@ _VERDICTS = {
 }
 
 
-class Guard:
+class InboxVerifier:
     """Lets pass what somebody trusted has signed, once each; refuses the rest.
 
     What came by a route needs no signature: it was sent to whoever has its key. Nor does a job
