@@ -6,14 +6,13 @@ Never: runs a task, decides an outcome, or knows which worker is best.
 
 from umbel.backends.backend import Backend, Roles, StoreBackend
 from umbel.backends.broker import (
-    BlockingBroker,
     Broker,
     Capabilities,
+    Claimed,
     Demand,
     Depth,
     JobStore,
     Published,
-    Taken,
     TimedBroker,
 )
 from umbel.backends.control import MISSING, NO_WORKER, Control, ControlState, Pause, Scope
@@ -29,16 +28,16 @@ from umbel.backends.deployments import (
 from umbel.backends.gates import Condition, Gate, Gates, PoolMember
 from umbel.backends.records import (
     UNCHANGED,
+    BlockingRecords,
     Changes,
     JobFilter,
     ProgressNote,
-    PromptRecords,
     Records,
 )
-from umbel.backends.registry import Hearing, Member, Registry, WorkerEntry
-from umbel.backends.routes import Route, Routes, Seat
+from umbel.backends.registry import InboxReceipt, RegisteredWorker, Registry, WorkerEntry
+from umbel.backends.routes import Route, Routes, WorkerIndex
 from umbel.backends.steps import NoTransactions, Steps, Transactions
-from umbel.backends.transport import Arrival, Lane, Lost, OpenTransport, Reply, Transport
+from umbel.backends.transport import Arrival, Lane, OnLaneMissing, OpenTransport, Reply, Transport
 
 __all__ = [
     "DEPLOY",
@@ -47,10 +46,11 @@ __all__ = [
     "UNCHANGED",
     "Arrival",
     "Backend",
-    "BlockingBroker",
+    "BlockingRecords",
     "Broker",
     "Capabilities",
     "Changes",
+    "Claimed",
     "Condition",
     "Control",
     "ControlState",
@@ -61,20 +61,19 @@ __all__ = [
     "Depth",
     "Gate",
     "Gates",
-    "Hearing",
+    "InboxReceipt",
     "JobFilter",
     "JobStore",
     "Lane",
-    "Lost",
-    "Member",
     "NoTransactions",
+    "OnLaneMissing",
     "OpenTransport",
     "Pause",
     "PoolMember",
     "ProgressNote",
-    "PromptRecords",
     "Published",
     "Records",
+    "RegisteredWorker",
     "Registry",
     "Reply",
     "Roles",
@@ -83,13 +82,12 @@ __all__ = [
     "Run",
     "RunTimes",
     "Scope",
-    "Seat",
     "Steps",
     "StoreBackend",
-    "Taken",
     "TimedBroker",
     "Transactions",
     "Transport",
     "Waiting",
     "WorkerEntry",
+    "WorkerIndex",
 ]

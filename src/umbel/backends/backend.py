@@ -37,8 +37,11 @@ class Roles(msgspec.Struct, frozen=True):
 class Backend(Protocol):
     """Opens adapters for an event loop, and keeps the schema up to date."""
 
-    def open(self, *, inline: bool = False) -> Roles:
-        """Return adapters for the loop that uses them. ``inline``: the loop does nothing else."""
+    def open(self, *, is_loop_dedicated: bool = False) -> Roles:
+        """Return adapters for the event loop that uses them.
+
+        ``is_loop_dedicated`` says that the loop runs nothing else and may therefore be blocked.
+        """
 
     async def migrate(self) -> list[int]:
         """Bring the schema up to date and return the numbers of the migrations applied."""
@@ -56,5 +59,5 @@ class Backend(Protocol):
 class StoreBackend(Backend, Protocol):
     """A backend that has a store, so a separate broker can carry messages for it."""
 
-    def open(self, *, inline: bool = False, ledger: bool = False) -> Roles:
-        """``ledger``: its broker is the job store of a pair."""
+    def open(self, *, is_loop_dedicated: bool = False, as_job_store: bool = False) -> Roles:
+        """Return adapters. With ``as_job_store``, the broker is the job store of a pair."""

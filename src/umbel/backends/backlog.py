@@ -1,4 +1,4 @@
-"""What a backlog promises."""
+"""The port of backlogs, which keep messages while the broker cannot be reached."""
 
 from __future__ import annotations
 
@@ -11,73 +11,79 @@ from umbel.messages import Envelope
 from umbel.messages.wire import read
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backlog holds, for people."""
+class BacklogStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backlog holds, for display."""
 
     kind: str
     messages: int
     oldest: float | None = None
-    """Wall time at which the oldest of them was put there."""
+    """Wall time at which the oldest message was added."""
     limit: int
 
 
 class UnreadableMessage(Exception):
-    """A kept message cannot be read: another version wrote it, or it was changed by hand."""
+    """A stored message cannot be read: another version wrote it, or it was changed by hand."""
 
     def __init__(self, job: str, why: Exception) -> None:
         super().__init__(f"it cannot be read: {why}")
         self.job = job
 
 
-def read_kept(job: str, event: bytes) -> Envelope:
-    """A message as a backlog wrote it. Raises UnreadableMessage."""
+def read_stored(job: str, event: bytes) -> Envelope:
+    """Return a message that a backlog has stored. Raises UnreadableMessage."""
     try:
         return read(event)
-    except Exception as error:  # what is there may be of any type
+    except Exception as error:  # stored bytes can cause any error
         raise UnreadableMessage(job, error) from error
 
 
 class Backlog(Protocol):
-    """A line of messages of one namespace. Safe from any thread."""
+    """Stores messages of one namespace, in order. Any thread may call it."""
 
     durable: bool
-    """Whether what it holds survives the process."""
+    """Whether its messages survive the process."""
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
-        """Keep all of them, or none, behind everything that is there.
+        """Add all messages at the end, or none of them.
 
         Raises:
-            BacklogFull: there is no room. Unavailable: it cannot keep anything.
+            BacklogFull: the limit is reached.
+            Unavailable: it cannot store anything.
         """
 
     def oldest(self, limit: int, without: Collection[str] = ()) -> list[Envelope]:
-        """The first of the line, except for the jobs ``without``; they stay there.
+        """Return the first messages, except for the jobs ``without``. They stay in the backlog.
 
-        Of the seconds that one may wait or has left, those are gone for which it was kept.
+        The time for which a message was stored is subtracted from its delay and its time to live.
 
         Raises:
-            UnreadableMessage: one of them cannot be read; it names the job. Unavailable.
+            UnreadableMessage: one of them cannot be read; the error names the job.
+            Unavailable: the backlog cannot be read.
         """
 
     def remove(self, jobs: Sequence[str]) -> None:
-        """They have been published. Raises Unavailable."""
+        """Remove messages that have been published. Raises Unavailable."""
 
-    def held(self) -> Held:
-        """How much it holds. Raises Unavailable."""
+    def status(self) -> BacklogStatus:
+        """Return how much it holds. Raises Unavailable."""
 
     def has(self, job: str) -> bool:
-        """Whether it holds this message. Raises Unavailable."""
+        """Return whether it holds this message. Raises Unavailable."""
 
-    def mortal(self) -> int:
-        """How many messages would be lost with the process."""
+    def count_volatile(self) -> int:
+        """Return how many messages would be lost with the process."""
 
-    def lead(self) -> bool:
-        """Whether this process is the one to publish it, until it closes or dies."""
+    def acquire_leadership(self) -> bool:
+        """Return whether this process is the one to publish the messages, until it closes or dies.
 
-    def beside(self) -> Backlog:
-        """The same messages, without a lock or a connection of this one: for ``put`` and ``held``
-        while a thread that is suspended may hold those.
+        Several processes may share a backlog; one of them at a time is the leader.
+        """
+
+    def open_unlocked(self) -> Backlog:
+        """Return a backlog of the same messages that shares no lock or connection with this one.
+
+        It is for ``put`` and ``status`` while a suspended thread may hold a lock of this one.
         """
 
     def close(self) -> None:
-        """Free what it uses. Twice is fine."""
+        """Free its resources. Closing twice is fine."""

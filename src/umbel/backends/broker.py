@@ -1,63 +1,93 @@
-"""What a broker promises, method by method, also when a process dies in the middle.
+"""The role that moves jobs from publishers to workers.
 
-Every method takes a batch and costs one round trip, however large the batch. A method that
-raises ``Unavailable`` may or may not have happened; each says why repeating it is safe.
+Each method states what holds after a crash. Every method takes a batch and costs one round trip,
+regardless of the size of the batch. If a method raises ``Unavailable``, its effect may or may not
+have happened; each method says why repeating it is safe.
 """
 
 from __future__ import annotations
 
-from asyncio import Future
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
-from umbel.messages import Delivery, Envelope, Lease, Settlement, State
+from umbel.messages import DEFAULT_KINDS, Delivery, Envelope, Lease, Settlement, State
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What an adapter can do. Suites and rooms ask this, never an adapter's name."""
+    """What an adapter can do. This is the only way to ask; no caller checks an adapter's type."""
 
     transactional: bool = False
-    """``publish(within=...)`` joins the caller's own transaction."""
-    direct: bool = False
-    """It is a ``BlockingBroker``: it publishes without an event loop."""
+    """``publish(within=...)`` and ``publish_within`` join the caller's transaction."""
+    blocking: bool = False
+    """It publishes, or a transport sends, in the caller's own thread without an event loop."""
+    blocking_records: bool = False
+    """The records at the same address are ``BlockingRecords``."""
+    timed: bool = False
+    """It is a ``TimedBroker``."""
     records: bool = False
     """Publishing and settling also write the records of the store at the same address."""
     delay: bool = False
     priority: bool = False
     unique: bool = False
     notify: bool = False
-    """A waiting ``fetch`` is woken by push rather than by its next look."""
+    """A waiting ``fetch`` is woken by a notification and does not depend on polling."""
     move: bool = False
     forgets: bool = False
-    """A success that is not to be kept leaves nothing behind."""
+    """A job that succeeded leaves no record if its settlement says not to keep one."""
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """How many deliveries of each kind could start this very moment."""
+    """How many jobs of each kind the worker could start immediately."""
 
-    io: int = 0
-    cpu: int = 0
+    free: dict[str, int] = {}
+    """How many of each kind, by its name."""
     without: tuple[str, ...] = ()
-    """Tasks that could not, for reasons of the worker's own. A broker spares it what it can."""
+    """Tasks whose jobs the worker cannot start now. A broker avoids them where it can."""
+
+    @classmethod
+    def of(cls, **free: int) -> Demand:
+        """Return a demand for so many of each kind."""
+        return cls(free)
 
     def __bool__(self) -> bool:
-        return self.io > 0 or self.cpu > 0
+        return any(many > 0 for many in self.free.values())
+
+    def capacity(self, kind: str) -> int:
+        """Return how many jobs of a kind could start.
+
+        A sender that does not know the task may mean any default kind, so a job of unknown kind
+        needs capacity of each of them.
+        """
+        if kind:
+            return self.free.get(kind, 0)
+        return min(self.free.get(one, 0) for one in DEFAULT_KINDS)
+
+    def after(self, kinds: Iterable[str]) -> Demand:
+        """Return what is left when jobs of these kinds have started."""
+        left = dict(self.free)
+        for kind in kinds:
+            for one in needed(kind):
+                left[one] = left.get(one, 0) - 1
+        return Demand(left, self.without)
 
     @property
     def fits_any(self) -> bool:
-        """Whether there is room for a job, whatever its kind and task."""
-        return self.io > 0 and self.cpu > 0 and not self.without
+        """Whether the worker has capacity for a job of any default kind and any task."""
+        return self.capacity("") > 0 and not self.without
+
+
+def needed(kind: str) -> tuple[str, ...]:
+    """Return the kinds of which a job takes one unit of capacity each."""
+    return (kind,) if kind else DEFAULT_KINDS
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What became of one envelope: its own id, or the id of the job that was there before."""
+    """The result of publishing one envelope: its own id, or the id of the job that exists."""
 
     id: str
     existing: bool = False
-    handed: bool = False
-    """Whether somebody who stood by has it already."""
 
 
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,21 +101,22 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Broker(Protocol):
-    """Moves envelopes from publishers to whoever fetches them."""
+    """Moves jobs from publishers to the workers that fetch them."""
 
     capabilities: Capabilities
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
-        """Make all envelopes durable, or none.
+        """Make all envelopes durable, or none of them.
 
-        When it returns they survive the death of every process here; with ``within`` they are
-        part of the caller's transaction instead and share its fate. An id that is known already,
-        live or finished, is not published again, so repeating after an error is safe. ``within``
-        is a connection of async code; sync code uses ``publish_within``.
+        When it returns, they survive the death of every process that takes part. With ``within``,
+        they are part of the caller's transaction instead and are committed or rolled back with it;
+        ``within`` is a connection of async code (sync code uses ``publish_within``). An id that
+        exists already, live or finished, is not published again, so repeating the call after an
+        error is safe.
 
         Raises:
-            DuplicateJob: a live job holds the unique key and the envelope says to raise.
-            Unavailable: not confirmed.
+            DuplicateJob: a live job holds the unique key, and the envelope says to raise.
+            Unavailable: the publish is not confirmed.
         """
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
@@ -94,164 +125,172 @@ class Broker(Protocol):
         Never commits or rolls back. Only for brokers that are ``transactional``.
         """
 
+    def publish_blocking(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        """``publish`` in the caller's own thread. Blocks for at most ``timeout`` seconds.
+
+        Any thread may call it. Only for brokers that are ``blocking``.
+        """
+
     async def fetch(
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
-        """Claim what could start now; wait up to ``wait`` seconds when there is nothing.
+        """Claim jobs that can start now. If there are none, wait up to ``wait`` seconds.
 
-        Each delivery is under a lease of ``owner``, an incarnation that is enlisted, with a
-        fencing number above every earlier one of that job. Nothing is ever in two hands. If the
-        answer is lost, ``extend`` gives back what the owner does not know it holds.
+        Each delivery is under a lease of ``owner``, which is a registered incarnation. Its fencing
+        number is higher than every earlier one of that job. Two owners never hold the same job. If
+        the answer is lost, ``extend`` puts back the jobs that the owner does not know of.
 
         Raises:
-            LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
+            LeaseLost: the owner is not registered, or no longer.
+            Unavailable: the caller should try again.
         """
 
-    def nudge(self) -> None:
-        """Make a ``fetch`` that waits in this event loop return now, with what it has: nothing."""
+    def stop_waiting(self) -> None:
+        """Make a ``fetch`` that waits in this event loop return immediately with an empty list."""
 
-    async def sort(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
-        """Give queued jobs of unknown kind the kind of their task, for the tasks named here.
+    async def assign_kinds(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
+        """Set the kind of queued jobs whose kind is unknown, from a mapping of task to kind.
 
         A sender outside Python does not know whether a task is a coroutine or a thread; a worker
-        that has the task does. Returns how many. Safe to repeat.
+        that has the task does. Returns the number of jobs changed. Safe to repeat.
         """
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
-        """Say what the owner holds; learn which of it is lost.
+        """Report which leases the owner holds; return those of them that are lost.
 
-        Jobs claimed by the owner more than ``older_than`` seconds ago that are not in ``held``
-        were never received: they go back to their queue, no attempt counted. Safe to repeat.
+        Jobs that the owner claimed more than ``older_than`` seconds ago and that are not in
+        ``held`` were never received. They go back to their queue and no attempt is counted. Safe
+        to repeat.
         """
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
-        """Record all outcomes, publish their follow-ups and acknowledge, in one transaction.
+        """Record outcomes, publish their follow-ups and acknowledge, all in one transaction.
 
-        Returns the leases that were refused because they are no longer held: nothing of such a
-        settlement has happened. Safe to repeat: what was settled before is then refused.
+        Returns the leases that were refused because they are no longer held; such a settlement has
+        no effect at all. Safe to repeat: a settlement that was recorded before is then refused.
 
         Raises:
-            Unavailable: all of it happened or nothing.
+            Unavailable: either all of it happened or none of it.
         """
 
     async def recover(self) -> list[str]:
-        """Put back the jobs of owners that are no longer enlisted; count the death against each.
+        """Put back the jobs of owners that are no longer registered, and count their deaths.
 
-        ``resilience.judge`` says which of an owner's jobs is to blame, and how far apart suspects
-        come back. A job is buried when it was to blame for ``max_deaths`` deaths, or died at all
-        and may only once, or when it is to blame and its lease has lapsed ``MAX_LAPSES`` times. The
-        death of an incarnation whose process has reported that it is alive (``Registry.enlist``)
-        is taken back at once and counted as a lapse. Returns the ids concerned. Safe to repeat, and
-        to run from several processes at once.
+        ``resilience.judge`` decides which of an owner's jobs is blamed for the death, and over
+        which time suspects are spread when they come back. A job is buried if it was blamed for
+        ``max_deaths`` deaths, if it died at all and may run only once, or if it is blamed and its
+        lease has lapsed ``MAX_LAPSES`` times. If the process of the incarnation has reported that
+        it is alive (``Registry.register``), its death is taken back and counted as a lapse.
+
+        Returns the ids of the jobs concerned. Safe to repeat, and to run in several processes at
+        once.
         """
 
     async def depths(self) -> list[Depth]:
-        """How many live jobs each queue holds, by state."""
+        """Return how many live jobs each queue holds, by state."""
 
-    async def waiting(
+    async def has_waiting_jobs(
         self, queues: Sequence[str], kinds: Sequence[str], without: Sequence[str] = ()
     ) -> bool:
-        """Whether a fetch of these would find something now, apart from jobs of some tasks."""
+        """Return whether a fetch would find a job now that is not of a task in ``without``."""
 
     async def purge(self, queue: str) -> int:
-        """Cancel everything in a queue that does not run. Returns how many."""
+        """Cancel all jobs in a queue that are not running. Returns how many."""
 
     async def move(self, source: str, target: str) -> int:
-        """Put everything in ``source`` that does not run into ``target``. Returns how many."""
+        """Move all jobs in ``source`` that are not running to ``target``. Returns how many."""
 
     async def check(self) -> None:
-        """Answer, or raise Unavailable or SchemaError with what is wrong."""
+        """Return if the broker answers. Raise Unavailable or SchemaError with the problem."""
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""
 
 
-class BlockingBroker(Broker, Protocol):
-    """A broker that is ``direct``."""
+class TimedBroker(Broker, Protocol):
+    """A broker of two servers that divides a caller's time between them."""
 
-    def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """``publish`` in the caller's own thread; blocks, but not for longer than ``timeout``.
-
-        Safe from any thread.
-        """
-
-
-@runtime_checkable
-class TimedBroker(Protocol):
-    """A broker of two servers. It divides a caller's time between them."""
-
-    async def publish_timed(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """``publish`` within that many seconds, also if one of the two does not answer."""
+    async def publish_with_timeout(
+        self, envelopes: Sequence[Envelope], timeout: float
+    ) -> list[Published]:
+        """``publish`` within ``timeout`` seconds, even if one of the servers does not answer."""
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """What became of jobs that a transport delivered."""
+class Claimed(msgspec.Struct, frozen=True):
+    """The result of claiming the jobs of messages that a transport delivered."""
 
     deliveries: list[Delivery]
     unknown: list[str]
-    """Ids the books do not have. Note these, and take them then."""
+    """Ids of jobs that are not in the store. The caller records them and claims again."""
 
 
 class JobStore(Broker, Protocol):
-    """A broker that can keep the books while another one, a ``Transport``, carries its messages.
+    """A broker that can record jobs and leases while a ``Transport`` carries the messages.
 
-    The books are the truth: who claims, settles or cancels does it here, under the same promises.
-    A job in them is queued until it was handed to the transport, then sent; others see no
-    difference. Whatever puts a job back into its queue makes it one that has to be sent again.
+    The store decides: claims, settlements and cancellations happen here, with the same guarantees.
+    A job in the store is *queued* until the transport has its message, and *sent* from then on;
+    readers of records see both as queued. Every change that puts a job back into its queue makes
+    it unsent again.
+
+    The blocking methods are for stores that are ``blocking``. Any thread may call them. They block
+    for at most ``timeout`` seconds.
     """
 
-    async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        """``publish`` of what a transport carries already. A known id changes nothing.
+    async def record_sent(self, envelopes: Sequence[Envelope]) -> list[Published]:
+        """``publish`` jobs whose messages a transport has already. A known id changes nothing.
 
         Raises:
-            Unavailable: not noted; whoever receives the message will make up for it.
+            Unavailable: the jobs may not be recorded; the receiver of a message then records it.
         """
 
-    async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
-        """The first jobs to hand to a transport, in their order; waits when there are none.
+    def record_sent_blocking(
+        self, envelopes: Sequence[Envelope], timeout: float
+    ) -> list[Published]:
+        """``record_sent`` in the caller's own thread."""
 
-        What is paused stays here. Nothing is locked: two may send the same job, which is harmless.
+    async def find_unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
+        """Return the first jobs to send, in order. Waits up to ``wait`` seconds if there are none.
+
+        Paused jobs are left out. Nothing is locked: two processes may send the same job, which is
+        harmless.
         """
 
-    async def sent(self, jobs: Sequence[str]) -> None:
-        """A transport has them, as they were when ``unsent`` of this ledger last gave them.
+    async def mark_sent(self, jobs: Sequence[str]) -> None:
+        """Record that a transport has these jobs as ``find_unsent`` of this store returned them.
 
-        Changes nothing of those that were taken, held back, recalled or moved since: there may be
-        no message of them any more. They are given once more, and sent once more.
+        Jobs that were claimed, paused, marked unsent or moved since then stay unsent, because there
+        may be no message of them any more. They are returned and sent once more.
         """
 
-    async def take(
-        self, jobs: Mapping[str, str], owner: str, unnoted: Sequence[Envelope] = ()
-    ) -> Taken:
-        """``fetch`` of the very jobs that a transport delivered: ids, and from which queue.
-
-        Those in ``unnoted`` are noted first, in the same step. None of them has a unique key.
-
-        One that runs, has ended, or was moved to another queue is not given: its message was a
-        repetition. One that is paused is not given either, and has to be sent again. So the
-        message of everything but the unknown may be acknowledged when this has returned.
+    def mark_unsent_blocking(self, jobs: Sequence[str], timeout: float) -> None:
+        """Make jobs unsent that were recorded as sent, because the transport may not have them.
 
         Raises:
-            LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
+            Unavailable: the jobs are recorded, and their messages may have been sent.
         """
 
-    async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
-        """The transport has lost what was sent there, to a queue for a kind: send it again."""
+    async def claim(
+        self, jobs: Mapping[str, str], owner: str, unrecorded: Sequence[Envelope] = ()
+    ) -> Claimed:
+        """Claim the jobs whose messages a transport delivered: a mapping of id to queue.
 
+        Jobs in ``unrecorded`` are recorded first, in the same step. None of them may have a unique
+        key. The deliveries have the same guarantees as those of ``fetch``.
 
-@runtime_checkable
-class StandbyJobStore(Protocol):
-    """A ledger that gives a job to somebody who waits while it is noted."""
-
-    async def stand_by(
-        self, queues: Sequence[str], owner: str, wait: float, other: Future[Any]
-    ) -> list[Delivery]:
-        """Be given the first job that is noted in one of these queues from now on, of any kind.
-
-        It is held as if it had been fetched. Others may be given it instead, and nothing is given
-        like that while something comes before it or is paused. Its message comes, too, and is a
-        repetition then. Waits up to ``wait`` seconds, and no longer than for ``other``.
+        A job that is running, has ended or was moved to another queue is not claimed: its message
+        was a duplicate. A paused job is not claimed either and becomes unsent. When the call has
+        returned, the messages of all jobs except the unknown ones may be acknowledged.
 
         Raises:
-            LeaseLost: the owner is not enlisted (any more). Unavailable: try again.
+            LeaseLost: the owner is not registered, or no longer.
+            Unavailable: the caller should try again.
         """
+
+    async def mark_lanes_unsent(self, lanes: Sequence[tuple[str, str]]) -> int:
+        """Make all sent jobs of these lanes unsent, because the transport lost their messages.
+
+        A lane is a queue and a kind. Returns how many jobs changed. Safe to repeat.
+        """
+
+    def mark_lanes_unsent_blocking(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
+        """``mark_lanes_unsent`` in the caller's own thread. May block slightly longer."""

@@ -1,4 +1,4 @@
-"""The plain driver connection inside what callers hand over as ``connection=``."""
+"""Finds the driver's connection inside what callers pass as ``connection=``."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from umbel.errors import ConfigurationError
 
 
 def unwrap(connection: Any) -> Any:
-    """The driver's own connection of SQLAlchemy's or Django's, or the thing itself.
+    """Return the driver's connection inside one of SQLAlchemy or Django, or the argument itself.
 
-    SQLAlchemy begins its transaction if it has none, so that what is published joins it: its
-    ``commit`` does nothing for a transaction that it does not know of. Django's is begun by
-    ``transaction.atomic()``; without that, it commits each statement by itself.
+    A SQLAlchemy transaction is begun if there is none, so that the publish joins it: its ``commit``
+    does nothing for a transaction that SQLAlchemy does not know of. A Django transaction is begun
+    by ``transaction.atomic()``; without it, Django commits each statement separately.
 
     Raises:
-        ConfigurationError: an async session in sync code; ``adelay`` takes those.
+        ConfigurationError: it is an async session, which only ``adelay`` accepts.
     """
     if made_by(connection, "django."):
         return _of_django(connection)
@@ -23,7 +23,7 @@ def unwrap(connection: Any) -> Any:
         return connection
     if _is_async(connection):
         raise ConfigurationError("connection: an async session publishes with adelay, not delay")
-    if hasattr(connection, "get_bind"):  # a Session: ask it for its connection first
+    if hasattr(connection, "get_bind"):  # a Session has a connection
         connection = connection.connection()
     if not hasattr(connection, "in_transaction"):
         raise _no_connection(connection)
@@ -33,10 +33,10 @@ def unwrap(connection: Any) -> Any:
 
 
 async def aunwrap(connection: Any) -> Any:
-    """``unwrap`` for async code, which may also hold SQLAlchemy's async sessions.
+    """``unwrap`` for async code, which may also pass async sessions of SQLAlchemy.
 
     Raises:
-        ConfigurationError: Django's connections belong to sync code.
+        ConfigurationError: it is a connection of Django, which are for sync code.
     """
     if made_by(connection, "django."):
         raise ConfigurationError(
@@ -53,7 +53,7 @@ async def aunwrap(connection: Any) -> Any:
         await connection.begin()
     driver = (await connection.get_raw_connection()).driver_connection
     if made_by(driver, "asyncpg.") and not driver.is_in_transaction():
-        # With asyncpg, SQLAlchemy begins in truth with the first statement that it sends itself.
+        # With asyncpg, SQLAlchemy begins the transaction with the first statement that it sends.
         await connection.exec_driver_sql("select 1")
     return driver
 
@@ -79,6 +79,6 @@ def _is_async(connection: Any) -> bool:
 
 
 def made_by(connection: Any, package: str) -> bool:
-    """Whether its class, or one that it is derived from, is of a package."""
-    # Through the bases: applications and SQLModel have session classes of their own.
+    """Return whether the class of the connection, or one of its bases, is from a package."""
+    # Bases count, because applications and SQLModel have their own session classes.
     return any(kind.__module__.startswith(package) for kind in type(connection).__mro__)

@@ -1,4 +1,4 @@
-"""Which backend serves a URL. The code of a server is imported only when a URL needs it."""
+"""Opens the backend of a URL. The code of a server is imported only when a URL needs it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from umbel.backends.backend import StoreBackend
 from umbel.backends.transport import OpenTransport
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
-from umbel.urls import masked_url
+from umbel.urls import mask_url
 
 _REDIS = dict.fromkeys(
     (
@@ -20,7 +20,7 @@ _REDIS = dict.fromkeys(
     "redis",
 )
 STORES = {"sqlite": "sqlite", "postgresql": "postgres", "postgres": "postgres", **_REDIS}
-"""The server of each URL scheme that can be broker and store in one."""
+"""The package of each URL scheme that can be both broker and store."""
 TRANSPORTS = {
     "amqp": "rabbitmq",
     "amqps": "rabbitmq",
@@ -30,7 +30,7 @@ TRANSPORTS = {
     "tls": "nats",
     **_REDIS,
 }
-"""The server of each URL scheme that can carry messages for a store elsewhere."""
+"""The package of each URL scheme that can carry messages for a store elsewhere."""
 
 
 def open_store(url: str, *, namespace: str, deadline: float, clock: Clock) -> StoreBackend:
@@ -38,7 +38,8 @@ def open_store(url: str, *, namespace: str, deadline: float, clock: Clock) -> St
     scheme = urlsplit(url).scheme
     if scheme not in STORES:
         raise ConfigurationError(
-            f"store={masked_url(url)!r}: {scheme} keeps no records; give one of {', '.join(STORES)}"
+            f"store={mask_url(url)!r}: {scheme} cannot store records;"
+            f" give one of {', '.join(STORES)}"
         )
     store = _server(scheme, STORES[scheme]).store
     return cast(StoreBackend, store(url, namespace=namespace, deadline=deadline, clock=clock))
@@ -49,8 +50,8 @@ def open_transport(setting: str, url: str, *, namespace: str) -> OpenTransport:
     scheme = urlsplit(url).scheme
     if scheme not in TRANSPORTS:
         raise ConfigurationError(
-            f"{setting}={masked_url(url)!r}: {scheme} is broker and store in one; give it as the"
-            f" store, too, or a broker that can do without: {', '.join(TRANSPORTS)}"
+            f"{setting}={mask_url(url)!r}: {scheme} is both broker and store; give the same URL"
+            f" as the store, or one of these brokers: {', '.join(TRANSPORTS)}"
         )
     return cast(OpenTransport, _server(scheme, TRANSPORTS[scheme]).transport(url, namespace))
 

@@ -1,4 +1,4 @@
-"""Connecting within a time, whatever the driver does meanwhile."""
+"""Connecting within a time limit, even if the driver blocks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from umbel.backends import reentry
 T = TypeVar("T")
 
 
-def connected_by(until: float, connect: Callable[[], T], discard: Callable[[T], object]) -> T:
-    """A new connection, made in a thread of its own: looking up a name may take for ever.
+def connect_before(until: float, connect: Callable[[], T], discard: Callable[[T], object]) -> T:
+    """Return a new connection. It is opened in a separate thread, because a DNS lookup may hang.
 
-    One that arrives when nobody waits for it any more is discarded.
+    A connection that is opened too late is passed to ``discard``.
 
     Raises:
-        TimeoutError: it is not there at the monotonic moment ``until``. What ``connect`` raises.
+        TimeoutError: there is no connection at the monotonic time ``until``.
+        Exception: the error of ``connect``.
     """
     made: Future[T] = Future()
 
     def work() -> None:
         try:
             connection = connect()
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             if made.set_running_or_notify_cancel():
                 made.set_exception(error)
         else:
@@ -35,10 +36,10 @@ def connected_by(until: float, connect: Callable[[], T], discard: Callable[[T], 
                 discard(connection)
 
     try:
-        # What a finalizer calls there is inside this call, too: the caller waits for it.
+        # A finalizer that runs in that thread is inside this call, too: the caller waits for it.
         level = reentry.here.level - 1
         reentry.thread(work, name="umbel-connect", level=level).start()
-    except RuntimeError:  # there are too many threads, or the interpreter exits
+    except RuntimeError:  # too many threads, or the interpreter exits
         work()
     try:
         return made.result(max(until - time.monotonic(), 0.0))

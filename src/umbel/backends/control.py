@@ -1,4 +1,4 @@
-"""The role that keeps what operators ask for: pauses and cancellations."""
+"""The role that stores the requests of operators: pauses and cancellations."""
 
 from __future__ import annotations
 
@@ -16,66 +16,66 @@ MISSING = "missing"
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is not to be started: everything, a queue, a task, what waits at a gate, or
-    whatever one worker could fetch."""
+    """What must not start: all jobs, or those of a queue, a task, a gate or a worker."""
 
     scope: Scope
     name: str = ""
     since: float = 0.0
     reason: str = ""
     holder: str = ""
-    """Who made it: empty for operators, else a deployment, or ``MISSING``. Each holder's pauses are
-    independent of the others'."""
+    """Empty for operators; else the holder ``DEPLOY`` or ``MISSING``. The pauses of each holder are
+    independent of the others."""
     age: float = 0.0
-    """Seconds since then, by the store's clock."""
+    """Seconds since ``since``, by the store's clock."""
 
 
 class ControlState(msgspec.Struct, frozen=True):
-    """What is paused, and the number that grows with every change of it."""
+    """What is paused, and the epoch, which grows with every change."""
 
     epoch: int
     pauses: tuple[Pause, ...]
 
 
 class Control(Protocol):
-    """Pauses survive restarts of everything. A pause holds for each fetch that starts after it.
+    """Pauses are durable. A pause applies to every fetch that starts after it.
 
-    A worker's own pause is held by that worker: it fetches nothing once it has confirmed the epoch,
-    and looks before its first fetch.
+    The pause of a worker is enforced by that worker: it fetches nothing once it has confirmed the
+    epoch, and it reads the pauses before its first fetch.
     """
 
     async def state(self) -> ControlState:
-        """What is paused now."""
+        """Return what is paused now."""
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
-        """Pause, as an operator; returns the new epoch. Pausing twice is fine."""
+        """Add an operator's pause; return the new epoch. Pausing twice is fine."""
 
     async def resume(self, scope: Scope, name: str) -> int:
-        """Lift an operator's pause; returns the new epoch. Resuming what is not paused is fine."""
+        """Remove an operator's pause; return the new epoch. It is fine if there is none."""
 
     async def change_missing(self, missing: Sequence[str], found: Sequence[str]) -> None:
-        """Pause tasks with the holder ``MISSING``, and lift the pauses of others, in one step.
+        """Pause the tasks ``missing`` with the holder ``MISSING``, and resume the tasks ``found``,
+        in one step.
 
-        A task that is in both is paused anew: its pause begins now. Safe to repeat.
+        If a task is in both, its pause begins again now. Safe to repeat.
         """
 
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
-        """Cancel what waits at once; ask the worker of what runs to stop it.
+        """Cancel jobs that wait immediately; ask the workers of running jobs to stop them.
 
-        Returns each known job's state after the call: ``cancelled``, ``running`` (asked), or the
-        final state it had already. Unknown ids are missing from the answer.
+        Returns the state of each known job after the call: ``cancelled``, ``running`` (the worker
+        was asked), or the final state that it had already. Unknown ids are missing in the result.
         """
 
     async def bury(self, jobs: Sequence[str], reason: str) -> list[str]:
-        """Bury those of these jobs that wait, in one step each; returns their ids."""
+        """Bury those of these jobs that wait, each in one step; return their ids."""
 
     async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
-        """Which of these running jobs somebody wants stopped, and why."""
+        """Return which of these running jobs are to be stopped, and why."""
 
-    async def changed(self, since: int, wait: float) -> bool:
-        """Wait until the epoch is another than ``since``: a pause or a cancellation was made.
+    async def wait_for_change(self, since: int, wait: float) -> bool:
+        """Wait until the epoch differs from ``since``, by a pause, a resume or a cancellation.
 
-        False after ``wait`` seconds. Who knows of nothing yet asks with -1.
+        Returns False after ``wait`` seconds. A caller that knows no epoch yet passes -1.
         """
 
     async def close(self) -> None:

@@ -1,15 +1,14 @@
-"""The role that knows of deployments: the one under way, what runs meanwhile, what ran too long.
+"""The role that stores deployments, and knows which jobs run, wait and have run too long.
 
-There is one row for a namespace. It is made together with the pauses that belong to it and ends
-together with them, each in one step, so that after a crash of anybody either both are there or
-neither is::
+There is one row for a namespace. It is created together with its pauses and ends together with
+them, each in one step, so that after a crash either both exist or neither does::
 
     begin ─▶ waiting ──go──▶ go ──end──▶ ended
-                │ end, or nobody renewed it: lapse
+                │ end, or it was not renewed in time
                 └─────────▶ aborted
 
-While it waits, whoever began it renews it. When nobody does, it lapses by the store's own clock,
-and any worker's upkeep ends it. After "go" it stays until somebody ends it.
+While it waits, the command that began it renews it. If it is not renewed, it lapses by the store's
+clock, and the upkeep of any worker ends it. After "go" it stays until it is ended.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from umbel.backends.control import Scope
 from umbel.errors import ConfigurationError
 
 DEPLOY = "deploy"
-"""The holder of a deployment's pauses: operators' own stand beside them, untouched."""
+"""The holder of a deployment's pauses, which are independent of operators' pauses."""
 
-LAPSED = "nobody renewed it"
-"""Why it ended when whoever began it died."""
+LAPSED = "it was not renewed in time"
+"""The outcome of a deployment whose command died."""
 
 Stage = Literal["waiting", "go", "ended", "aborted"]
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Who wants to deploy, and what is to stand still for it: all, or these workers and queues.
+    """Who deploys, and what is paused for it: everything, or these workers and queues.
 
     Raises:
         ConfigurationError: a name of a worker or queue is empty.
@@ -54,24 +53,24 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def pauses(self) -> list[tuple[Scope, str]]:
-        """What is paused while it lasts."""
+        """Return what is paused while the deployment lasts."""
         some: list[tuple[Scope, str]] = [("worker", name) for name in self.workers]
         some += [("queue", name) for name in self.queues]
         return some or [("all", "")]
 
 
 class Deployment(DeploymentPlan, frozen=True, kw_only=True):
-    """A deployment as the store tells it. Durations are by the store's clock."""
+    """A deployment, as read from the store. Durations are measured by the store's clock."""
 
     state: Stage
     epoch: int
-    """The control epoch of its pauses: a worker that has confirmed it fetches nothing of them."""
+    """The control epoch of its pauses: a worker that has confirmed it fetches nothing paused."""
     since: float
     """When it began."""
     stood: float
-    """Seconds that fetching has stood still, or stood."""
+    """Seconds for which fetching has been, or was, paused."""
     left: float | None = None
-    """Seconds until it lapses unless it is renewed; None when it does not."""
+    """Seconds until it lapses unless it is renewed; None if it does not lapse."""
     ready: float | None = None
     """Seconds since it was "go"; None before."""
     ended: float | None = None
@@ -81,17 +80,17 @@ class Deployment(DeploymentPlan, frozen=True, kw_only=True):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it keeps workers from fetching."""
+        """Whether its pauses apply."""
         return self.state in ("waiting", "go")
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether it is to end because nobody renewed it."""
+        """Whether it was not renewed in time and has to end."""
         return self.left is not None and self.left < 0
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A job that somebody holds."""
+    """A job that an incarnation holds."""
 
     job: str
     task: str
@@ -103,21 +102,21 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a task's runs took, some of them longer than they should."""
+    """Durations of the runs of a task, of which some took too long."""
 
     task: str
     runs: int
     long: int
-    """How many of them took longer."""
+    """How many runs took too long."""
     p50: float
     p95: float
     worst: float
     jobs: tuple[str, ...]
-    """The jobs of the longest, longest first."""
+    """The jobs of the longest runs, longest first."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Jobs of one task in one queue that do not run."""
+    """How many jobs of one task in one queue wait."""
 
     queue: str
     task: str
@@ -125,53 +124,55 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Deployments(Protocol):
-    """One deployment at a time. Every step is whole, or did not happen."""
+    """There is one deployment at a time. Every method is atomic."""
 
     async def begin(self, plan: DeploymentPlan, *, lease: float, force: bool) -> Deployment:
-        """Pause, and note whose deployment it is; it lapses after ``lease`` seconds.
+        """Pause, and record the deployment; it lapses after ``lease`` seconds.
 
-        Where another one is under way, nothing happens and that one is the answer, unless it has
-        lapsed or ``force`` takes its place: then there is no moment between the two in which
-        anything could be fetched. Safe to repeat.
+        If another deployment is in progress, nothing happens and that one is returned, unless it
+        has lapsed or ``force`` replaces it: then nothing can be fetched between the two. Safe to
+        repeat.
         """
 
     async def renew(self, deployment: str, *, lease: float) -> Deployment | None:
-        """Let it wait for ``lease`` seconds more. Gives the last there is, whosever that is."""
+        """Let it lapse ``lease`` seconds from now. Return the last deployment, of any owner."""
 
     async def go(self, deployment: str) -> bool:
-        """From now on it does not lapse. False when it does not wait any more: then it is not "go".
+        """Change its state from "waiting" to "go"; from then on it does not lapse.
 
-        Safe to repeat.
+        Returns False if it was no longer waiting; then nothing has changed. Safe to repeat.
         """
 
     async def end(
         self, deployment: str, *, state: Literal["ended", "aborted"], outcome: str
     ) -> Deployment | None:
-        """Lift its pauses and no others. None when it is not under way any more. Safe to repeat."""
+        """End it and remove its pauses only. Return None if it had ended. Safe to repeat."""
 
-    async def lapse(self) -> Deployment | None:
-        """End the one that nobody has renewed in time; gives it when it was this call that did."""
+    async def end_lapsed(self) -> Deployment | None:
+        """End a deployment that was not renewed in time; return it if this call has ended it."""
 
     async def last(self) -> Deployment | None:
-        """The one under way, or the last there was."""
+        """Return the deployment in progress, or the last one."""
 
     async def runs(self, owners: Sequence[str]) -> list[Run]:
-        """What these incarnations hold, oldest first. Whoever reads it after they have confirmed an
-        epoch misses nothing that they claimed before it."""
+        """Return the jobs that these incarnations hold, oldest first.
 
-    async def waiting(self) -> list[Waiting]:
-        """How many jobs of each queue and task live and do not run.
+        After they have confirmed an epoch, it includes all that they claimed before that epoch.
+        """
 
-        Where there are very many, only the oldest are counted.
+    async def count_waiting(self) -> list[Waiting]:
+        """Return how many live jobs of each queue and task are not running.
+
+        If there are very many, only the oldest are counted.
         """
 
     async def run_times(
         self, *, since: float, longer: float, but: Sequence[str], worst: int
     ) -> list[RunTimes]:
-        """Tasks that ran longer than ``longer`` seconds, but for those named, longest first.
+        """Return tasks that ran longer than ``longer`` seconds, longest first, except those named.
 
-        Of runs recorded in the last ``since`` seconds: a retried job has several. Time in a queue
-        or a line does not count. ``worst`` jobs are named of each task.
+        It covers the runs recorded in the last ``since`` seconds; a retried job has several. Time
+        in a queue or a waiting list does not count. Each result names up to ``worst`` jobs.
         """
 
     async def close(self) -> None:
@@ -179,7 +180,7 @@ class Deployments(Protocol):
 
 
 def read_deployment(row: Sequence[Any]) -> Deployment:
-    """A deployment from a row of ``deployment``: every adapter selects the same columns."""
+    """Return the deployment of a row. Every adapter selects the same columns."""
     (plan, state, epoch, since, until, went, ended, outcome, now) = row
     planned = msgspec.json.decode(plan, type=DeploymentPlan)
     return Deployment(

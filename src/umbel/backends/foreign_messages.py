@@ -1,4 +1,4 @@
-"""Messages that another program sent: what they are called, and what stands for a bad one."""
+"""Messages that another program sent: their ids, and what replaces a message that is invalid."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from msgspec.structs import replace
 from umbel.backends.transport import Arrival
 from umbel.errors import BadMessage
 from umbel.messages import Attempt, Body, Delivery, Envelope, Rejected, Settlement
-from umbel.messages.wire import asking, read_message
+from umbel.messages.wire import read_message, read_reply_headers
 
 UNREADABLE = "(unreadable)"
-"""The task of a record that stands for a message nobody could read."""
-TAKEN = "uniquekey: a live job holds it"
-"""Why a message is buried whose sender would have been refused, had it called us."""
+"""The task in the record of a message that cannot be read."""
+UNIQUE_KEY_HELD = "uniquekey: a live job holds it"
+"""Why a message is buried that a publisher of Umbel would have refused."""
 _PLAIN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def id_of(arrival: Arrival, namespace: str) -> str:
-    """A message's id; for one that has none, an id that the same bytes would have again."""
+    """Return the id of a message; without one, an id that is always the same for these bytes."""
     job = arrival.id if arrival.id is not None else arrival.read().attributes.get("id")
     if isinstance(job, str) and _PLAIN_ID.fullmatch(job):
         return job
@@ -31,17 +31,20 @@ def id_of(arrival: Arrival, namespace: str) -> str:
 
 
 def read(arrival: Arrival, namespace: str, job: str) -> Envelope:
-    """What it says; what it is called, and where it came in, count more than what it says of that.
+    """Return the envelope of a message, with the given id and namespace and the lane's queue.
 
     Raises:
-        BadMessage: no CloudEvent, or a field has the wrong form; it names the field.
+        BadMessage: it is not a CloudEvent, or a field has the wrong form; it names the field.
     """
     found = read_message(*arrival.read(), arrival.data)
     return replace(found, id=job, namespace=namespace, queue=arrival.lane.queue)
 
 
-def stand_in(arrival: Arrival, namespace: str, job: str) -> Envelope:
-    """What is kept, to be buried, of a message that cannot be read. Whoever asked is to hear."""
+def build_placeholder(arrival: Arrival, namespace: str, job: str) -> Envelope:
+    """Return the job that is recorded, and then buried, for a message that cannot be read.
+
+    It keeps the reply address, so that the sender learns of the burial.
+    """
     attributes, content_type = arrival.read()
     return Envelope(
         id=job,
@@ -50,11 +53,11 @@ def stand_in(arrival: Arrival, namespace: str, job: str) -> Envelope:
         namespace=namespace,
         queue=arrival.lane.queue,
         kind=arrival.lane.kind,
-        headers=asking(attributes, arrival.data),
+        headers=read_reply_headers(attributes, arrival.data),
     )
 
 
-def burial(delivery: Delivery, problem: str, now: float) -> Settlement:
-    """How a message ends that can never run."""
-    story = Attempt(delivery.attempt, "", now, now, "rejected", reason=problem)
-    return Settlement(lease=delivery.lease, outcome=Rejected(problem), attempt=story)
+def build_burial(delivery: Delivery, problem: str, now: float) -> Settlement:
+    """Return the settlement that buries a job that can never run."""
+    attempt = Attempt(delivery.attempt, "", now, now, "rejected", reason=problem)
+    return Settlement(lease=delivery.lease, outcome=Rejected(problem), attempt=attempt)

@@ -1,7 +1,7 @@
-"""The role that keeps gates: their rules, who holds what, and the members of pools.
+"""The role that stores gates: their rules, their holders, and the members of pools.
 
-Who may pass next is the broker's to say, in the step that hands the job out; here is what it goes
-by, and what people see and change of it.
+The broker decides which job passes next, in the step that claims the job. This role has the rules
+for that, and what operators see and change.
 """
 
 from __future__ import annotations
@@ -14,82 +14,87 @@ import msgspec
 from umbel.messages import GateKind, Rule
 
 Condition = Literal["ready", "drained", "quarantined"]
-"""Of a member: whether it is handed out. Who holds a drained one keeps it to the end."""
+"""Whether jobs get a member: only if it is ready. A job that holds a drained member keeps it."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
-    """A gate as people see it."""
+    """A gate, for display."""
 
     key: str
     kind: GateKind
     capacity: int | None = None
-    """How many may hold it at once; None when that is not what it counts."""
+    """How many jobs may hold it at once; None for a rate."""
     rates: tuple[tuple[int, float], ...] = ()
     imposed: bool = False
-    """Whether the capacity is an operator's and not the code's."""
+    """Whether an operator has overridden the capacity in the code."""
     held: int = 0
     waiting: int = 0
 
 
 class PoolMember(msgspec.Struct, frozen=True, kw_only=True):
-    """Something outside that one job at a time may use."""
+    """An external resource that one job at a time may use."""
 
     pool: str
     name: str
     data: dict[str, Any] = {}
     condition: Condition = "ready"
     job: str | None = None
-    """Who holds it."""
+    """The job that holds it."""
     fence: int = 0
     failures: int = 0
-    """Health checks that failed one after the other."""
+    """The number of checks that failed in a row."""
 
 
 class Gates(Protocol):
-    """Rules and members survive restarts of everything. All changes are safe to repeat."""
+    """Rules and members are durable. All changes are safe to repeat."""
 
     async def declare(self, rules: Sequence[Rule], lifted: Sequence[str] = ()) -> None:
-        """Say what holds from now on, and which rules hold no more: their lines pass freely.
+        """Set rules, and remove the rules ``lifted``: jobs that wait there pass freely.
 
-        An operator's capacity stays above the code's. Until a rule was declared, nobody passes.
+        A capacity that an operator has set still overrides the one in the code. No job passes a
+        gate before its rule was declared.
         """
 
-    async def impose(self, rule: str, capacity: int | None) -> bool:
-        """An operator's capacity for a limit, above the code's; None gives that its say again.
+    async def override_capacity(self, rule: str, capacity: int | None) -> bool:
+        """Override the capacity of a limit in the code; None removes the override.
 
-        What holds a slot already keeps it. False when there is no such limit.
+        Jobs that hold a slot keep it. Returns False if there is no such limit.
         """
 
     async def gates(self, rule: str = "", limit: int = 1000) -> list[Gate]:
-        """The gates of a rule, or all that somebody holds or waits for, and all without tokens."""
+        """Return the gates of a rule; without one, all gates that are in use or have no tokens."""
 
-    async def enrol(
+    async def add_members(
         self, pool: str, members: Mapping[str, Mapping[str, Any]], *, only: bool = False
     ) -> None:
-        """Members that are there from now on; one that is known gets its new data.
+        """Add members to a pool. An existing member gets the new data.
 
-        ``only``: these are all that the code names. Of those it named before, others leave; what
-        an operator has added or removed stays as the operator said.
+        With ``only``, these are all members that the code names: others that it named before are
+        removed. Members that an operator has added or removed are not changed.
         """
 
-    async def dismiss(self, pool: str, names: Sequence[str]) -> list[str]:
-        """Members that are gone; what is held is kept to the end. Gives those that were there."""
+    async def remove_members(self, pool: str, names: Sequence[str]) -> list[str]:
+        """Remove members; return those that existed. A job that holds a member keeps it."""
 
-    async def turn(self, pool: str, names: Sequence[str], condition: Condition) -> list[str]:
-        """Drain members, or make them ready again. Gives those that were there."""
+    async def set_condition(
+        self, pool: str, names: Sequence[str], condition: Condition
+    ) -> list[str]:
+        """Drain members, or make them ready again; return those that existed."""
 
     async def members(self, pool: str = "") -> list[PoolMember]:
-        """The members of a pool, or of all, by name."""
+        """Return the members of a pool, or of all pools, by name."""
 
-    async def suspect(self, pool: str, member: str, delay: float) -> None:
-        """A member did not pass its check: it is not handed out before it has passed another.
+    async def quarantine(self, pool: str, member: str, delay: float) -> None:
+        """Quarantine a member that failed its check: no job gets it until a check has passed.
 
-        That is due after ``delay`` seconds. One that is drained stays so.
+        The next check is due after ``delay`` seconds. A drained member stays drained.
         """
 
-    async def suspects(self, pool: str, delay: float) -> list[PoolMember]:
-        """Quarantined members whose check is due. It is the caller's to make it: nobody else is
-        told of them before ``delay`` seconds have passed."""
+    async def claim_due_checks(self, pool: str, delay: float) -> list[PoolMember]:
+        """Return quarantined members whose check is due, for the caller to check.
+
+        They are not returned to other callers before ``delay`` seconds have passed.
+        """
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""

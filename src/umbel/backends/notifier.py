@@ -1,4 +1,4 @@
-"""Hints within one event loop: "look now". A hint carries no work and may come too often."""
+"""Wake-ups within one event loop: "check now". A wake-up carries no data and may be needless."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from contextlib import contextmanager
 
 
 class WakeUpListener:
-    """One listener's latch. A ring between ``clear`` and ``wait`` is not lost."""
+    """Waits for wake-ups. One that comes between ``clear`` and ``wait`` is not lost."""
 
-    __slots__ = ("_event", "heard")
+    __slots__ = ("_event", "topics")
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
-        self.heard: set[str] = set()
+        self.topics: set[str] = set()
+        """The topics of the wake-ups since the last ``clear``."""
 
     def clear(self) -> set[str]:
-        """Forget what was heard, and return it."""
-        heard, self.heard = self.heard, set()
+        """Return the topics since the last call, and forget them."""
+        topics, self.topics = self.topics, set()
         self._event.clear()
-        return heard
+        return topics
 
-    def ring(self, topic: str) -> None:
-        """Note a hint and wake whoever waits."""
-        self.heard.add(topic)
+    def notify(self, topic: str) -> None:
+        """Record a wake-up and end a wait."""
+        self.topics.add(topic)
         self._event.set()
 
     async def wait(self, timeout: float | None) -> bool:
-        """Wait for a ring. False when none came in time."""
+        """Wait for a wake-up. Return False if none came in time."""
         if self._event.is_set():
             return True
         try:
@@ -39,32 +40,32 @@ class WakeUpListener:
 
 
 class Notifier:
-    """Passes hints to the ears that asked for their topic."""
+    """Passes wake-ups to the listeners of their topic."""
 
     def __init__(self) -> None:
-        self._ears: dict[str, list[WakeUpListener]] = {}
+        self._listeners: dict[str, list[WakeUpListener]] = {}
 
     @contextmanager
     def listen(self, topics: Iterable[str]) -> Iterator[WakeUpListener]:
-        """An ear for these topics, from now until the block ends."""
-        ear, names = WakeUpListener(), list(topics)
+        """Yield a listener for these topics, which ends with the block."""
+        listener, names = WakeUpListener(), list(topics)
         for name in names:
-            self._ears.setdefault(name, []).append(ear)
+            self._listeners.setdefault(name, []).append(listener)
         try:
-            yield ear
+            yield listener
         finally:
             for name in names:
-                ears = self._ears[name]
-                ears.remove(ear)
-                if not ears:
-                    del self._ears[name]
+                listeners = self._listeners[name]
+                listeners.remove(listener)
+                if not listeners:
+                    del self._listeners[name]
 
-    def ring(self, topic: str) -> None:
-        """Wake those who listen to the topic."""
-        for ear in self._ears.get(topic, ()):
-            ear.ring(topic)
+    def notify(self, topic: str) -> None:
+        """Wake the listeners of a topic."""
+        for listener in self._listeners.get(topic, ()):
+            listener.notify(topic)
 
-    def ring_all(self) -> None:
-        """Wake everybody: something happened and nobody knows what."""
-        for topic in list(self._ears):
-            self.ring(topic)
+    def notify_all(self) -> None:
+        """Wake all listeners, for example after wake-ups may have been lost."""
+        for topic in list(self._listeners):
+            self.notify(topic)

@@ -1,9 +1,9 @@
-"""The role that remembers jobs, live and finished."""
+"""The role that reads and keeps the records of jobs, live and finished."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 
@@ -12,10 +12,10 @@ from umbel.messages import Body, Record, State
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list. ``None``, and no states, do not restrict.
+    """Which jobs to list. ``None`` and empty ``states`` match all jobs.
 
     Raises:
-        ConfigurationError: a name is empty. It would be taken for "all" too easily.
+        ConfigurationError: a name is empty, which could be mistaken for "all".
     """
 
     states: tuple[State, ...] = ()
@@ -23,7 +23,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     worker: str | None = None
     published_before: float | None = None
-    """Wall time. A job whose time of publication is in the future, which is wrong, matches too."""
+    """Wall time. Jobs whose time of publication is wrong, in the future, match too."""
     limit: int = 50
 
     def __post_init__(self) -> None:
@@ -37,7 +37,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgressNote(msgspec.Struct, frozen=True):
-    """How far a running job says it is."""
+    """The progress that a running job reports."""
 
     job: str
     fence: int
@@ -46,7 +46,7 @@ class ProgressNote(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be different in a job that is queued anew. None leaves it as it was."""
+    """What to change in a job that is queued again. None leaves the field unchanged."""
 
     task: str | None = None
     kind: str | None = None
@@ -54,7 +54,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
     priority: int | None = None
     body: Body | None = None
     from_scratch: bool = False
-    """Whether its steps are forgotten, so that all of them run again."""
+    """Whether to delete its steps, so that all of them run again."""
 
 
 UNCHANGED = Changes()
@@ -64,56 +64,54 @@ class Records(Protocol):
     """Reads and keeps job records."""
 
     async def find(self, job: str) -> Record:
-        """One job, live or finished. Raises UnknownJob."""
+        """Return the record of a job, live or finished. Raises UnknownJob."""
 
     async def search(self, wanted: JobFilter) -> list[Record]:
-        """The newest jobs that match, newest first."""
+        """Return the newest jobs that match, newest first."""
 
-    async def finished(self, job: str, timeout: float | None) -> Record:
-        """Wait until the job is final, woken by push; a slow look remains as a safety net.
+    async def wait_finished(self, job: str, timeout: float | None) -> Record:
+        """Wait until the job has finished, and return its record. None waits without a limit.
+
+        A notification ends the wait; a slow poll remains in case it is lost.
 
         Raises:
-            UnknownJob: no such job. ResultTimeout: not final in time.
+            UnknownJob: there is no such job.
+            ResultTimeout: the job has not finished in time.
         """
 
-    async def progress(self, notes: Sequence[ProgressNote]) -> None:
-        """Note how far running jobs are. A note under an old fencing number changes nothing."""
+    async def record_progress(self, notes: Sequence[ProgressNote]) -> None:
+        """Record the progress of running jobs. A note with an old fencing number has no effect."""
 
     async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
-        """Queue finished jobs anew, with their id, story and steps; attempts start over.
+        """Queue finished jobs again, with their ids, history and steps. Attempts start over.
 
-        The payload is the old one but for the ``changes``, which are made in the same step.
-
-        Jobs that succeeded or still live are left alone. Returns the ids that were queued. A
-        crash leaves each job either final or queued.
+        The ``changes`` are made in the same step. Jobs that succeeded or are live are not changed.
+        Returns the ids that were queued. After a crash, each job is either finished or queued.
         """
 
     async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
-        """Forget jobs that finished ``older_than`` seconds ago or before, by the store's clock, and
-        the oldest beyond ``keep``, with their steps.
+        """Delete jobs that finished at least ``older_than`` seconds ago, by the store's clock, and
+        the oldest beyond ``keep``, with their steps. Returns how many, at most ``limit``.
 
-        Buried jobs are never pruned: somebody has to look at them. At most ``limit`` a call;
-        returns how many.
-
-        Gates of tokens whose rate is not felt any more are forgotten too, a portion a call.
+        Buried jobs are never pruned: an operator has to look at them. Rate gates that no longer
+        delay any job are deleted, too, one batch per call.
         """
 
     async def remove(self, jobs: Sequence[str]) -> int:
-        """Forget these finished jobs and their steps, buried ones included. Returns how many."""
+        """Delete these finished jobs with their steps, including buried ones. Returns how many."""
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""
 
 
-@runtime_checkable
-class PromptRecords(Protocol):
-    """Records that a caller's own thread can look at, without an event loop."""
+class BlockingRecords(Records, Protocol):
+    """Records that can be read in the caller's own thread, without an event loop."""
 
-    def look(self, job: str, timeout: float) -> Record | None:
-        """The record of a job that is final by now; None: it lives, or nobody knows it.
+    def find_finished_blocking(self, job: str, timeout: float) -> Record | None:
+        """Return the record of a job that has finished; None if it is live or unknown.
 
-        Whoever publishes goes first: None as well where it would have to wait for others.
+        Publishing has priority: the result is also None if the connection is in use.
 
         Raises:
-            Unavailable: no answer in time.
+            Unavailable: there was no answer in time.
         """

@@ -1,8 +1,8 @@
-"""Calls inside a call: those that a signal handler or a finalizer makes while its thread makes one.
+"""Reentrant calls: a signal handler or a finalizer publishes while its thread is publishing.
 
-The outer call may hold any lock, and cannot go on before the inner one has returned. So the inner
-call must not wait for a lock that the outer one may hold. Every part that holds locks therefore
-runs at a level, and a thread that is at work at one level publishes with the parts of the next.
+The outer call may hold any lock, and cannot continue before the inner call has returned. So the
+inner call must not wait for a lock that the outer call may hold. Therefore every object that has
+locks belongs to a level, and a thread that is working at one level uses the objects of the next.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 class _Here(threading.local):
     level = 0
-    """Parts of this level, and of higher ones, are not in use by this thread."""
+    """Objects of this level and of higher levels are not in use by this thread."""
 
 
 here = _Here()
@@ -23,7 +23,7 @@ here = _Here()
 
 @contextmanager
 def entered() -> Iterator[None]:
-    """In this block the thread may hold locks of the parts of its level."""
+    """Use the objects of the thread's level in this block; reentrant calls use the next level."""
     level = here.level
     here.level = level + 1
     try:
@@ -33,7 +33,7 @@ def entered() -> Iterator[None]:
 
 
 def thread(work: Callable[..., object], *arguments: Any, name: str, level: int) -> threading.Thread:
-    """A thread, not started yet, that works for the parts of one level."""
+    """Return a thread, not yet started, that uses the objects of one level."""
     return threading.Thread(target=_work, args=(level, work, *arguments), name=name, daemon=True)
 
 

@@ -1,8 +1,8 @@
-"""The role that knows which workers live.
+"""The role that knows which workers are running.
 
-A worker is alive as long as its row is there. It beats; whoever watches the beats and sees one
-stand still for a whole lease, by the watcher's own monotonic clock, removes the row. So no two
-machines' clocks are ever compared, and a jump of the wall clock kills nobody.
+A worker is alive as long as its row exists. It sends heartbeats. A process that sees no new
+heartbeat for a whole lease, by its own monotonic clock, removes the row. So the clocks of two
+machines are never compared, and a jump of a wall clock ends no worker.
 """
 
 from __future__ import annotations
@@ -15,57 +15,58 @@ import msgspec
 
 
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself when it starts a life."""
+    """What a worker registers about itself at the start of an incarnation."""
 
     incarnation: str
     name: str
     host: str
     pid: int
     queues: tuple[str, ...]
-    io: int
-    cpu: int
+    capacity: dict[str, int]
+    """How many tasks of each kind it runs at once."""
     lease: float
     tasks: tuple[str, ...] = ()
     interruptible: tuple[str, ...] = ()
-    """Which of them may be stopped anywhere and run again."""
+    """Which of its tasks may be stopped at any point and run again."""
     code: dict[str, str] = {}
-    """What code each of them is made of, see ``tasks.fingerprints``."""
+    """The fingerprint of each task's code; see ``tasks.fingerprints``."""
     python: str = ""
-    """The version those are comparable within."""
+    """The Python version; fingerprints of different versions cannot be compared."""
     index: int | None = None
-    """Its seat: the one it asks for, or was given."""
+    """The worker index: the one that it asks for, or was given."""
     former: tuple[str, ...] = ()
-    """Earlier incarnations of this process that it was alive after: see ``Registry.enlist``."""
+    """Earlier incarnations of this process that it has outlived; see ``Registry.register``."""
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
-    """A living worker as others see it."""
+class RegisteredWorker(msgspec.Struct, frozen=True, kw_only=True):
+    """A running worker, as read from the registry."""
 
     entry: WorkerEntry
-    beat: int
+    heartbeats: int
+    """The number of heartbeats; it grows with each."""
     age: float
-    """Seconds since it began, by the store's clock."""
+    """Seconds since it was registered, by the store's clock."""
     silent: float
-    """Seconds since its last beat, by the store's clock. For people: beats tell who is dead."""
+    """Seconds since its last heartbeat, by the store's clock. For display only."""
     running: int = 0
     epoch: int = 0
-    """The control epoch it has confirmed: nothing paused up to then is fetched by it."""
+    """The control epoch that it has confirmed: it fetches nothing that was paused up to then."""
     stopping: bool = False
 
 
-def read_members(rows: Iterable[Sequence[Any]]) -> list[Member]:
-    """Members from rows of ``members``, but for those that no worker wrote."""
+def read_workers(rows: Iterable[Sequence[Any]]) -> list[RegisteredWorker]:
+    """Return the workers of these rows. Rows that no worker wrote are left out."""
     return [
-        Member(
+        RegisteredWorker(
             entry=entry,
-            beat=beat,
+            heartbeats=heartbeats,
             age=age,
             silent=silent,
             running=running,
             epoch=epoch,
             stopping=bool(stopping),
         )
-        for text, beat, age, silent, running, epoch, stopping in rows
+        for text, heartbeats, age, silent, running, epoch, stopping in rows
         if (entry := _entry(text)) is not None
     ]
 
@@ -77,59 +78,61 @@ def _entry(text: str) -> WorkerEntry | None:
         return None
 
 
-HEARD_LONGER = 3600.0
-"""Seconds for which a message is remembered beyond its end: clocks differ."""
+INBOX_RECEIPT_GRACE = 3600.0
+"""Seconds for which a receipt is kept after its message has expired, because clocks differ."""
 
 
-class Hearing(StrEnum):
-    """What is known of a message to one worker."""
+class InboxReceipt(StrEnum):
+    """What the registry knows of a message to the inbox of one worker."""
 
     FIRST = "first"
-    """It is heard now, and was not before."""
-    AGAIN = "again"
-    """This very job was heard before: its worker died, its run failed, it was given back."""
-    COPY = "copy"
-    """Another job of this id was heard before: somebody sends the message a second time."""
-    LATE = "late"
-    """It was not heard before, and may not be any more. Nothing is noted."""
+    """It was not received before."""
+    REDELIVERED = "again"
+    """The same job was received before: its worker died, its run failed, or it was put back."""
+    DUPLICATE = "copy"
+    """Another job with this id was received before: the message was sent a second time."""
+    EXPIRED = "late"
+    """It was not received before and has expired. Nothing is recorded."""
 
 
 class Registry(Protocol):
-    """Enlists workers and hears their hearts."""
+    """Registers workers and records their heartbeats."""
 
-    async def enlist(self, worker: WorkerEntry) -> int:
-        """Begin a life. Durable before the worker claims anything. Safe to repeat.
+    async def register(self, worker: WorkerEntry) -> int:
+        """Register an incarnation, and return its index. Safe to repeat.
 
-        ``worker.former`` names incarnations whose leases lapsed while their process was alive. What
-        was counted as their death, or will be, is taken back once and counted as a lapse. A job
-        that was buried because of such a death is queued again, unless it may die only once. This
-        is known for a day.
+        The row is durable before the worker claims anything. The index is the one that the worker
+        asks for, else the one reserved for its name, else the lowest free one.
 
-        Returns its index: the one it asks for, else the one that is kept for its name, else the
-        lowest that is free.
+        ``worker.former`` names incarnations whose leases lapsed while their process was alive. Each
+        death that was or will be counted for one of them is taken back once and counted as a lapse.
+        A job that was buried because of such a death is queued again, unless it may run only once.
+        The names are kept for a day.
 
         Raises:
-            IndexTaken: a living worker of another name has the index.
+            IndexTaken: a running worker with another name has the index.
         """
 
-    async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
-        """One heartbeat. False when the worker is not enlisted any more: it has lost its leases."""
+    async def heartbeat(
+        self, incarnation: str, *, running: int, epoch: int, stopping: bool
+    ) -> bool:
+        """Record a heartbeat. Return False if the worker is not registered: its leases are lost."""
 
-    async def members(self) -> list[Member]:
-        """All living workers."""
+    async def workers(self) -> list[RegisteredWorker]:
+        """Return all running workers."""
 
-    async def remove(self, incarnation: str, beat: int) -> bool:
-        """End a life that stood still at ``beat``. False when it has beaten since."""
+    async def remove(self, incarnation: str, heartbeats: int) -> bool:
+        """Remove a worker if its number of heartbeats is unchanged. Return whether it was."""
 
-    async def leave(self, incarnation: str) -> None:
-        """End one's own life, when everything held is settled. Safe to repeat."""
+    async def unregister(self, incarnation: str) -> None:
+        """End the worker's own incarnation after all its jobs are settled. Safe to repeat."""
 
-    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
-        """Note that messages to one worker were heard; was each heard before?
+    async def record_inbox_receipts(self, messages: Mapping[str, float]) -> dict[str, InboxReceipt]:
+        """Record that messages to one worker were received; return whether each was before.
 
-        Each is known by its job's id and comes with the moment until which it may be heard, by
-        the store's clock. Durable when it returns: the job is marked as heard, and its id is known
-        until that moment at least, whatever becomes of the job. Safe to repeat.
+        ``messages`` maps the id of each job to the time at which its message expires, by the
+        store's clock. When it returns, the receipts are durable: the job is marked as received, and
+        its id is known at least until that time, even if the job is deleted. Safe to repeat.
         """
 
     async def close(self) -> None:

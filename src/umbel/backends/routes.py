@@ -1,7 +1,7 @@
-"""The role that keeps routes: which worker has which key, and which worker sits at which index.
+"""The role that stores routes: which worker has which key, and which worker has which index.
 
-A route is made by whoever lets the first job with its key pass, in that same step: to the worker
-with the fewest live routes, of those the lowest index. So publishers need not agree on anything.
+A route is created in the step in which the first job with its key passes the gate: to the worker
+with the fewest live routes, and of those to the lowest index. So publishers need not coordinate.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-HISTORY = 10_000
-"""So many released routes are remembered, the last ones."""
+MAX_RELEASED_ROUTES = 10_000
+"""How many released routes are kept."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the jobs of one key go, or went."""
+    """The worker index to which the jobs of one key go, or went."""
 
     number: int
-    """Grows with every route that is made."""
+    """Grows with every new route."""
     key: str
     index: int
     made: float
@@ -26,29 +26,29 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     """Why it was, or is being, released."""
     held: int = 0
-    """Jobs that are in the worker's queue by it, or run there."""
+    """Jobs of this route that wait in the worker's queue or run there."""
     closing: bool = False
-    """It is released as soon as nothing runs there; nobody else goes by it."""
+    """It is released as soon as none of its jobs is running, and takes no new jobs."""
     among: tuple[tuple[int, int], ...] = ()
-    """What it was chosen among: indexes, each with its live routes at that moment."""
+    """The indexes that could be chosen, each with its number of live routes at that time."""
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """An index, and who has it."""
+class WorkerIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker index, and the worker that has it."""
 
     index: int
     worker: str
     """The name of the worker that has it, or had it last."""
     alive: bool = False
-    """Whether such a worker is enlisted, or left so lately that the seat is kept for it."""
+    """Whether the worker is registered, or ended so recently that the index is reserved for it."""
     retiring: bool = False
-    """It gets no new routes, and those it has move when what runs by them is done."""
+    """It gets no new routes, and its routes move as soon as none of their jobs is running."""
     routes: int = 0
-    """How many live ones it has."""
+    """How many live routes it has."""
 
 
 def read_route(number: int, key: str, index: int, made: float, *rest: Any) -> Route:
-    """A route from a row."""
+    """Return the route of a row."""
     released, why, held, closing, among = rest
     return Route(
         number=number,
@@ -66,12 +66,12 @@ def read_route(number: int, key: str, index: int, made: float, *rest: Any) -> Ro
 class Routes(Protocol):
     """A key is never live on two workers. All changes are safe to repeat.
 
-    The index of a worker is its own as long as it is enlisted, and for one lease more if it left in
-    good order: whoever comes back in that time finds its routes as they were.
+    A worker has its index as long as it is registered, and for one lease longer if it ended
+    normally: a worker that restarts in that time finds its routes unchanged.
     """
 
     async def find(self, key: str) -> Route | None:
-        """The live route of a key."""
+        """Return the live route of a key, or None."""
 
     async def routes(
         self,
@@ -81,29 +81,29 @@ class Routes(Protocol):
         live: bool = True,
         limit: int = 100,
     ) -> list[Route]:
-        """Routes by key or index, the newest first; with ``live=False`` also released ones."""
+        """Return routes by key or index, newest first; with ``live=False`` also released ones."""
 
     async def release(self, key: str, why: str = "") -> Route | None:
-        """End a key's route: at once, or when what runs by it is done.
+        """Release the route of a key: immediately, or when none of its jobs is running.
 
-        Jobs that wait in the worker's queue go back to the line, in their order. Returns the route
-        as it is now; None when the key has none.
+        Jobs in the worker's queue go back to the waiting list, in order. Returns the route as it is
+        now; None if the key has none.
         """
 
     async def move(self, key: str, index: int, why: str = "") -> Route | None:
-        """The same, and the next route of this key goes to that index if a worker is there."""
+        """``release``; the next route of the key then goes to ``index``, if a worker has it."""
 
     async def retire(self, index: int, retiring: bool = True) -> int:
-        """Give an index no more routes and release those that it has; how many were live."""
+        """Give an index no new routes and release its routes; return how many were live."""
 
-    async def seats(self) -> list[Seat]:
-        """All indexes that somebody has, or that have live routes, in order."""
+    async def worker_indexes(self) -> list[WorkerIndex]:
+        """Return all indexes that a worker has or that have live routes, in order."""
 
     async def sweep(self, idle: float | None = None) -> list[Route]:
-        """Release the routes of workers that are lost, those that were to be released and where
-        nothing runs any more, and those that nobody has used for ``idle`` seconds; gives them.
+        """Release routes and return them: those of lost workers, those that were to be released
+        and have no running job any more, and those that were not used for ``idle`` seconds.
 
-        Forgets the oldest released ones beyond ``HISTORY``.
+        Deletes the oldest released routes beyond ``MAX_RELEASED_ROUTES``.
         """
 
     async def close(self) -> None:

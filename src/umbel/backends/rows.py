@@ -1,4 +1,4 @@
-"""Between rows and records: every adapter's queries select the same columns in the same order."""
+"""Converts rows to records. The queries of all adapters select the same columns in this order."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ from umbel.messages import Body, Record, State
 from umbel.messages.columns import read_attempts, read_failure, read_headers, read_slots
 
 SENT = "sent"
-"""A queued job whose message another broker carries. Outside the tables it is a queued one."""
+"""The state of a queued job whose message a transport has. Outside the tables it is queued."""
 
-PORTION = 1000
-"""Records that are forgotten in one go: nobody else waits for more."""
-GATE_PORTION = 1000
-LONGEST = 31 * 86_400.0
-"""Seconds that a rate which the code no longer has may have spanned."""
+PRUNE_BATCH = 1000
+"""Records deleted in one transaction, so that other transactions do not wait for long."""
+GATE_SCAN_BATCH = 1000
+MAX_RATE_PERIOD_SECONDS = 31 * 86_400.0
+"""The longest period of a rate that the code may have had before."""
 
 
 def stored_states(wanted: Iterable[State]) -> list[str]:
-    """States as the tables say them."""
+    """Return states as they are stored in the tables."""
     states = sorted(state.value for state in wanted)
     return [*states, SENT] if State.QUEUED in states else states
 
 
-async def in_portions(forget: Callable[[int], Awaitable[int]], limit: int) -> int:
-    """Forget so many, a portion at a time, for as long as there are any. Gives how many."""
-    forgotten = 0
-    while forgotten < limit:
-        portion = min(PORTION, limit - forgotten)
-        some = await forget(portion)
-        forgotten += some
-        if some < portion:
+async def prune_in_batches(prune: Callable[[int], Awaitable[int]], limit: int) -> int:
+    """Delete up to ``limit`` records, one batch after the other; return how many."""
+    pruned = 0
+    while pruned < limit:
+        batch = min(PRUNE_BATCH, limit - pruned)
+        some = await prune(batch)
+        pruned += some
+        if some < batch:
             break
-    return forgotten
+    return pruned
 
 
-def looked_on(last: str | None, many: int, gone: int) -> tuple[str, bool]:
-    """Where the next look for gates to forget begins, and whether to take it at once.
+def next_gate_scan(last: str | None, scanned: int, pruned: int) -> tuple[str, bool]:
+    """Return where the next scan for unused gates begins, and whether it follows immediately.
 
-    There may be a gate for each user: a look is at a portion of them, by name. While half of those
-    are found to be forgotten there are more of them than of others, and they grow fewer; so all
-    that is kept is at most about twice of what is in use, and most looks are short.
+    There may be one gate per user, so each scan covers one batch of them, by name. The next scan
+    follows immediately if at least half of the batch was deleted. So at most about twice as many
+    gates are stored as are in use, and most scans are short.
     """
-    if last is None or many < GATE_PORTION:
+    if last is None or scanned < GATE_SCAN_BATCH:
         return "", False
-    return last, 2 * gone >= many
+    return last, 2 * pruned >= scanned
 
 
 def change_row(changes: Changes) -> dict[str, Any]:
-    """The parameters of ``replay`` beside the ids."""
+    """Return the parameters of ``replay`` except the ids."""
     return {
         "task": changes.task,
         "kind": changes.kind,
@@ -63,7 +63,7 @@ def change_row(changes: Changes) -> dict[str, Any]:
 
 
 def record(row: Sequence[Any]) -> Record:
-    """A record from a row of ``find_*`` or ``list_*``."""
+    """Return the record of a row of ``find_*`` or ``list_*``."""
     (job, task, namespace, queue, state, kind, priority, attempt, deaths) = row[:9]
     (created, not_before, expires, started, finished, worker, content_type, body) = row[9:17]
     (result_type, result, failure, reason, attempts, done, of, unique, trace) = row[17:26]

@@ -1,4 +1,4 @@
-"""Waiting for an answer that is near: to stay awake for it costs less than to fall asleep."""
+"""Waiting for an answer that comes soon: polling costs less than sleeping and being woken."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ import select
 import socket
 import time
 
-_MOMENT = 0.0001
-"""Seconds: what a thread loses by falling asleep and being woken, and a little more."""
-_NAPS = 64
-"""Answers in a row that are slept through at the most, before one is looked out for again."""
+_SPIN_SECONDS = 0.0001
+"""A little more than a thread loses by going to sleep and being woken."""
+_MAX_SKIPS = 64
+"""Maximum number of answers in a row for which polling is skipped."""
 
 
 class SpinWait:
-    """Sees whether a server has said something, on one connection of a thread that may wait.
+    """Polls one connection, in a thread that may block.
 
-    One that answers within a moment is waited for awake; other threads and processes go first.
-    Where that was in vain the next answers are left to sleep, ever more of them.
+    It polls for ``_SPIN_SECONDS`` and yields the CPU to other threads and processes in between.
+    After polls in vain, it skips polling for the next answers, each time for more of them.
     """
 
     def __init__(self, connection: socket.socket) -> None:
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
-        self._nap = 1
-        self._naps = 0
+        self._next_skips = 1
+        self._skips_left = 0
 
-    def sees(self) -> bool:
-        """Whether there is something to read."""
+    def is_readable(self) -> bool:
+        """Return whether there is something to read."""
         return bool(self._poll.poll(0))
 
     def wait(self) -> None:
-        """Return when there is, or when it is time to sleep until then."""
-        if self._naps:
-            self._naps -= 1
+        """Return when there is something to read, or when the caller should block for it."""
+        if self._skips_left:
+            self._skips_left -= 1
             return
-        until = time.monotonic() + _MOMENT
+        until = time.monotonic() + _SPIN_SECONDS
         while not self._poll.poll(0):
             if time.monotonic() >= until:
-                self._nap = self._naps = min(2 * self._nap, _NAPS)
+                self._next_skips = self._skips_left = min(2 * self._next_skips, _MAX_SKIPS)
                 return
             os.sched_yield()
-        self._nap = 1
+        self._next_skips = 1

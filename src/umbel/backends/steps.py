@@ -1,6 +1,6 @@
-"""The role that keeps the steps of jobs: what is done, and is not to be done again.
+"""The role that stores the steps of jobs: work that is done and is not repeated.
 
-Steps belong to their job. They are there as long as it lives or its record is kept, and no longer.
+Steps belong to their job. They exist as long as the job is live or its record is kept.
 """
 
 from __future__ import annotations
@@ -9,84 +9,85 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NoReturn, Protocol
 
 from umbel.errors import ConfigurationError
-from umbel.messages import Kept, Step
+from umbel.messages import KeptStep, Step
 
 
 class Steps(Protocol):
-    """Keeps and reads steps. All of it is safe to repeat."""
+    """Stores and reads steps. All methods are safe to repeat."""
 
-    async def keep(self, done: Sequence[Kept]) -> list[Kept]:
-        """Keep steps; returns those that were refused because their lease is no longer held.
+    async def keep(self, done: Sequence[KeptStep]) -> list[KeptStep]:
+        """Store steps; return those that were refused because their lease is no longer held.
 
-        What was not refused survives the death of every process here. The first that is kept in a
-        place of a job stays: another in the same place changes nothing, so repeating after an error
-        is safe. Of steps that are refused nothing has happened. A job that has a step kept gets on:
-        deaths of its workers before that are blamed on it no more.
+        Steps that were not refused survive the death of every process that takes part. The first
+        step stored at a position of a job stays; another one at the same position changes nothing,
+        so repeating the call after an error is safe. Refused steps have no effect. A stored step is
+        progress: earlier deaths of workers are no longer blamed on the job.
 
         Raises:
-            Unavailable: all of it happened or nothing.
+            Unavailable: either all of it happened or none of it.
         """
 
     async def steps(self, job: str) -> list[Step]:
-        """All that is kept of a job, by number. An unknown job has none."""
+        """Return the steps of a job, by number. An unknown job has none."""
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""
 
 
 class Transactions(Protocol):
-    """Steps whose effects are in the store's own database: both are there, or neither.
+    """Runs steps whose effects are in the store's own database.
 
-    What ``work`` does with its connection and the step it returns become durable in one
-    transaction. If the process dies in between, or ``work`` raises, there is neither.
+    The effects of ``work`` on its connection and the step that it returns become durable in one
+    transaction. If the process dies in between, or ``work`` raises, neither is stored.
     """
 
-    def run(self, work: Callable[[Any], Kept]) -> Kept:
-        """Do blocking work in a transaction of our own. Belongs to no thread.
+    def run(self, work: Callable[[Any], KeptStep]) -> KeptStep:
+        """Run blocking work in a transaction of its own. Any thread may call it.
 
         Raises:
-            LeaseLost: the job was taken from here; nothing has happened. Unavailable: the database
-            does not answer; if it was the commit, its outcome is read when the job runs again.
+            LeaseLost: the lease of the job is lost; nothing has happened.
+            Unavailable: the database does not answer. If that was the commit, the next run of the
+                job reads its outcome.
         """
 
-    async def arun(self, work: Callable[[Any], Awaitable[Kept]]) -> Kept:
-        """The same for a coroutine; the connection is an asynchronous one, if there is such."""
+    async def arun(self, work: Callable[[Any], Awaitable[KeptStep]]) -> KeptStep:
+        """``run`` for a coroutine. The connection is asynchronous if the database has such."""
 
     def join(self, connection: Any) -> Any:
-        """What ``keep_within`` takes, for a connection that a caller brings.
+        """Return what ``keep_within`` needs, for a connection of the caller.
 
         Raises:
-            ConfigurationError: it is none to this very database, or has no transaction open. The
-            caller's transaction stays usable.
+            ConfigurationError: it is not a connection to this database, or has no open
+                transaction. The caller's transaction stays usable.
         """
 
     async def ajoin(self, connection: Any) -> Any:
-        """The same for a connection of async code."""
+        """``join`` for a connection of async code."""
 
-    def keep_within(self, kept: Kept, connection: Any) -> None:
-        """Keep a step in the transaction of a connection that was joined; it shares its fate.
+    def keep_within(self, kept: KeptStep, connection: Any) -> None:
+        """Store a step in the transaction of a joined connection; it commits with the transaction.
 
         Never commits or rolls back. Raises LeaseLost, Unavailable.
         """
 
-    async def akeep_within(self, kept: Kept, connection: Any) -> None:
-        """The same for a connection of async code."""
+    async def akeep_within(self, kept: KeptStep, connection: Any) -> None:
+        """``keep_within`` for a connection of async code."""
 
     def close(self) -> None:
         """Free connections. Closing twice is fine."""
 
 
 class NoTransactions:
-    """Where there are none; each use says why, and what to do instead."""
+    """For stores without transactions: each method raises ConfigurationError with the reason."""
 
     def __init__(self, why: str) -> None:
         self._why = why
 
-    def run(self, work: Callable[[Any], Kept]) -> Kept:
+    def run(self, work: Callable[[Any], KeptStep]) -> KeptStep:
         """Raises ConfigurationError."""
         self._refuse()
 
-    async def arun(self, work: Callable[[Any], Awaitable[Kept]]) -> Kept:
+    async def arun(self, work: Callable[[Any], Awaitable[KeptStep]]) -> KeptStep:
         """Raises ConfigurationError."""
         self._refuse()
 
@@ -98,16 +99,16 @@ class NoTransactions:
         """Raises ConfigurationError."""
         self._refuse()
 
-    def keep_within(self, kept: Kept, connection: Any) -> None:
+    def keep_within(self, kept: KeptStep, connection: Any) -> None:
         """Raises ConfigurationError."""
         self._refuse()
 
-    async def akeep_within(self, kept: Kept, connection: Any) -> None:
+    async def akeep_within(self, kept: KeptStep, connection: Any) -> None:
         """Raises ConfigurationError."""
         self._refuse()
 
     def close(self) -> None:
-        """There is nothing to free."""
+        """Do nothing."""
 
     def _refuse(self) -> NoReturn:
         raise ConfigurationError(

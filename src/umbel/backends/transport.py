@@ -1,7 +1,7 @@
-"""What carries messages where another adapter keeps the books: RabbitMQ, NATS, AMQP 1.0.
+"""The port of servers that only carry messages: RabbitMQ, NATS, AMQP 1.0, Redis streams.
 
-A transport may deliver a message twice, late, or to two workers at once; the ledger sorts that
-out. What it must not do is lose one that it has confirmed, as far as its server can promise that.
+A transport may deliver a message twice, late, or to two workers at once; the job store detects
+that. A transport must not lose a message that it has confirmed, as far as its server allows.
 """
 
 from __future__ import annotations
@@ -11,23 +11,24 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from umbel.backends.broker import Capabilities
 from umbel.messages import Envelope
-from umbel.messages.documents import Asked
+from umbel.messages.documents import ReplyRequest
 
 
 class Lane(NamedTuple):
-    """Where a message waits: its queue, and the budget that will run it.
+    """Where a message waits: its queue, and the kind of its task.
 
-    Each lane is a queue of its own on the server, so that a worker whose threads are busy goes on
-    receiving coroutines. The kind is empty when the sender did not know the task.
+    Each lane is a separate queue on the server, so that a worker whose threads are busy can still
+    receive coroutines. The kind is empty if the sender did not know the task.
     """
 
     queue: str
     kind: str
 
 
-class Heading(NamedTuple):
-    """What the headers of a message say."""
+class MessageHeaders(NamedTuple):
+    """The headers of a message."""
 
     attributes: Mapping[str, Any]
     """CloudEvents attributes, without the transport's prefix."""
@@ -35,105 +36,133 @@ class Heading(NamedTuple):
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A message that was received and not acknowledged yet: nobody has looked into it.
+    """A message that was received, and not yet parsed or acknowledged.
 
-    Most are in the books, and are not read at all: their id tells who they are.
+    The jobs of most messages are in the job store already. For those the id is enough, and the
+    message is never parsed.
     """
 
     lane: Lane
     token: Any
-    """What the adapter acknowledges it by."""
+    """What the adapter needs to acknowledge the message."""
     data: bytes
     id: Any
-    """What the headers call it, as far as that can be told at a glance; None: read them."""
-    read: Callable[[], Heading]
-    """Reads the headers."""
+    """The id in the headers, if it can be found without parsing them; else None."""
+    read: Callable[[], MessageHeaders]
+    """Parses the headers."""
 
     @classmethod
-    def of(cls, lane: Lane, token: Any, heading: Heading, data: bytes) -> Arrival:
-        """One whose headers had to be read for something else already."""
-        return cls(lane, token, data, heading.attributes.get("id"), lambda: heading)
+    def of(cls, lane: Lane, token: Any, headers: MessageHeaders, data: bytes) -> Arrival:
+        """Return an arrival whose headers are parsed already."""
+        return cls(lane, token, data, headers.attributes.get("id"), lambda: headers)
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A document for somebody who asked to hear of a job's end."""
+    """A document for a sender that asked for the result of its job."""
 
-    asked: Asked
+    asked: ReplyRequest
     document: Envelope
     queue: str = ""
-    """Where the job came from: of several brokers, its own knows the address."""
+    """The job's queue: with several brokers, it selects the one that knows the address."""
 
 
-Lost = Callable[[Lane], object]
-"""Told a lane that was not on the server: a new one, or one that somebody deleted with all that was
-sent to it. What it returns may have to be awaited: see ``tell``."""
+OnLaneMissing = Callable[[Lane], object]
+"""Called with a lane that the server does not have: a new one, or one that was deleted with the
+messages in it. The result may have to be awaited; ``report_missing_lane`` does that."""
+
+OnLaneMissingBlocking = Callable[[Lane, float], object]
+"""``OnLaneMissing`` for the caller's own thread, with the seconds that the call may take. The lane
+may be created when it has returned."""
 
 
-async def tell(lost: Lost, lane: Lane) -> None:
-    """Tell of a lane that is missing, and wait until the books know. Then it may be made.
+async def report_missing_lane(on_lane_missing: OnLaneMissing, lane: Lane) -> None:
+    """Report a missing lane, and return when the job store knows. Then the lane may be created.
 
-    Whoever dies before leaves it missing, so that the next one tells.
+    If the process dies before that, the lane is still missing and the next process reports it.
     """
-    told = lost(lane)
-    if isinstance(told, Awaitable):
-        await told
+    reported = on_lane_missing(lane)
+    if isinstance(reported, Awaitable):
+        await reported
 
 
 class Transport(Protocol):
-    """Carries envelopes from whoever sends them to whoever receives them. One event loop's own.
+    """Carries messages from senders to receivers. Belongs to one event loop.
 
-    It connects on use and again after every loss, with all it needs on the server; until that
-    works each call raises ``Unavailable`` within its time.
+    It connects on first use and again after every lost connection, and creates what it needs on the
+    server. Until that succeeds, each call raises ``Unavailable`` within its timeout.
     """
 
+    capabilities: Capabilities
+    """Only ``blocking`` applies: the transport is a ``BlockingTransport``."""
+
     @property
-    def limit(self) -> int:
-        """Bytes of body the server accepts; a larger one is refused before it is sent."""
+    def max_body_bytes(self) -> int:
+        """The largest body that the server accepts. A larger one is refused before it is sent."""
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
-        """All are durable on the server when it returns, in order within a lane.
+        """Send messages. When it returns, all are durable on the server, in order within a lane.
 
         Raises:
-            Unavailable: any of them may be there or not; sending again is safe.
+            Unavailable: each message may or may not be there; sending again is safe.
         """
 
-    async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
-        """Up to so many messages of each lane; waits up to ``wait`` seconds for the first.
+    async def receive(self, capacity: Mapping[Lane, int], wait: float) -> list[Arrival]:
+        """Receive up to that many messages of each lane. Wait up to ``wait`` seconds for the first.
 
-        What there is no room for is left to other receivers. With no ``wait`` it still gives what
-        was confirmed before the call, if nobody else has it.
+        Messages beyond the capacity are left to other receivers. With ``wait=0`` it still returns
+        messages that were confirmed before the call, unless another receiver has them.
 
         Raises:
-            Unavailable: try again.
+            Unavailable: the caller should try again.
         """
 
     async def accept(self, arrivals: Sequence[Arrival]) -> None:
-        """They are in the books and need not come again. One that comes again is harmless."""
+        """Acknowledge messages whose jobs are in the store. A repeated delivery is harmless."""
 
     async def release(self, arrivals: Sequence[Arrival]) -> None:
-        """They go back, for anybody. What is lost with its connection goes back by itself."""
+        """Return messages to their lanes, for any receiver.
 
-    async def reply(self, replies: Sequence[Reply]) -> None:
-        """Hand each document to the address that asked for it, as the server's own clients would.
-
-        Nobody may be there any more: that is no error. Nothing is made on the server for it.
-
-        Raises:
-            Unavailable: any of them may have got there or not.
+        Messages of a lost connection return by themselves.
         """
 
-    def nudge(self) -> None:
-        """Make a ``receive`` that waits return now, with what it has: nothing."""
+    async def reply(self, replies: Sequence[Reply]) -> None:
+        """Send each document to the address in its request, as the server's own clients would.
+
+        It is not an error if nothing listens there any more. Nothing is created on the server.
+
+        Raises:
+            Unavailable: each document may or may not have arrived.
+        """
+
+    def stop_waiting(self) -> None:
+        """Make a ``receive`` that waits return immediately with an empty list."""
 
     async def purge(self, queue: str) -> None:
-        """Drop what waits in the lanes of a queue: the books hold what is to remain."""
+        """Delete the messages in the lanes of a queue. The store holds the jobs that remain."""
 
     async def check(self) -> None:
-        """Answer, or raise Unavailable with what is wrong."""
+        """Return if the server answers. Raise Unavailable with the problem."""
 
     async def close(self) -> None:
-        """Free connections; what was not accepted goes back. Closing twice is fine."""
+        """Free connections; unacknowledged messages return to their lanes. May be called twice."""
 
 
-OpenTransport = Callable[[Lost], Transport]
+class BlockingTransport(Transport, Protocol):
+    """A transport that can also send in the caller's own thread. Any thread may call it."""
+
+    def send_blocking(
+        self,
+        envelopes: Sequence[Envelope],
+        timeout: float,
+        on_lane_missing: OnLaneMissingBlocking,
+        on_written: Callable[[], object],
+    ) -> None:
+        """``send`` that blocks for at most ``timeout`` seconds.
+
+        ``on_written`` is called while the transport's lock is held, each time that messages are
+        written and before their confirmation is awaited.
+        """
+
+
+OpenTransport = Callable[[OnLaneMissing], Transport]
 """Opens a transport for the running event loop."""

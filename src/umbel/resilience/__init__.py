@@ -1,4 +1,4 @@
-"""Owns the arithmetic of trying again, giving up, pace and blame. Pure: numbers in, numbers out.
+"""Owns the arithmetic of retries, circuit breakers, rates and blame for deaths. It is pure.
 
 Called by: retry policies of tasks, every loop that reconnects, brokers that recover jobs.
 Never: sleeps, reads the clock, draws random numbers.

@@ -1,4 +1,4 @@
-"""Growing waits between tries."""
+"""Exponential backoff: growing delays between tries."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ import msgspec
 
 from umbel.errors import ConfigurationError
 
-_LONGEST = 10_000_000_000.0
-"""Seconds, some three centuries: beyond that, databases refuse the moment."""
+_MAX_SECONDS = 10_000_000_000.0
+"""About three centuries: databases refuse a later time."""
 
 
 def spread(key: str) -> float:
-    """A number from 0 up to 1 that is always the same for a key.
+    """Return a number from 0 to below 1 that is always the same for a key.
 
-    Jitter only has to differ between jobs, so a hash serves and keeps every decision repeatable.
+    Jitter only has to differ between jobs. A hash does that and keeps every decision repeatable.
     """
     return zlib.crc32(key.encode()) / 2**32
 
 
 class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """``first``, then times ``factor`` each try, never above ``cap``; up to ``jitter`` shorter."""
+    """The delay is ``first``, times ``factor`` after each try, and at most ``cap``.
+
+    Jitter makes it shorter, by up to the share ``jitter``.
+    """
 
     first: float = 1.0
     factor: float = 2.0
@@ -30,9 +33,9 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("first", "cap"):
-            if not 0 <= getattr(self, name) <= _LONGEST:
+            if not 0 <= getattr(self, name) <= _MAX_SECONDS:
                 given = f"{name}={getattr(self, name)!r:.80}"
-                raise ConfigurationError(f"{given}: give seconds, 0 to {_LONGEST:.0f}")
+                raise ConfigurationError(f"{given}: give seconds, 0 to {_MAX_SECONDS:.0f}")
         if not 1 <= self.factor < float("inf"):
             given = f"factor={self.factor!r:.80}"
             raise ConfigurationError(f"{given}: give 1 (steady) or more (growing)")
@@ -40,7 +43,7 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"jitter={self.jitter!r:.80}: give a share from 0 to 1")
 
     def delay(self, tries: int, key: str = "") -> float:
-        """Seconds to wait after so many failed tries, spread by ``key``."""
+        """Return the seconds to wait after this many failed tries, with jitter by ``key``."""
         try:
             grown = self.first * self.factor ** max(tries - 1, 0)
         except OverflowError:

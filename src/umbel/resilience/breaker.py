@@ -1,4 +1,4 @@
-"""A circuit breaker: after some failures in a row, nobody tries for a while."""
+"""A circuit breaker: after several failures in a row, calls pause for a while."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from umbel.resilience.backoff import Backoff
 
 
 class Circuit(StrEnum):
-    """Whether what is behind a breaker is tried."""
+    """The state of a circuit breaker."""
 
     CLOSED = "closed"
-    """It works, or has not failed often enough."""
+    """Calls go through."""
     OPEN = "open"
-    """It does not; nobody tries."""
+    """No call goes through."""
     HALF_OPEN = "half open"
-    """One try is under way to find out."""
+    """One call is in progress to test whether the service works again."""
 
 
 class Breaker:
-    """Told what happened and when; says whether to try. It reads no clock, and is no lock.
+    """Decides whether to call. The caller passes the time and reports the results.
+
+    It reads no clock and has no lock.
 
     ::
 
-        closed ──failures in a row──▶ open ──the pause is over, one may try──▶ half open
+        closed ──failures in a row──▶ open ──the pause is over, one call──▶ half open
           ▲                            ▲────────────────── failed ────────────────┘  │
           └───────────────────────────────── succeeded ─────────────────────────────┘
     """
@@ -41,13 +43,13 @@ class Breaker:
 
     @property
     def state(self) -> Circuit:
-        """What it is now."""
+        """The current state."""
         if self._openings == 0:
             return Circuit.CLOSED
         return Circuit.HALF_OPEN if self._trying else Circuit.OPEN
 
     def allows(self, now: float) -> bool:
-        """Whether to try now. An open breaker lets one through when its pause is over."""
+        """Return whether to call now. An open breaker allows one call when its pause is over."""
         if self._openings == 0:
             return True
         if self._trying or now < self._until:
@@ -56,12 +58,12 @@ class Breaker:
         return True
 
     def succeeded(self) -> None:
-        """A try went well."""
+        """Record a successful call."""
         self._failures = self._openings = 0
         self._trying = False
 
     def failed(self, now: float) -> None:
-        """A try did not."""
+        """Record a failed call."""
         self._failures += 1
         if self._trying or (self._openings == 0 and self._failures >= self._limit):
             self._openings += 1

@@ -1,4 +1,4 @@
-"""How often something may happen, as plain numbers that any store can keep."""
+"""Rate limits, as plain numbers that any store can keep."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from collections.abc import Sequence
 import msgspec
 
 SLACK = 0.01
-"""A share of the period: a pace is slower by this much than what was asked for."""
+"""A share of the period: the limiter is slower than the requested rate by this much."""
 CREDIT = 0.9 * SLACK
-"""A share of the period: so much may be caught up when a look came late. It is less than the slack,
-so no period ever sees more than it may, and the rate is kept."""
+"""A share of the period: how much may be made up for after a late check. It is less than the slack,
+so no period ever has more than the rate allows."""
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """Several rates at once, each so many in so many seconds, and ``burst`` at the same moment.
+    """Several rates at once, each a count and a period in seconds, with bursts of ``burst``.
 
-    All that is to be remembered is ``paces``: for each rate the moment at which it is next in step.
+    The state is ``paces``: for each rate, the time at which the next job is due (GCRA).
     """
 
     rates: tuple[tuple[int, float], ...]
     burst: int = 1
 
     def allowed(self, paces: Sequence[float], now: float) -> int:
-        """How many may go now."""
+        """Return how many may start now."""
         return min(self._allowed(*one, now) for one in self._each(paces))
 
     def spent(self, paces: Sequence[float], now: float, many: int) -> list[float]:
-        """The paces after so many have gone."""
+        """Return the paces after ``many`` have started."""
         return [
             _start(rate, pace, now) + many * _step(rate) if many else pace
             for rate, pace in self._each(paces)
         ]
 
     def next_time(self, paces: Sequence[float]) -> float:
-        """When the next one may go."""
+        """Return the time at which the next one may start."""
         return max(pace - (self.burst - 1) * _step(rate) for rate, pace in self._each(paces))
 
     def _each(self, paces: Sequence[float]) -> list[tuple[tuple[int, float], float]]:

@@ -1,13 +1,13 @@
-"""Owns the way between brokers and a worker: fetch, admit, settle, keep alive, put back.
+"""Owns the path between brokers and workers: fetch, admit, settle, heartbeats, recovery.
 
-Called by: a worker, through its Intake port, which Router satisfies.
-Never: runs a task or decides how a run ended.
+Called by: a worker, through its Intake port, which Router implements.
+Never: runs a task or decides the outcome of a run.
 """
 
 from umbel.router.dispatcher import Dispatcher, SharedRouter
-from umbel.router.missing import MissingTasks
+from umbel.router.duplicate_filter import DuplicateFilter
+from umbel.router.missing_tasks import MissingTasks
 from umbel.router.ordering import Experience, Load, strategy
-from umbel.router.receiver import Receiver
 from umbel.router.router import Router
 from umbel.router.upkeep import DeadWorkerReaper, DeploymentReaper, Pruner
 
@@ -15,11 +15,11 @@ __all__ = [
     "DeadWorkerReaper",
     "DeploymentReaper",
     "Dispatcher",
+    "DuplicateFilter",
     "Experience",
     "Load",
     "MissingTasks",
     "Pruner",
-    "Receiver",
     "Router",
     "SharedRouter",
     "strategy",

@@ -1,7 +1,7 @@
-"""The router in a process of its own: many workers share its few connections.
+"""The router as a separate process: many workers share its few connections.
 
-It keeps nothing that matters. Leases belong to the workers' lives, the books to the store: it may
-die at any moment, and whoever takes its place goes on.
+It has no state of its own. Leases belong to the workers' incarnations, and the store has the jobs:
+the process may die at any time, and the one that replaces it continues.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from umbel.messages import Attempt, Delivery, Interrupted, Lease, Settlement
 from umbel.router.router import Router
 
 _BATCH = 500
-_TURN = 0.05
-"""Seconds that one worker asks while another waits for what only that one could have."""
+_TURN_SECONDS = 0.05
+"""Maximum time of a fetch for one worker while another waits that could start other jobs."""
 
 
-class Asker:
-    """A worker that has room and waits."""
+class FetchRequest:
+    """The fetch of a worker that has capacity and waits."""
 
     def __init__(self, owner: str, own: Sequence[str], demand: Demand, until: float) -> None:
         self.owner = owner
@@ -34,114 +34,114 @@ class Asker:
         self.answer: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
 
     @property
-    def room(self) -> int:
-        """How much could start there."""
-        return self.demand.io + self.demand.cpu
+    def capacity(self) -> int:
+        """How many jobs could start there."""
+        return sum(self.demand.free.values())
 
 
-class Line:
-    """The workers that wait for the same queues. One of them at a time asks the broker.
+class WaitingWorkers:
+    """The workers that wait for the same queues. The broker is asked for one of them at a time.
 
-    That is the one with the most room, of several the one that waits longest. It takes what it has
-    room for; as long as there is more, the next follows at once. While another could start what
-    this one could not, or has a queue of its own, they take turns.
+    That is the worker with the most capacity, and of several the one that has waited longest. It
+    gets as many jobs as it has capacity for, and the next worker follows immediately. Workers take
+    turns while another one could start jobs that this one cannot, or has an inbox.
     """
 
     def __init__(self, broker: Broker, queues: Sequence[str], clock: Clock) -> None:
         self._broker = broker
         self._queues = queues
         self._clock = clock
-        self._askers: list[Asker] = []
-        self._asking: Asker | None = None
-        self._had_turn: set[Asker] = set()
-        """Who has asked since everybody had."""
-        self._asked = Demand()
-        """What the last question was for."""
+        self._requests: list[FetchRequest] = []
+        self._current: FetchRequest | None = None
+        self._had_turn: set[FetchRequest] = set()
+        """The requests that had a turn since all requests had one."""
+        self._last_demand = Demand()
+        """The demand of the last fetch."""
         self._task: asyncio.Task[None] | None = None
 
     async def fetch(
         self, owner: str, demand: Demand, wait: float, own: Sequence[str] = ()
     ) -> list[Delivery]:
-        """What may start now at this worker. Raises LeaseLost, Unavailable."""
-        asker = Asker(owner, own, demand, self._clock.monotonic() + wait)
-        self._askers.append(asker)
+        """Return jobs that this worker can start now. Raises LeaseLost, Unavailable."""
+        request = FetchRequest(owner, own, demand, self._clock.monotonic() + wait)
+        self._requests.append(request)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._serve(), name="umbel-line")
-        elif self._asking is not None and _asks_for_more(demand, self._asking.demand):
-            self._broker.nudge()
+            self._task = asyncio.create_task(self._serve(), name="umbel-dispatch")
+        elif self._current is not None and _fits_more(demand, self._current.demand):
+            self._broker.stop_waiting()
         try:
             async with asyncio.timeout(max(wait, 0) + 1.0):
-                return await asker.answer
+                return await request.answer
         except TimeoutError:
             return []
         finally:
-            self.give_up(asker)
+            self.give_up(request)
 
-    def give_up(self, asker: Asker) -> None:
-        """It does not wait any more."""
-        self._had_turn.discard(asker)
-        if asker in self._askers:
-            self._askers.remove(asker)
-        if asker is self._asking:
-            self._broker.nudge()
+    def give_up(self, request: FetchRequest) -> None:
+        """Remove a request whose worker does not wait any more."""
+        self._had_turn.discard(request)
+        if request in self._requests:
+            self._requests.remove(request)
+        if request is self._current:
+            self._broker.stop_waiting()
 
-    def nudge(self, owner: str) -> None:
-        """Answer this worker now, with nothing."""
-        for asker in [asker for asker in self._askers if asker.owner == owner]:
-            if not asker.answer.done():
-                asker.answer.set_result([])
-            self.give_up(asker)
+    def stop_waiting(self, owner: str) -> None:
+        """Answer this worker immediately with an empty list."""
+        for request in [request for request in self._requests if request.owner == owner]:
+            if not request.answer.done():
+                request.answer.set_result([])
+            self.give_up(request)
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Stop serving."""
         if self._task is not None:
             self._task.cancel()
 
     async def _serve(self) -> None:
-        while self._askers:
-            asker, wait = self._next()
-            self._asking, self._asked = asker, asker.demand
+        while self._requests:
+            request, wait = self._next()
+            self._current, self._last_demand = request, request.demand
             try:
-                queues = [*asker.own, *self._queues]
-                found = await self._broker.fetch(queues, asker.demand, asker.owner, wait)
-                await self._hand_over(asker, found)
+                queues = [*request.own, *self._queues]
+                found = await self._broker.fetch(queues, request.demand, request.owner, wait)
+                await self._hand_over(request, found)
             except Unavailable as error:
-                for one in self._askers:
+                for one in self._requests:
                     _fail(one, error)
-                self._askers.clear()
-            except Exception as error:  # noqa: BLE001 - this worker hears it, the others wait on
-                _fail(asker, error)
-                self._drop(asker)
+                self._requests.clear()
+            except Exception as error:  # noqa: BLE001 - raised to this worker; the others keep waiting
+                _fail(request, error)
+                self._drop(request)
             finally:
-                self._asking = None
+                self._current = None
 
-    def _next(self) -> tuple[Asker, float]:
-        """Who asks, and for how long."""
-        if not any(one not in self._had_turn for one in self._askers):
+    def _next(self) -> tuple[FetchRequest, float]:
+        """Return the next request, and how long its fetch may wait."""
+        if not any(one not in self._had_turn for one in self._requests):
             self._had_turn.clear()
-        left = [one for one in self._askers if one not in self._had_turn]
-        others = [one for one in left if _asks_for_more(one.demand, self._asked)]
-        asker = max(others or left, key=lambda one: one.room)
-        self._had_turn.add(asker)
-        wait = asker.until - self._clock.monotonic()
-        if any(one.own or _asks_for_more(one.demand, asker.demand) for one in self._others(asker)):
-            wait = min(wait, _TURN)
-        return asker, wait
+        left = [one for one in self._requests if one not in self._had_turn]
+        others = [one for one in left if _fits_more(one.demand, self._last_demand)]
+        request = max(others or left, key=lambda one: one.capacity)
+        self._had_turn.add(request)
+        wait = request.until - self._clock.monotonic()
+        if any(one.own or _fits_more(one.demand, request.demand) for one in self._others(request)):
+            wait = min(wait, _TURN_SECONDS)
+        return request, wait
 
-    def _others(self, asker: Asker) -> list[Asker]:
-        return [one for one in self._askers if one is not asker]
+    def _others(self, request: FetchRequest) -> list[FetchRequest]:
+        return [one for one in self._requests if one is not request]
 
-    async def _hand_over(self, asker: Asker, found: list[Delivery]) -> None:
-        waits = not asker.answer.done()
-        if waits and (found or self._clock.monotonic() >= asker.until):
-            asker.answer.set_result(found)
-            self._drop(asker)
-        elif found:  # it went while its jobs were claimed
+    async def _hand_over(self, request: FetchRequest, found: list[Delivery]) -> None:
+        waits = not request.answer.done()
+        if waits and (found or self._clock.monotonic() >= request.until):
+            request.answer.set_result(found)
+            self._drop(request)
+        elif found:  # the worker stopped waiting while its jobs were claimed
             await self._put_back(found)
 
     async def _put_back(self, found: list[Delivery]) -> None:
         now = self._clock.now()
-        reason = "its worker did not wait for it"
+        reason = "its worker stopped waiting for it"
         back = [
             Settlement(
                 lease=one.lease,
@@ -150,14 +150,14 @@ class Line:
             )
             for one in found
         ]
-        # If not, whoever owns them hears of it with its next heartbeat, and gives them back.
+        # If that fails, the owner's next ``extend`` puts them back.
         with suppress(Unavailable):
             await self._broker.settle(back)
 
-    def _drop(self, asker: Asker) -> None:
-        self._had_turn.discard(asker)
-        if asker in self._askers:
-            self._askers.remove(asker)
+    def _drop(self, request: FetchRequest) -> None:
+        self._had_turn.discard(request)
+        if request in self._requests:
+            self._requests.remove(request)
 
 
 class Dispatcher:
@@ -166,37 +166,39 @@ class Dispatcher:
     def __init__(self, broker: Broker, clock: Clock) -> None:
         self._broker = broker
         self._clock = clock
-        self._lines: dict[tuple[str, ...], Line] = {}
-        self._waiting: list[tuple[Sequence[Settlement], asyncio.Future[list[Lease]]]] = []
+        self._groups: dict[tuple[str, ...], WaitingWorkers] = {}
+        self._pending: list[tuple[Sequence[Settlement], asyncio.Future[list[Lease]]]] = []
         self._settling: asyncio.Task[None] | None = None
 
-    def line(self, queues: Sequence[str]) -> Line:
-        """Where workers wait that serve these queues."""
-        found = self._lines.get(tuple(queues))
+    def waiting_workers(self, queues: Sequence[str]) -> WaitingWorkers:
+        """Return the workers that wait for these queues."""
+        found = self._groups.get(tuple(queues))
         if found is None:
-            found = self._lines[tuple(queues)] = Line(self._broker, tuple(queues), self._clock)
+            found = self._groups[tuple(queues)] = WaitingWorkers(
+                self._broker, tuple(queues), self._clock
+            )
         return found
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
-        """Settle together with what others hand in meanwhile. See ``Broker.settle``."""
+        """Settle in one batch with settlements of other workers. See ``Broker.settle``."""
         future: asyncio.Future[list[Lease]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((settlements, future))
+        self._pending.append((settlements, future))
         if self._settling is None or self._settling.done():
-            self._settling = asyncio.create_task(self._settle_on(), name="umbel-settling")
+            self._settling = asyncio.create_task(self._settle_all(), name="umbel-settling")
         return await future
 
     async def close(self) -> None:
-        """Serve nobody any more."""
-        for line in self._lines.values():
-            line.close()
+        """Stop serving."""
+        for waiting_workers in self._groups.values():
+            waiting_workers.close()
         if self._settling is not None:
             await asyncio.wait([self._settling], timeout=1.0)
 
-    async def _settle_on(self) -> None:
-        while self._waiting:
+    async def _settle_all(self) -> None:
+        while self._pending:
             batch, size = [], 0
-            while self._waiting and size < _BATCH:
-                batch.append(self._waiting.pop(0))
+            while self._pending and size < _BATCH:
+                batch.append(self._pending.pop(0))
                 size += len(batch[-1][0])
             await self._settle_together(batch)
 
@@ -205,17 +207,17 @@ class Dispatcher:
     ) -> None:
         try:
             refused = await self._broker.settle([one for part, _ in batch for one in part])
-        except Exception as error:  # noqa: BLE001 - it is for those who handed it in
+        except Exception as error:  # noqa: BLE001 - raised to the workers that it concerns
             if len(batch) == 1 or isinstance(error, Unavailable):
                 for _, future in batch:
                     if not future.done():
                         future.set_exception(error)
                 return
-            for one in batch:  # one worker's fault is not the others'
+            for one in batch:  # settle each worker's batch alone: one may be at fault
                 await self._settle_together([one])
             return
         lost = Counter(refused)
-        # Backwards: of a lease that was settled twice, the later one was refused.
+        # Backwards: if a lease was settled twice, the later settlement was refused.
         for part, future in reversed(batch):
             own = [one.lease for one in reversed(part) if _take_one(lost, one.lease)]
             if not future.done():
@@ -223,34 +225,34 @@ class Dispatcher:
 
 
 class SharedRouter(Router):
-    """One worker's router, in a process that routes for many."""
+    """The router of one worker, in a process that routes for many workers."""
 
     def __init__(self, dispatcher: Dispatcher, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._dispatcher = dispatcher
         self._owner = ""
 
-    def nudge(self) -> None:
-        """Make this worker's fetch return."""
-        self._dispatcher.line(self._queues).nudge(self._owner)
+    def stop_waiting(self) -> None:
+        """Make the waiting fetch of this worker return."""
+        self._dispatcher.waiting_workers(self._queues).stop_waiting(self._owner)
 
     async def close(self) -> None:
-        """The connections are the others' too."""
-        self.nudge()
+        """Stop waiting. The connections stay open, because other workers share them."""
+        self.stop_waiting()
 
     async def _claim(
         self, owner: str, demand: Demand, wait: float, own: Sequence[str]
     ) -> list[Delivery]:
         self._owner = owner
-        return await self._dispatcher.line(self._queues).fetch(owner, demand, wait, own)
+        return await self._dispatcher.waiting_workers(self._queues).fetch(owner, demand, wait, own)
 
     async def _record(self, settlements: Sequence[Settlement]) -> list[Lease]:
         return await self._dispatcher.settle(settlements)
 
 
-def _asks_for_more(demand: Demand, than: Demand) -> bool:
-    """Whether it could start what the other one could not."""
-    return (demand.io > 0 and than.io == 0) or (demand.cpu > 0 and than.cpu == 0)
+def _fits_more(demand: Demand, than: Demand) -> bool:
+    """Return whether it has capacity for a kind for which the other one has none."""
+    return any(many > 0 >= than.capacity(kind) for kind, many in demand.free.items())
 
 
 def _take_one(lost: Counter[Lease], lease: Lease) -> bool:
@@ -258,6 +260,6 @@ def _take_one(lost: Counter[Lease], lease: Lease) -> bool:
     return lost[lease] >= 0
 
 
-def _fail(asker: Asker, error: Exception) -> None:
-    if not asker.answer.done():
-        asker.answer.set_exception(error)
+def _fail(request: FetchRequest, error: Exception) -> None:
+    if not request.answer.done():
+        request.answer.set_exception(error)

@@ -1,6 +1,6 @@
-"""Which queue comes first. A fetch takes from the first queue what it has, then from the next.
+"""The order of queues. A fetch takes all jobs of the first queue, then those of the next.
 
-What a strategy goes by is learnt from the records, and from what this worker runs.
+Strategies use statistics from the records and from the jobs that this worker has run.
 """
 
 from __future__ import annotations
@@ -14,48 +14,51 @@ import msgspec
 from umbel.errors import ConfigurationError
 from umbel.messages import Delivery, Record, Settlement, is_final
 
-_RECENT = 0.1
-"""How much the last run counts in what is known of a queue."""
-_NEARLY = 0.8
-"""The share of a budget in use from which on the other kind is preferred."""
-_REMEMBERED = 100_000
+_LAST_RUN_WEIGHT = 0.1
+"""The minimum weight of the last run in the statistics of a queue."""
+_SATURATED_SHARE = 0.8
+"""If this share of a budget is in use, the other kind is preferred."""
+_MAX_RUNNING = 100_000
 
 
 class Experience(msgspec.Struct, frozen=True):
-    """What is known of the jobs of a queue."""
+    """Statistics of the jobs of a queue."""
 
     runs: int = 0
     seconds: float = 0.0
-    """How long they ran, those of late above all."""
-    io: float = 0.5
-    """Which share of them were coroutines."""
+    """The average duration of runs; recent runs count most."""
+    kinds: dict[str, float] = {}
+    """The share of each kind."""
 
     def after(self, seconds: float, kind: str) -> Experience:
-        """With one run more."""
-        weight = max(_RECENT, 1 / (self.runs + 1))
+        """Return the statistics with one more run."""
+        weight = max(_LAST_RUN_WEIGHT, 1 / (self.runs + 1))
         return Experience(
             self.runs + 1,
             self.seconds + weight * (seconds - self.seconds),
-            self.io + weight * ((kind == "io") - self.io),
+            {
+                one: share + weight * ((one == kind) - share)
+                for one, share in {kind: 0.0, **self.kinds}.items()
+            },
         )
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Which share of each budget is in use, from 0 to 1."""
+    """The share of a worker's capacity that is in use, from 0 to 1."""
 
-    io: float = 0.0
-    cpu: float = 0.0
+    kinds: dict[str, float] = {}
+    """By kind."""
 
 
 Strategy = Callable[[Sequence[str], Mapping[str, Experience], Load], Sequence[str]]
-"""From the queues as they were given, what is known of each and the load, to their order now."""
+"""Returns the queues in order, from the queues as configured, their statistics and the load."""
 
 
 def strategy(order: str | Strategy, weights: Mapping[str, float]) -> Strategy | None:
-    """The strategy of a name; None when the queues stay as they were given.
+    """Return the strategy with this name; None if the queues stay as configured.
 
     Raises:
-        ConfigurationError: there is none of that name, or a weight is no number above 0.
+        ConfigurationError: the name is unknown, or a weight is not a number above 0.
     """
     wrong = [name for name, weight in weights.items() if not 0 < weight < float("inf")]
     if wrong:
@@ -75,31 +78,32 @@ def strategy(order: str | Strategy, weights: Mapping[str, float]) -> Strategy | 
 def short_first(
     queues: Sequence[str], known: Mapping[str, Experience], load: Load
 ) -> Sequence[str]:
-    """The queue whose jobs take least time first; one that nobody knows before all."""
+    """Order by duration, shortest first. A queue without runs is the first."""
     return sorted(queues, key=lambda queue: known[queue].seconds)
 
 
 def long_first(queues: Sequence[str], known: Mapping[str, Experience], load: Load) -> Sequence[str]:
-    """The queue whose jobs take most time first; one that nobody knows before all."""
+    """Order by duration, longest first. A queue without runs is the first."""
     return sorted(queues, key=lambda queue: (known[queue].runs > 0, -known[queue].seconds))
 
 
 def rare_first(queues: Sequence[str], known: Mapping[str, Experience], load: Load) -> Sequence[str]:
-    """The queue that had the fewest jobs first."""
+    """Order by number of runs, fewest first."""
     return sorted(queues, key=lambda queue: known[queue].runs)
 
 
 def saturation(queues: Sequence[str], known: Mapping[str, Experience], load: Load) -> Sequence[str]:
-    """Coroutines first while threads are nearly all in use, and the reverse."""
-    if load.cpu >= _NEARLY > load.io:
-        return sorted(queues, key=lambda queue: -known[queue].io)
-    if load.io >= _NEARLY > load.cpu:
-        return sorted(queues, key=lambda queue: known[queue].io)
-    return queues
+    """Put queues last whose jobs are of kinds for which nearly all capacity is in use."""
+    full = {kind for kind, share in load.kinds.items() if share >= _SATURATED_SHARE}
+
+    def unfit(queue: str) -> float:
+        return sum(share for kind, share in known[queue].kinds.items() if kind in full)
+
+    return sorted(queues, key=unfit)
 
 
 class Weighted:
-    """Each queue is first as often as its weight says; 1 where nothing is said."""
+    """Random order, in which each queue is first in proportion to its weight. The default is 1."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights
@@ -108,10 +112,10 @@ class Weighted:
     def __call__(
         self, queues: Sequence[str], known: Mapping[str, Experience], load: Load
     ) -> Sequence[str]:
-        def lot(queue: str) -> float:
+        def draw(queue: str) -> float:
             return -math.pow(self._random.random(), 1 / self._weights.get(queue, 1.0))
 
-        return sorted(queues, key=lot)
+        return sorted(queues, key=draw)
 
 
 _KNOWN: dict[str, Strategy | None] = {
@@ -124,42 +128,42 @@ _KNOWN: dict[str, Strategy | None] = {
 
 
 class Ordering:
-    """Puts queues in order by a strategy, and learns from what ran."""
+    """Orders queues by a strategy, and updates its statistics from the jobs that run."""
 
     def __init__(self, queues: Sequence[str], order: Strategy) -> None:
         self._queues = queues
-        self._order = order
+        self._strategy = order
         self._known = dict.fromkeys(queues, Experience())
         self._running: dict[str, tuple[str, str]] = {}
 
     def learn(self, records: Sequence[Record]) -> None:
-        """What was before this worker."""
+        """Add runs of the past, from records that are newest first."""
         for record in reversed(records):
             for attempt in record.attempts:
-                self._ran(record.queue, record.kind, attempt.finished - attempt.started)
+                self._add_run(record.queue, record.kind, attempt.finished - attempt.started)
 
-    def now(self, load: Load) -> list[str]:
-        """The queues in their order. A strategy that fails or forgets some leaves them as given."""
+    def order(self, load: Load) -> list[str]:
+        """Return the queues in order; as configured if the strategy fails or drops a queue."""
         try:
-            found = [*self._order(self._queues, self._known, load)]
-        except Exception:  # noqa: BLE001 - a function of the user's
+            found = [*self._strategy(self._queues, self._known, load)]
+        except Exception:  # noqa: BLE001 - the strategy may be a function of the user
             return [*self._queues]
         return found if sorted(found) == sorted(self._queues) else [*self._queues]
 
-    def begun(self, deliveries: Sequence[Delivery]) -> None:
-        """These run now."""
-        if len(self._running) > _REMEMBERED:
+    def record_started(self, deliveries: Sequence[Delivery]) -> None:
+        """Record that these jobs have started."""
+        if len(self._running) > _MAX_RUNNING:
             self._running.clear()
         for one in deliveries:
             self._running[one.id] = (one.envelope.queue, one.envelope.kind)
 
-    def ended(self, settlements: Sequence[Settlement]) -> None:
-        """These do not run any more."""
+    def record_ended(self, settlements: Sequence[Settlement]) -> None:
+        """Record the durations of jobs that have ended."""
         for one in settlements:
             queue, kind = self._running.pop(one.lease.job, ("", ""))
             if queue and is_final(one.outcome):
-                self._ran(queue, kind, one.attempt.finished - one.attempt.started)
+                self._add_run(queue, kind, one.attempt.finished - one.attempt.started)
 
-    def _ran(self, queue: str, kind: str, seconds: float) -> None:
+    def _add_run(self, queue: str, kind: str, seconds: float) -> None:
         if queue in self._known:
             self._known[queue] = self._known[queue].after(max(seconds, 0.0), kind)

@@ -1,4 +1,4 @@
-"""The router in the worker's own process. It is the worker's Intake."""
+"""The router in the worker's own process. It implements the worker's Intake."""
 
 from __future__ import annotations
 
@@ -6,98 +6,88 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from umbel.backends import (
-    ControlState,
     Demand,
-    Hearing,
     JobFilter,
-    PoolMember,
-    ProgressNote,
     Roles,
     WorkerEntry,
 )
 from umbel.clock import Clock
 from umbel.messages import (
-    POOL,
+    POOL_PREFIX,
     TERMINAL,
     Attempt,
     Cancelled,
     Delivery,
-    Kept,
     Lease,
     Parked,
     Rule,
     Settlement,
-    Step,
     is_final,
     rule_of,
 )
 from umbel.resilience import Backoff
-from umbel.router.missing import report_missing
+from umbel.router.duplicate_filter import DuplicateFilter
+from umbel.router.missing_tasks import pause_missing
 from umbel.router.ordering import Load, Ordering, Strategy
-from umbel.router.receiver import Receiver
 from umbel.telemetry import Telemetry, events
 
 _ANY_AGE = -1e9
+"""Every job is older than this, even if the clock of the store has jumped."""
 RECHECK = Backoff(first=1.0, factor=2.0, cap=300.0)
-"""When a pool's member that failed so many checks is checked again."""
-
-
-_LATELY = JobFilter(states=tuple(TERMINAL), limit=500)
-_TURN = 1.0
+"""Delays before a pool member that failed its check is checked again."""
+_RECENT_JOBS = JobFilter(states=tuple(TERMINAL), limit=500)
+_MAX_ORDERED_WAIT = 1.0
+"""Maximum seconds of a fetch with a strategy: the next fetch may use another order."""
 
 
 class Router:
-    """Fetches what may run now and settles what came of it."""
+    """Fetches jobs that may run now, and settles their outcomes."""
 
     def __init__(
         self,
-        backend: Roles,
+        roles: Roles,
         *,
         queues: Sequence[str],
-        receiver: Receiver,
+        duplicates: DuplicateFilter,
         clock: Clock,
         telemetry: Telemetry,
         order: Strategy | None = None,
     ) -> None:
-        self._backend = backend
+        self.roles = roles
         self._ordering = Ordering(queues, order) if order is not None else None
         self._budget = Demand()
         self._queues = tuple(queues)
-        self._receiver = receiver
+        self._receiver = duplicates
         self._clock = clock
         self._telemetry = telemetry
 
     async def fetch(
         self, owner: str, demand: Demand, wait: float, own: Sequence[str] = ()
     ) -> list[Delivery]:
-        """Deliveries that may start now; waits for them up to ``wait`` seconds."""
+        """Return jobs that may start now; wait up to ``wait`` seconds for the first."""
         found = await self._admit(await self._claim(owner, demand, wait, own))
         if self._ordering is not None:
-            self._ordering.begun(found)
+            self._ordering.record_started(found)
         return found
 
-    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
-        """Note messages to one worker; was each heard before?"""
-        return await self._backend.registry.witness(messages)
+    async def pause_worker(self, incarnation: str, reason: str) -> None:
+        """Pause the worker of this incarnation, as an operator would."""
+        for worker in await self.roles.registry.workers():
+            if worker.entry.incarnation == incarnation:
+                await self.roles.control.pause("worker", worker.entry.name, reason)
 
-    async def hold(self, incarnation: str, reason: str) -> None:
-        """Pause the worker whose life this is, as an operator would."""
-        for member in await self._backend.registry.members():
-            if member.entry.incarnation == incarnation:
-                await self._backend.control.pause("worker", member.entry.name, reason)
-
-    def nudge(self) -> None:
+    def stop_waiting(self) -> None:
         """Make a waiting fetch return."""
-        self._backend.broker.nudge()
+        self.roles.broker.stop_waiting()
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
-        """Record outcomes and acknowledge; returns the refused leases."""
+        """Record outcomes and acknowledge; return the refused leases."""
         for settlement in settlements:
             if isinstance(settlement.outcome, Parked):
-                await self._set_aside(settlement.outcome.unfit)
+                await self._quarantine(settlement.outcome.unfit)
         refused = await self._record(settlements)
         if self._ordering is not None:
-            self._ordering.ended(settlements)
+            self._ordering.record_ended(settlements)
         lost = {(lease.job, lease.fence) for lease in refused}
         for settlement in settlements:
             lease = settlement.lease
@@ -111,115 +101,82 @@ class Router:
         tasks: Sequence[str],
         members: Mapping[str, Mapping[str, dict[str, Any]]],
     ) -> None:
-        """Say what gates go by from now on, and lift those that these tasks no longer have."""
-        gates, names = self._backend.gates, {rule.name for rule in rules}
+        """Set the rules of gates, and remove the rules that these tasks no longer have."""
+        gates, names = self.roles.gates, {rule.name for rule in rules}
         known = {rule_of(gate.key) for gate in await gates.gates(limit=100_000)} if tasks else set()
         lifted = [
             rule
             for rule in known - names
-            if rule.partition(":")[2].partition("/")[0] in tasks and not rule.startswith(POOL)
+            if rule.partition(":")[2].partition("/")[0] in tasks
+            and not rule.startswith(POOL_PREFIX)
         ]
         if rules or lifted:
             await gates.declare(rules, lifted)
         for pool, named in members.items():
-            await gates.enrol(pool, named, only=True)
+            await gates.add_members(pool, named, only=True)
 
-    async def _set_aside(self, unfit: Sequence[tuple[str, str]]) -> None:
-        """Before their jobs are back in the line, or they might be given the same ones."""
+    async def _quarantine(self, unfit: Sequence[tuple[str, str]]) -> None:
+        """Quarantine members before their jobs wait again and could get the same members."""
         for pool, member in unfit:
-            await self.suspect(pool, member, 0)
-            self._telemetry.emit(events.MemberSuspected(pool=pool, member=member))
+            await self.report_failed_check(pool, member, 0)
+            self._telemetry.emit(events.PoolMemberFailed(pool=pool, member=member))
 
-    async def suspect(self, pool: str, member: str, failures: int) -> None:
-        """A member failed its check, after so many before."""
-        await self._backend.gates.suspect(pool, member, RECHECK.delay(failures + 1, member))
+    async def report_failed_check(self, pool: str, member: str, failures: int) -> None:
+        """Quarantine a member that failed its check, after ``failures`` earlier failures."""
+        await self.roles.gates.quarantine(pool, member, RECHECK.delay(failures + 1, member))
 
-    async def suspects(self, pool: str, delay: float) -> list[PoolMember]:
-        """Members that are to be checked now."""
-        return await self._backend.gates.suspects(pool, delay)
+    async def report_passed_check(self, pool: str, member: str) -> None:
+        """Make a member ready that passed its check."""
+        await self.roles.gates.set_condition(pool, [member], "ready")
 
-    async def restore(self, pool: str, member: str) -> None:
-        """A member passed its check."""
-        await self._backend.gates.turn(pool, [member], "ready")
-
-    async def progress(self, notes: Sequence[ProgressNote]) -> None:
-        """Note how far running jobs are."""
-        await self._backend.records.progress(notes)
-
-    async def steps(self, job: str) -> list[Step]:
-        """What is kept of a job that ran before."""
-        return await self._backend.steps.steps(job)
-
-    async def keep(self, done: Sequence[Kept]) -> list[Kept]:
-        """Keep steps; returns those whose lease is lost."""
-        return await self._backend.steps.keep(done)
-
-    async def enlist(self, worker: WorkerEntry) -> int:
-        """Begin a life; returns the worker's index."""
-        index = await self._backend.registry.enlist(worker)
+    async def register(self, worker: WorkerEntry) -> int:
+        """Register an incarnation; return the worker's index."""
+        index = await self.roles.registry.register(worker)
         if self._ordering is not None and not self._budget:
-            self._ordering.learn(await self._backend.records.search(_LATELY))
-        self._budget = Demand(worker.io, worker.cpu)
+            self._ordering.learn(await self.roles.records.search(_RECENT_JOBS))
+        self._budget = Demand(worker.capacity)
         return index
 
-    async def leave(self, incarnation: str) -> None:
-        """End a life in good order, and give back what it was given but never received."""
-        # Whatever its clock says. Else others would find these jobs orphaned and count a death.
-        await self._backend.broker.extend(incarnation, [], older_than=_ANY_AGE)
-        await self._backend.registry.leave(incarnation)
+    async def unregister(self, incarnation: str) -> None:
+        """End an incarnation normally, and put back jobs that it was sent but never received."""
+        # Of any age: else other workers would find jobs without an owner and count a death.
+        await self.roles.broker.extend(incarnation, [], older_than=_ANY_AGE)
+        await self.roles.registry.unregister(incarnation)
 
-    async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
-        """One heartbeat; False when the life is over."""
-        return await self._backend.registry.beat(
-            incarnation, running=running, epoch=epoch, stopping=stopping
-        )
-
-    async def sort(self, kinds: Mapping[str, str]) -> int:
-        """Tell what kind each task is, for jobs whose sender did not know."""
-        return await self._backend.broker.sort(self._queues, kinds)
+    async def assign_kinds(self, kinds: Mapping[str, str]) -> int:
+        """Set the kind of queued jobs whose sender did not know it."""
+        return await self.roles.broker.assign_kinds(self._queues, kinds)
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
-        """Say what is held, learn what is lost."""
-        return await self._backend.broker.extend(owner, held, older_than)
+        """Report which leases are held; return those that are lost."""
+        return await self.roles.broker.extend(owner, held, older_than)
 
-    async def cancellations(self, jobs: Sequence[str]) -> dict[str, str]:
-        """Which of these running jobs are to be stopped, and why."""
-        return await self._backend.control.cancellations(jobs)
+    async def has_waiting_jobs(self, kinds: Sequence[str], without: Sequence[str] = ()) -> bool:
+        """Return whether a fetch would find a job now that is not of a task in ``without``."""
+        return await self.roles.broker.has_waiting_jobs(self._queues, kinds, without)
 
-    async def control(self) -> ControlState:
-        """What is paused."""
-        return await self._backend.control.state()
-
-    async def control_changed(self, since: int, wait: float) -> bool:
-        """Wait for a pause, a resume or a cancellation since that epoch."""
-        return await self._backend.control.changed(since, wait)
-
-    async def waiting(self, kinds: Sequence[str], without: Sequence[str] = ()) -> bool:
-        """Whether a fetch of these kinds, apart from some tasks, would find something."""
-        return await self._backend.broker.waiting(self._queues, kinds, without)
-
-    async def lacks(self, tasks: Sequence[str]) -> list[str]:
-        """A worker does not have these tasks; returns those that no running worker has."""
-        return await report_missing(self._backend.control, self._backend.registry, {*tasks})
+    async def report_missing_tasks(self, tasks: Sequence[str]) -> list[str]:
+        """Pause those of these tasks that no running worker has; return their names."""
+        return await pause_missing(self.roles.control, self.roles.registry, {*tasks})
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._backend.close()
+        await self.roles.close()
 
     async def _claim(
         self, owner: str, demand: Demand, wait: float, own: Sequence[str]
     ) -> list[Delivery]:
         queues: Sequence[str] = self._queues
         if self._ordering is not None:
-            queues = self._ordering.now(_load(demand, self._budget))
-            wait = min(wait, _TURN)  # a look again may be in another order
-        return await self._backend.broker.fetch([*own, *queues], demand, owner, wait)
+            queues = self._ordering.order(_load(demand, self._budget))
+            wait = min(wait, _MAX_ORDERED_WAIT)
+        return await self.roles.broker.fetch([*own, *queues], demand, owner, wait)
 
     async def _record(self, settlements: Sequence[Settlement]) -> list[Lease]:
-        return await self._backend.broker.settle(settlements)
+        return await self.roles.broker.settle(settlements)
 
     async def _admit(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Those that may run: not what was settled here before."""
+        """Return the deliveries that were not settled here before; discard the others."""
         known = [d for d in deliveries if self._receiver.knows(d.lease)]
         if not known:
             return deliveries
@@ -229,20 +186,20 @@ class Router:
                     job=delivery.id, task=delivery.envelope.subject, attempt=delivery.attempt
                 )
             )
-        await self._backend.broker.settle([self._discard(d) for d in known])
+        await self.roles.broker.settle([self._discard(d) for d in known])
         return [d for d in deliveries if not self._receiver.knows(d.lease)]
 
     def _discard(self, delivery: Delivery) -> Settlement:
         now = self._clock.now()
         reason = "a duplicate of a message settled before"
-        story = Attempt(delivery.attempt, "", now, now, "discarded", reason=reason)
-        return Settlement(lease=delivery.lease, outcome=Cancelled(reason), attempt=story)
+        attempt = Attempt(delivery.attempt, "", now, now, "discarded", reason=reason)
+        return Settlement(lease=delivery.lease, outcome=Cancelled(reason), attempt=attempt)
 
 
 def _load(free: Demand, budget: Demand) -> Load:
     return Load(
-        *(
-            1 - of / all_ if all_ else 1.0
-            for of, all_ in zip((free.io, free.cpu), (budget.io, budget.cpu), strict=True)
-        )
+        {
+            kind: 1 - free.capacity(kind) / total if total else 1.0
+            for kind, total in budget.free.items()
+        }
     )

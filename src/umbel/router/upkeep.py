@@ -1,32 +1,32 @@
-"""Duties that any worker does for all: end lives that stand still, put back work, release routes,
-prune records, lift the pauses of a deployment that nobody looks after any more."""
+"""Periodic duties that any worker does for all: remove dead workers, put back their jobs, release
+routes, prune records, and end deployments that were abandoned."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from umbel.backends import Broker, Deployments, Member, Records, Registry, Routes
+from umbel.backends import Broker, Deployments, Records, RegisteredWorker, Registry, Routes
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import random_hex
 from umbel.telemetry import Telemetry, events
 
-_SWEEP_EVERY = 3
-_LATE = 2.0
-"""A look that comes after so many intervals is late."""
-_PRUNE_EVERY = 60.0
-_ALL = 2**31 - 1
+_ROUNDS_PER_RECOVERY = 3
+"""Recovery also runs once in this many rounds without a death."""
+_LATE_INTERVALS = 2.0
+"""A round is late if it comes after this many intervals."""
+_PRUNE_INTERVAL = 60.0
+_NO_LIMIT = 2**31 - 1
 
 
 class DeadWorkerReaper:
-    """Watches the hearts of all workers by its own monotonic clock.
+    """Watches the heartbeats of all workers by its own monotonic clock.
 
-    A life is over when its beat has been seen to stand still for that worker's whole lease. The
-    holder stops itself earlier, counted from before its last beat, so it is never overtaken. A
-    watcher that could not look has seen nothing: after an outage all have a whole lease to beat.
-    An answer that comes late, because this process or the store was frozen, counts as if it had
-    come after one interval.
+    A worker is dead if no new heartbeat was seen for its whole lease. The worker stops itself
+    earlier, because it counts from before its last heartbeat, so its jobs are never claimed while
+    it runs them. After an outage of the store, every worker has a whole lease again. A round that
+    comes late, because this process or the store was frozen, counts as one interval.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class DeadWorkerReaper:
         every: float = float("inf"),
         idle: float | None = None,
     ) -> None:
-        """``every``: seconds between two looks."""
+        """``every`` is the interval between two rounds in seconds."""
         self._registry = registry
         self._every = every
         self._routes = routes
@@ -50,34 +50,37 @@ class DeadWorkerReaper:
         self._telemetry = telemetry
         self._seen: dict[str, tuple[int, float]] = {}
         self._shared: set[str] = set()
-        self._looks = 0
-        self._looked = clock.monotonic()
+        self._rounds = 0
+        self._last_round = clock.monotonic()
 
-    async def look(self) -> list[str]:
-        """One round. Returns the ids of jobs that were put back or buried."""
+    async def run_once(self) -> list[str]:
+        """Do one round. Return the ids of jobs that were put back or buried."""
         asked, ended = self._clock.monotonic(), False
         try:
-            members = await self._registry.members()
+            workers = await self._registry.workers()
         except Unavailable:
             self._seen = {}
             raise
-        # A beat may have come while the question was on its way: it is seen now, not before.
+        # A heartbeat may have come while the query was in progress: it is seen now, not before.
         now = self._clock.monotonic()
-        self._forget_lost_time(now)
+        self._discount_lost_time(now)
         seen: dict[str, tuple[int, float]] = {}
-        for member in members:
-            entry = member.entry
+        for worker in workers:
+            entry = worker.entry
             beat, since = self._seen.get(entry.incarnation, (-1, now))
-            seen[entry.incarnation] = (member.beat, since if beat == member.beat else now)
-            if beat == member.beat and asked - since > entry.lease:
-                await self._end(entry.incarnation, member.beat, entry.name)
+            seen[entry.incarnation] = (
+                worker.heartbeats,
+                since if beat == worker.heartbeats else now,
+            )
+            if beat == worker.heartbeats and asked - since > entry.lease:
+                await self._remove(entry.incarnation, worker.heartbeats, entry.name)
                 ended = True
-        self._tell_shared_names(members)
+        self._report_shared_names(workers)
         self._seen = seen
-        self._looks += 1
-        # Now and then also without a death: another watcher may have died between its two steps,
-        # and a claim may have been on its way while its owner was ended.
-        if not ended and self._looks % _SWEEP_EVERY != 1:
+        self._rounds += 1
+        # Sometimes also without a death: another reaper may have died between its two steps, and a
+        # claim may have been in progress while its owner was removed.
+        if not ended and self._rounds % _ROUNDS_PER_RECOVERY != 1:
             return []
         for route in await self._routes.sweep(self._idle):
             self._telemetry.emit(
@@ -88,38 +91,39 @@ class DeadWorkerReaper:
             self._telemetry.emit(events.JobsRecovered(jobs=len(recovered)))
         return recovered
 
-    def _forget_lost_time(self, now: float) -> None:
-        """Do not count the time since the last look against anybody, if it was too long."""
-        gap, self._looked = now - self._looked, now
-        if gap > _LATE * self._every:
+    def _discount_lost_time(self, now: float) -> None:
+        """If this round is late, do not count the lost time against any worker."""
+        gap, self._last_round = now - self._last_round, now
+        if gap > _LATE_INTERVALS * self._every:
             lost = gap - self._every
-            self._seen = {life: (beat, since + lost) for life, (beat, since) in self._seen.items()}
+            self._seen = {one: (beat, since + lost) for one, (beat, since) in self._seen.items()}
 
-    def _tell_shared_names(self, members: Sequence[Member]) -> None:
-        """Two lives under one name that both still beat. One alone may be about to lapse."""
+    def _report_shared_names(self, workers: Sequence[RegisteredWorker]) -> None:
+        """Report names that several workers use, if more than one of them sends heartbeats."""
         beating = Counter(
-            member.entry.name
-            for member in members
-            if self._seen.get(member.entry.incarnation, (member.beat, 0))[0] != member.beat
+            worker.entry.name
+            for worker in workers
+            if self._seen.get(worker.entry.incarnation, (worker.heartbeats, 0))[0]
+            != worker.heartbeats
         )
-        for name in {name for name, lives in beating.items() if lives > 1} - self._shared:
+        for name in {name for name, count in beating.items() if count > 1} - self._shared:
             self._shared.add(name)
-            self._telemetry.emit(events.NameShared(worker=name))
+            self._telemetry.emit(events.WorkerNameShared(worker=name))
 
-    def living(self) -> int:
-        """How many workers there were at the last look."""
+    def count_workers(self) -> int:
+        """Return how many workers there were in the last round."""
         return len(self._seen)
 
-    async def _end(self, incarnation: str, beat: int, name: str) -> None:
+    async def _remove(self, incarnation: str, beat: int, name: str) -> None:
         if await self._registry.remove(incarnation, beat):
             self._telemetry.emit(events.WorkerLost(worker=name, incarnation=incarnation))
 
 
 class Pruner:
-    """Keeps the history within its age and count.
+    """Deletes records beyond their maximum age and number.
 
-    To find where a long history is to end is work, and it is enough if one of all who are there
-    does it in a minute. So the more there are, the more seldom each looks; some more than others.
+    Finding the end of a long history takes time, and one prune per minute by all workers together
+    is enough. So the more workers there are, the less often each one prunes, at random intervals.
     """
 
     def __init__(
@@ -130,40 +134,40 @@ class Pruner:
         keep: int,
         clock: Clock,
         telemetry: Telemetry,
-        crowd: Callable[[], int] = lambda: 1,
+        worker_count: Callable[[], int] = lambda: 1,
     ) -> None:
         self._records = records
         self._age = age
         self._keep = keep
         self._clock = clock
         self._telemetry = telemetry
-        self._crowd = crowd
-        self._leisure = int(random_hex(2), 16) / 2**16
-        self._looked = clock.monotonic() - _PRUNE_EVERY
+        self._crowd = worker_count
+        self._random_share = int(random_hex(2), 16) / 2**16
+        self._last_round = clock.monotonic() - _PRUNE_INTERVAL
 
-    async def look(self) -> None:
-        """Forget all that is to be forgotten, when it is time."""
+    async def run_once(self) -> None:
+        """Prune if it is time."""
         now = self._clock.monotonic()
         others = max(self._crowd() - 1, 0)
-        if now - self._looked < _PRUNE_EVERY * (1 + 2 * others * self._leisure):
+        if now - self._last_round < _PRUNE_INTERVAL * (1 + 2 * others * self._random_share):
             return
-        pruned = await self._records.prune(older_than=self._age, keep=self._keep, limit=_ALL)
-        self._looked = now
+        pruned = await self._records.prune(older_than=self._age, keep=self._keep, limit=_NO_LIMIT)
+        self._last_round = now
         if pruned:
             self._telemetry.emit(events.RecordsPruned(records=pruned))
 
 
 class DeploymentReaper:
-    """Ends a deployment whose command was killed while it waited."""
+    """Ends a deployment whose command died while it waited."""
 
     def __init__(self, deployments: Deployments, *, telemetry: Telemetry) -> None:
         self._deployments = deployments
         self._telemetry = telemetry
 
-    async def look(self) -> None:
-        """One round."""
-        gone = await self._deployments.lapse()
+    async def run_once(self) -> None:
+        """End a lapsed deployment, if there is one."""
+        gone = await self._deployments.end_lapsed()
         if gone is not None:
             self._telemetry.emit(
-                events.DeploymentLapsed(who=gone.who, host=gone.host, seconds=gone.stood)
+                events.DeploymentExpired(who=gone.who, host=gone.host, seconds=gone.stood)
             )

@@ -1,4 +1,4 @@
-"""Services and the loop that keeps one alive."""
+"""Services, and the loop that restarts them."""
 
 from __future__ import annotations
 
@@ -11,99 +11,104 @@ from umbel.errors import Unavailable
 from umbel.resilience import Backoff
 from umbel.telemetry import Telemetry, events
 
-_WAITS = Backoff(first=0.1, factor=2, cap=5)
+_RESTART_DELAYS = Backoff(first=0.1, factor=2, cap=5)
 
 
 class Service(Protocol):
-    """A part that runs until it is stopped. ``run`` may be called again after it failed."""
+    """A service runs until it is stopped. ``run`` may be called again after it failed."""
 
     name: str
 
     async def run(self, working: Callable[[], None]) -> None:
-        """Work until stopped, and say ``working()`` after each round. Returning means: done."""
+        """Work until stopped, and call ``working`` after each successful round.
+
+        If it returns, the service is not restarted.
+        """
 
 
 class UserService:
-    """A service that users declare: a coroutine function that runs as long as the worker does."""
+    """A service of the application: a coroutine function that runs as long as the worker does."""
 
     def __init__(self, name: str, function: Callable[[], Awaitable[None]]) -> None:
         self.name = name
         self._function = function
 
     async def run(self, working: Callable[[], None]) -> None:
-        """Run it. It works as soon as it has been started and does not fail."""
+        """Run the function. It counts as working from the start."""
         working()
         await self._function()
 
 
-class _Trouble:
-    """Tells of an unreachable server once, and once more when it answers."""
+class _FailureReporter:
+    """Reports an unreachable server once, and once more when it answers again."""
 
-    def __init__(self, service: str, telemetry: Telemetry, longest: float) -> None:
+    def __init__(self, service: str, telemetry: Telemetry, max_delay: float) -> None:
         self._service = service
         self._telemetry = telemetry
-        self._longest = longest
+        self._max_delay = max_delay
         self._tries = 0
-        self._told = False
+        self._is_reported = False
 
-    def over(self) -> None:
+    def record_success(self) -> None:
         self._tries = 0
-        if self._told:
-            self._told = False
+        if self._is_reported:
+            self._is_reported = False
             self._telemetry.emit(events.Reachable(service=self._service))
 
-    def unreachable(self, error: Unavailable) -> float:
-        if not self._told:
-            self._told = True
+    def record_unreachable(self, error: Unavailable) -> float:
+        if not self._is_reported:
+            self._is_reported = True
             self._telemetry.emit(events.Unreachable(service=self._service, error=str(error)))
-        return self._wait()
+        return self._next_delay()
 
-    def failed(self, error: Exception) -> float:
-        delay = self._wait()
+    def record_failure(self, error: Exception) -> float:
+        delay = self._next_delay()
         self._telemetry.emit(
             events.ServiceFailed(service=self._service, error=repr(error), delay=round(delay, 2))
         )
         return delay
 
-    def _wait(self) -> float:
+    def _next_delay(self) -> float:
         self._tries += 1
-        return min(_WAITS.delay(self._tries, self._service), self._longest)
+        return min(_RESTART_DELAYS.delay(self._tries, self._service), self._max_delay)
 
 
-async def keep_running(service: Service, telemetry: Telemetry, longest: float = _WAITS.cap) -> None:
-    """Run a service, and again whenever it fails: the outermost loop, the one broad ``except``.
+async def keep_running(
+    service: Service, telemetry: Telemetry, max_delay: float = _RESTART_DELAYS.cap
+) -> None:
+    """Run a service, and restart it whenever it fails. This is the outermost loop of a service.
 
-    Waits grow, up to ``longest`` seconds.
+    Delays between restarts grow up to ``max_delay`` seconds.
     """
-    trouble = _Trouble(service.name, telemetry, longest)
+    reporter = _FailureReporter(service.name, telemetry, max_delay)
     while True:
         try:
-            await service.run(trouble.over)
+            await service.run(reporter.record_success)
             return
         except Unavailable as error:
-            delay = trouble.unreachable(error)
-        except Exception as error:  # noqa: BLE001 - nothing may end a service but its own return
-            delay = trouble.failed(error)
+            delay = reporter.record_unreachable(error)
+        except Exception as error:  # noqa: BLE001 - only its own return ends a service
+            delay = reporter.record_failure(error)
         await anyio.sleep(delay)
 
 
-async def look_after(
+async def run_periodically(
     duties: Sequence[Callable[[], Awaitable[object]]], every: float, telemetry: Telemetry
 ) -> None:
-    """Do these duties again and again, whatever becomes of them. None waits for another."""
-    async with anyio.create_task_group() as all_of_them:
+    """Run each duty every ``every`` seconds, even after errors. No duty waits for another."""
+    async with anyio.create_task_group() as tasks:
         for duty in duties:
-            all_of_them.start_soon(_do_again_and_again, duty, every, telemetry)
+            tasks.start_soon(_run_duty, duty, every, telemetry)
 
 
-async def _do_again_and_again(
+async def _run_duty(
     duty: Callable[[], Awaitable[object]], every: float, telemetry: Telemetry
 ) -> None:
     while True:
         try:
             await duty()
         except Unavailable:
-            pass  # somebody else tells of it; here the next round simply tries again
+            pass  # services report it; the next round tries again
         except Exception as error:  # noqa: BLE001 - outermost loop of the upkeep
             telemetry.emit(events.ServiceFailed(service="upkeep", error=repr(error), delay=0))
         await anyio.sleep(every)

@@ -1,4 +1,4 @@
-"""A broker that only carries messages, with a store elsewhere."""
+"""The backend of a pair: brokers that only carry messages, and a store elsewhere."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from umbel.backends.pairs.broker import PairBroker
 from umbel.backends.pairs.multi_transport import MultiTransport
 from umbel.backends.pairs.partial_broker import PartialPairBroker
 from umbel.backends.steps import Transactions
-from umbel.backends.transport import Lost, OpenTransport, Transport
+from umbel.backends.transport import OnLaneMissing, OpenTransport, Transport
 from umbel.clock import Clock
 from umbel.telemetry import Telemetry
 
 
 class PairBackend:
-    """Two addresses, or more, that work as one.
+    """Two or more addresses that work as one backend.
 
-    ``carries`` opens the transport to each broker's URL. ``default`` is the broker of the
-    queues that ``by_queue`` does not name. Queues whose broker has no transport stay in the store.
+    ``transports`` opens the transport of each broker's URL. ``default`` is the broker of the queues
+    that ``by_queue`` does not name. Queues whose broker has no transport stay in the store.
     """
 
     def __init__(
         self,
-        carries: Mapping[str, OpenTransport],
+        transports: Mapping[str, OpenTransport],
         store: StoreBackend,
         *,
         default: str,
@@ -36,7 +36,7 @@ class PairBackend:
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self._carries = carries
+        self._transports = transports
         self._store = store
         self._default = default
         self._by_queue = by_queue
@@ -44,22 +44,22 @@ class PairBackend:
         self._clock = clock
         self._telemetry = telemetry
 
-    def open(self, *, inline: bool = False) -> Roles:
-        kept = self._store.open(inline=inline, ledger=True)
+    def open(self, *, is_loop_dedicated: bool = False) -> Roles:
+        roles = self._store.open(is_loop_dedicated=is_loop_dedicated, as_job_store=True)
         used = {self._default, *self._by_queue.values()}
-        kind = PairBroker if used <= self._carries.keys() else PartialPairBroker
+        kind = PairBroker if used <= self._transports.keys() else PartialPairBroker
         broker = kind(
-            self._carry,
-            cast(JobStore, kept.broker),
+            self._open_transport,
+            cast(JobStore, roles.broker),
             namespace=self._namespace,
             clock=self._clock,
-            find=kept.records.find,
+            find=roles.records.find,
             telemetry=self._telemetry,
         )
-        return msgspec.structs.replace(kept, broker=broker)
+        return msgspec.structs.replace(roles, broker=broker)
 
-    def _carry(self, lost: Lost) -> Transport:
-        opened = {url: carry(lost) for url, carry in self._carries.items()}
+    def _open_transport(self, on_lane_missing: OnLaneMissing) -> Transport:
+        opened = {url: open_one(on_lane_missing) for url, open_one in self._transports.items()}
         named, rest = self._by_queue, opened.get(self._default)
         if not named and rest is not None:
             return rest

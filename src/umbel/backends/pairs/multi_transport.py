@@ -1,7 +1,7 @@
-"""A transport out of several: each queue has the one that carries it.
+"""Several transports that work as one: each queue is carried by one of them.
 
-Whoever receives waits on all of them at once and takes what comes first. One that is out of reach
-keeps nobody from the others: it is tried again, less and less often, while they go on.
+A receive waits on all of them at once and returns what comes first. An unreachable transport does
+not delay the others: it is tried again, less and less often, while they continue.
 """
 
 from __future__ import annotations
@@ -11,60 +11,61 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from umbel.backends.broker import Capabilities
 from umbel.backends.transport import Arrival, Lane, Reply, Transport
 from umbel.errors import MessageTooLarge, UmbelError, Unavailable
 from umbel.messages import Envelope
 from umbel.resilience import Backoff
 
-_GRACE = 0.1
-"""Seconds that the others have to bring what they have, when one has brought something."""
-_STRAGGLERS = 2.0
-"""Seconds that they have where nobody would come back for it soon."""
-_MOMENT = 1.0
-"""Seconds that a message may be held that nobody asks for."""
-_AGAIN = Backoff(first=0.2, factor=2.0, cap=5.0)
+_GRACE_SECONDS = 0.1
+"""Time for the other transports to return their messages when one has returned some."""
+_NO_WAIT_GRACE_SECONDS = 2.0
+"""That time for a receive that does not wait: its caller may not receive again soon."""
+_HOLD_SECONDS = 1.0
+"""Maximum time for which a message is held that no receive asks for."""
+_RETRY_PAUSES = Backoff(first=0.2, factor=2.0, cap=5.0)
 
 T = TypeVar("T")
 
 
-class _Line:
-    """One of the transports, and the receive that is under way there: one at most."""
+class _Receiver:
+    """One of the transports, with at most one receive in progress."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
         self.task: asyncio.Task[list[Arrival]] | None = None
-        self.late = False
-        """It was waited for in vain: nobody does that again before it has answered."""
-        self.trouble: UmbelError | None = None
-        """Why it could not be reached, when it was last tried."""
+        self.is_late = False
+        """The receive did not end in time; it is not waited for again before it has ended."""
+        self.error: UmbelError | None = None
+        """Why the transport could not be reached when it was last tried."""
         self._tries = 0
-        self._rests_until = 0.0
+        self._pause_until = 0.0
         self._releases: set[asyncio.Task[None]] = set()
 
     @property
-    def rest(self) -> float:
+    def pause_left(self) -> float:
         """Seconds until it is tried again."""
-        return max(self._rests_until - asyncio.get_running_loop().time(), 0.0)
+        return max(self._pause_until - asyncio.get_running_loop().time(), 0.0)
 
-    def ask(self, share: Mapping[Lane, int], wait: float) -> None:
-        """Begin to receive, unless that is under way or was in vain just now."""
-        if self.task is None and not self.rest:
-            self.task = asyncio.create_task(self.transport.receive(share, wait))
+    def start(self, capacity: Mapping[Lane, int], wait: float) -> None:
+        """Start a receive, unless one is in progress or the transport was just unreachable."""
+        if self.task is None and not self.pause_left:
+            self.task = asyncio.create_task(self.transport.receive(capacity, wait))
 
-    def collect(self, share: Mapping[Lane, int]) -> list[Arrival]:
-        """What the receive that is over has brought. What there is no room for now goes back."""
+    def collect(self, capacity: Mapping[Lane, int]) -> list[Arrival]:
+        """Return the messages of the receive that has ended. Those beyond the capacity go back."""
         task, self.task = self.task, None
         assert task is not None
         try:
             arrivals = task.result()
         except UmbelError as error:
-            self.trouble, self._tries = error, self._tries + 1
-            pause = _AGAIN.delay(self._tries, type(self.transport).__name__)
-            self._rests_until = asyncio.get_running_loop().time() + pause
+            self.error, self._tries = error, self._tries + 1
+            pause = _RETRY_PAUSES.delay(self._tries, type(self.transport).__name__)
+            self._pause_until = asyncio.get_running_loop().time() + pause
             return []
-        self.trouble, self._tries, self._rests_until = None, 0, 0.0
+        self.error, self._tries, self._pause_until = None, 0, 0.0
         kept: list[Arrival] = []
-        left = dict(share)
+        left = dict(capacity)
         for one in arrivals:
             left[one.lane] = left.get(one.lane, 0) - 1
             if left[one.lane] >= 0:
@@ -76,7 +77,7 @@ class _Line:
 
     def _release(self, arrivals: Sequence[Arrival]) -> None:
         async def release() -> None:
-            with suppress(Unavailable):  # then they go back with their connection
+            with suppress(Unavailable):  # then they return when their connection ends
                 await self.transport.release(arrivals)
 
         releasing = asyncio.create_task(release())
@@ -84,7 +85,7 @@ class _Line:
         releasing.add_done_callback(self._releases.discard)
 
     async def close(self) -> None:
-        """End what is under way; all that was not accepted goes back."""
+        """Cancel the receive; unacknowledged messages return to their lanes."""
         tasks = [*self._releases, *([self.task] if self.task else [])]
         self.task = None
         for task in tasks:
@@ -93,189 +94,199 @@ class _Line:
         await self.transport.close()
 
 
-Shares = Mapping[_Line, Mapping[Lane, int]]
-"""The room for what each line carries."""
+Shares = Mapping[_Receiver, Mapping[Lane, int]]
+"""The capacity for the lanes of each transport."""
 
 
 class MultiTransport:
-    """See ``brokers.transport.Transport`` for what each method promises.
+    """See ``Transport`` for what each method guarantees.
 
-    ``named`` are the queues with a transport of their own, ``rest`` carries all others. None: what
-    is in such a queue is not carried at all.
+    ``named`` maps queues to their transports, and ``rest`` carries all other queues. None means
+    that no transport carries such a queue.
     """
+
+    capabilities = Capabilities()
 
     def __init__(self, named: Mapping[str, Transport | None], rest: Transport | None) -> None:
         transports = dict.fromkeys(one for one in (*named.values(), rest) if one is not None)
-        lines = {transport: _Line(transport) for transport in transports}
-        self._lines = [*lines.values()]
-        self._named = {queue: lines[one] if one else None for queue, one in named.items()}
-        self._rest = lines[rest] if rest else None
-        self._nudged = asyncio.Event()
-        self._tidying: asyncio.TimerHandle | None = None
-        self._asking = 0
+        receivers = {transport: _Receiver(transport) for transport in transports}
+        self._receivers = [*receivers.values()]
+        self._named = {queue: receivers[one] if one else None for queue, one in named.items()}
+        self._rest = receivers[rest] if rest else None
+        self._stopped = asyncio.Event()
+        self._cleaning: asyncio.TimerHandle | None = None
+        self._receiving = 0
 
     @property
-    def limit(self) -> int:
-        """The smallest of all: a job may be moved to any queue."""
-        return min(line.transport.limit for line in self._lines)
+    def max_body_bytes(self) -> int:
+        """The smallest limit of all transports, because a job may be moved to any queue."""
+        return min(receiver.transport.max_body_bytes for receiver in self._receivers)
 
     def carries(self, queue: str) -> bool:
-        """Whether messages of the queue go by any of these transports."""
+        """Return whether one of these transports carries the queue."""
         return self._named.get(queue, self._rest) is not None
 
-    def apart(self, queues: Sequence[str]) -> list[tuple[str, ...]]:
-        """The queues that are carried, in groups that go the same way."""
+    def group_queues(self, queues: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return the queues that are carried, grouped by transport."""
         carried = [queue for queue in queues if self.carries(queue)]
-        return [tuple(some) for some in self._grouped(carried, lambda queue: queue).values()]
+        return [tuple(some) for some in self._group(carried, lambda queue: queue).values()]
 
-    def ways(self, queues: Iterable[str]) -> set[Transport]:
-        """The transports by which messages of these queues go."""
-        return {line.transport for line in self._grouped(queues, lambda queue: queue)}
+    def transports_of(self, queues: Iterable[str]) -> set[Transport]:
+        """Return the transports that carry these queues."""
+        return {receiver.transport for receiver in self._group(queues, lambda queue: queue)}
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         for envelope in envelopes:
-            if len(envelope.body.data) > self.limit:
+            if len(envelope.body.data) > self.max_body_bytes:
                 raise MessageTooLarge(
                     f"job {envelope.id} has {len(envelope.body.data):,} bytes; the brokers carry"
-                    f" {self.limit:,}: pass a reference instead of the data"
+                    f" {self.max_body_bytes:,}: pass a reference instead of the data"
                 )
-        shares = self._grouped(envelopes, lambda envelope: envelope.queue)
-        await _all(line.transport.send(some) for line, some in shares.items())
+        shares = self._group(envelopes, lambda envelope: envelope.queue)
+        await _run_all(receiver.transport.send(some) for receiver, some in shares.items())
 
-    async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
-        lanes = self._grouped(room, lambda lane: lane.queue)
-        shares = {line: {lane: room[lane] for lane in some} for line, some in lanes.items()}
-        self._nudged.clear()
-        self._asking += 1
+    async def receive(self, capacity: Mapping[Lane, int], wait: float) -> list[Arrival]:
+        lanes = self._group(capacity, lambda lane: lane.queue)
+        shares = {
+            receiver: {lane: capacity[lane] for lane in some} for receiver, some in lanes.items()
+        }
+        self._stopped.clear()
+        self._receiving += 1
         try:
-            # A look at each before any wait: else a busy one would call the others back for ever.
-            found = await self._look(shares, _GRACE if wait > 0 else _STRAGGLERS)
+            # Poll each before any wait: else a busy one would always stop the others' receives.
+            found = await self._poll(shares, _GRACE_SECONDS if wait > 0 else _NO_WAIT_GRACE_SECONDS)
             if wait > 0 and not found:
                 found = await self._wait(shares, wait)
         finally:
-            self._asking -= 1
-            self._tidy_up_later()
-        if shares and not found and all(line.trouble for line in shares):
-            raise next(line.trouble for line in shares if line.trouble)
+            self._receiving -= 1
+            self._schedule_clean_up()
+        if shares and not found and all(receiver.error for receiver in shares):
+            raise next(receiver.error for receiver in shares if receiver.error)
         return found
 
     async def accept(self, arrivals: Sequence[Arrival]) -> None:
-        for line, some in self._grouped(arrivals, _queue_of).items():
-            with suppress(Unavailable):  # then they come again, and are known
-                await line.transport.accept(some)
+        for receiver, some in self._group(arrivals, _queue_of).items():
+            with suppress(Unavailable):  # then they are delivered again, and their jobs are known
+                await receiver.transport.accept(some)
 
     async def release(self, arrivals: Sequence[Arrival]) -> None:
-        for line, some in self._grouped(arrivals, _queue_of).items():
-            with suppress(Unavailable):  # then they go back with their connection
-                await line.transport.release(some)
+        for receiver, some in self._group(arrivals, _queue_of).items():
+            with suppress(Unavailable):  # then they return when their connection ends
+                await receiver.transport.release(some)
 
     async def reply(self, replies: Sequence[Reply]) -> None:
-        shares = self._grouped(replies, lambda reply: reply.queue)
-        await _all(line.transport.reply(some) for line, some in shares.items())
+        shares = self._group(replies, lambda reply: reply.queue)
+        await _run_all(receiver.transport.reply(some) for receiver, some in shares.items())
 
-    def nudge(self) -> None:
-        self._nudged.set()
-        for line in self._lines:
-            line.transport.nudge()
+    def stop_waiting(self) -> None:
+        self._stopped.set()
+        for receiver in self._receivers:
+            receiver.transport.stop_waiting()
 
     async def purge(self, queue: str) -> None:
-        for line in self._grouped([queue], lambda queue: queue):
-            await line.transport.purge(queue)
+        for receiver in self._group([queue], lambda queue: queue):
+            await receiver.transport.purge(queue)
 
     async def check(self) -> None:
-        await _all(line.transport.check() for line in self._lines)
+        await _run_all(receiver.transport.check() for receiver in self._receivers)
 
     async def close(self) -> None:
-        if self._tidying is not None:
-            self._tidying.cancel()
-        for line in self._lines:
-            await line.close()
+        if self._cleaning is not None:
+            self._cleaning.cancel()
+        for receiver in self._receivers:
+            await receiver.close()
 
     # --- receiving ---------------------------------------------------------------------------
 
-    async def _look(self, shares: Shares, patience: float) -> list[Arrival]:
-        """What is there now. Who takes longer than the others is not waited for."""
-        if found := await self._call_back(shares):  # what an earlier call could not wait for
+    async def _poll(self, shares: Shares, timeout: float) -> list[Arrival]:
+        """Return the messages that are there now, of all transports that answer in time."""
+        # Messages may have come after an earlier call.
+        if found := await self._stop_and_collect(shares):
             return found
-        for line, share in shares.items():
-            line.ask(share, 0.0)
-        return await _finished(shares, patience)
+        for receiver, capacity in shares.items():
+            receiver.start(capacity, 0.0)
+        return await _wait_and_collect(shares, timeout)
 
     async def _wait(self, shares: Shares, wait: float) -> list[Arrival]:
-        """The first that comes, and what the others have by then."""
+        """Return the first messages that come, and those that the other transports have by then."""
         clock = asyncio.get_running_loop().time
         until = clock() + wait
-        nudged = asyncio.ensure_future(self._nudged.wait())
+        stopped = asyncio.ensure_future(self._stopped.wait())
         try:
-            while (left := until - clock()) > 0 and not self._nudged.is_set():
-                for line, share in shares.items():
-                    line.ask(share, left)
-                tasks = [line.task for line in shares if line.task is not None]
+            while (left := until - clock()) > 0 and not self._stopped.is_set():
+                for receiver, capacity in shares.items():
+                    receiver.start(capacity, left)
+                tasks = [receiver.task for receiver in shares if receiver.task is not None]
                 if shares and not tasks:
-                    return []  # all are out of reach
-                soon = min((line.rest for line in shares if line.task is None), default=left)
-                await asyncio.wait(
-                    [*tasks, nudged], timeout=min(left, soon), return_when=asyncio.FIRST_COMPLETED
+                    return []  # all are unreachable
+                soon = min(
+                    (receiver.pause_left for receiver in shares if receiver.task is None),
+                    default=left,
                 )
-                if found := _collected(shares):
-                    return found + await self._call_back(shares)
-            return await self._call_back(shares)
+                await asyncio.wait(
+                    [*tasks, stopped], timeout=min(left, soon), return_when=asyncio.FIRST_COMPLETED
+                )
+                if found := _collect_ended(shares):
+                    return found + await self._stop_and_collect(shares)
+            return await self._stop_and_collect(shares)
         finally:
-            nudged.cancel()
+            stopped.cancel()
 
-    async def _call_back(self, shares: Shares) -> list[Arrival]:
-        for line in shares:
-            if line.task is not None:
-                line.transport.nudge()
-        return await _finished(shares, _GRACE)
+    async def _stop_and_collect(self, shares: Shares) -> list[Arrival]:
+        for receiver in shares:
+            if receiver.task is not None:
+                receiver.transport.stop_waiting()
+        return await _wait_and_collect(shares, _GRACE_SECONDS)
 
-    def _tidy_up_later(self) -> None:
-        if self._tidying is None and any(line.task for line in self._lines):
-            for line in self._lines:
-                line.transport.nudge()
+    def _schedule_clean_up(self) -> None:
+        if self._cleaning is None and any(receiver.task for receiver in self._receivers):
+            for receiver in self._receivers:
+                receiver.transport.stop_waiting()
             loop = asyncio.get_running_loop()
-            self._tidying = loop.call_later(_MOMENT, self._tidy_up)
+            self._cleaning = loop.call_later(_HOLD_SECONDS, self._clean_up)
 
-    def _tidy_up(self) -> None:
-        """What came after everybody had gone goes back."""
-        self._tidying = None
-        if not self._asking:
-            for line in self._lines:
-                if line.task is not None and line.task.done():
-                    line.collect({})
-            self._tidy_up_later()
+    def _clean_up(self) -> None:
+        """Release messages that came when no receive was waiting any more."""
+        self._cleaning = None
+        if not self._receiving:
+            for receiver in self._receivers:
+                if receiver.task is not None and receiver.task.done():
+                    receiver.collect({})
+            self._schedule_clean_up()
 
-    def _grouped(self, things: Iterable[T], queue_of: Callable[[T], str]) -> dict[_Line, list[T]]:
-        """Things by the line that their queue goes by."""
-        found: dict[_Line, list[T]] = {}
+    def _group(self, things: Iterable[T], queue_of: Callable[[T], str]) -> dict[_Receiver, list[T]]:
+        """Group things by the transport that carries their queue."""
+        found: dict[_Receiver, list[T]] = {}
         for thing in things:
-            line = self._named.get(queue_of(thing), self._rest)
-            if line is not None:
-                found.setdefault(line, []).append(thing)
+            receiver = self._named.get(queue_of(thing), self._rest)
+            if receiver is not None:
+                found.setdefault(receiver, []).append(thing)
         return found
 
 
-async def _finished(shares: Shares, patience: float) -> list[Arrival]:
-    """What is under way, if it ends soon."""
-    if tasks := [line.task for line in shares if line.task is not None and not line.late]:
-        await asyncio.wait(tasks, timeout=patience)
-    for line in shares:
-        line.late = line.task is not None and not line.task.done()
-    return _collected(shares)
+async def _wait_and_collect(shares: Shares, timeout: float) -> list[Arrival]:
+    """Return the messages of the receives that end in time."""
+    if tasks := [
+        receiver.task for receiver in shares if receiver.task is not None and not receiver.is_late
+    ]:
+        await asyncio.wait(tasks, timeout=timeout)
+    for receiver in shares:
+        receiver.is_late = receiver.task is not None and not receiver.task.done()
+    return _collect_ended(shares)
 
 
-def _collected(shares: Shares) -> list[Arrival]:
-    """What the receives that are over have brought."""
-    over = [line for line in shares if line.task is not None and line.task.done()]
-    return [arrival for line in over for arrival in line.collect(shares[line])]
+def _collect_ended(shares: Shares) -> list[Arrival]:
+    """Return the messages of the receives that have ended."""
+    ended = [receiver for receiver in shares if receiver.task is not None and receiver.task.done()]
+    return [arrival for receiver in ended for arrival in receiver.collect(shares[receiver])]
 
 
 def _queue_of(arrival: Arrival) -> str:
     return arrival.lane.queue
 
 
-async def _all(works: Iterable[Awaitable[None]]) -> None:
-    """All at once, and each to its end. Raises the first error."""
+async def _run_all(works: Iterable[Awaitable[None]]) -> None:
+    """Await all of them, each to its end. Raise the first error."""
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

@@ -1,7 +1,7 @@
-"""A broker of which some queues are carried elsewhere: the others stay in the books themselves.
+"""A pair whose transport carries some queues only. The other queues stay in the store.
 
-A ledger is a broker, too. What nobody carries is published there and fetched from there, and never
-relayed; the rest is as with any ``PairBroker``.
+A job store is a broker, too. Jobs of queues that no transport carries are published and fetched
+there and never sent. All other queues work as with any ``PairBroker``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from umbel.messages import Delivery, Envelope
 
 
 class PartialPairBroker(PairBroker):
-    """See ``brokers.port.Broker`` for what each method promises.
+    """See ``Broker`` for what each method guarantees.
 
     Its transport is a ``MultiTransport`` that does not carry every queue.
     """
@@ -29,91 +29,89 @@ class PartialPairBroker(PairBroker):
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if all(self._is_carried(envelope.queue) for envelope in envelopes):
             return await super().publish(envelopes, within)
-        self._measure(envelopes)
-        return await self._ledger.publish(envelopes, within)
+        self._check_sizes(envelopes)
+        return await self._job_store.publish(envelopes, within)
 
-    async def publish_timed(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+    async def publish_with_timeout(
+        self, envelopes: Sequence[Envelope], timeout: float
+    ) -> list[Published]:
         if all(self._is_carried(envelope.queue) for envelope in envelopes):
-            return await super().publish_timed(envelopes, timeout)
+            return await super().publish_with_timeout(envelopes, timeout)
         return await self.publish(envelopes)
 
     async def fetch(
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
         carried = [queue for queue in queues if self._is_carried(queue)]
-        own = [queue for queue in queues if not self._is_carried(queue)]
-        if not own:
+        stored = [queue for queue in queues if not self._is_carried(queue)]
+        if not stored:
             return await super().fetch(queues, demand, owner, wait)
         if not carried:
-            return await self._ledger.fetch(queues, demand, owner, wait)
-        nudges = self._nudges
+            return await self._job_store.fetch(queues, demand, owner, wait)
+        stops = self._stops
         self._relay.serve(carried, owner)
-        await self._reception.see_inboxes(carried)
-        async with self._reception.turn:
-            await self._reception.clear()
+        await self._buffer.check_inboxes(carried)
+        async with self._buffer.lock:
             if wait > 0:
-                return await self._fetch_first(own, carried, demand, owner, wait, nudges)
-            found = await self._ledger.fetch(own, demand, owner, 0.0)
+                return await self._fetch_first(stored, carried, demand, owner, wait, stops)
+            found = await self._job_store.fetch(stored, demand, owner, 0.0)
             left = admit([one.envelope.kind for one in found], demand)[1]
-            with suppress(Unavailable):  # of the broker elsewhere: this one answers
+            with suppress(Unavailable):  # of the transport: the store has answered
                 found += await self._fetch_all(carried, left, owner)
             return found
 
-    def nudge(self) -> None:
-        super().nudge()
-        self._ledger.nudge()
+    def stop_waiting(self) -> None:
+        super().stop_waiting()
+        self._job_store.stop_waiting()
 
     async def _fetch_first(
         self,
-        own: Sequence[str],
+        stored: Sequence[str],
         carried: Sequence[str],
         demand: Demand,
         owner: str,
         wait: float,
-        nudges: int,
+        stops: int,
     ) -> list[Delivery]:
-        """What comes first from either side, and what the other has by then.
+        """Return the first jobs from either side, and those that the other side has by then.
 
-        It waits for nothing if a nudge came since there were so many.
+        It does not wait if ``_stops`` is no longer ``stops``.
         """
-        here = asyncio.create_task(self._ledger.fetch(own, demand, owner, wait))
-        there = asyncio.create_task(self._reception.receive(carried, demand, wait))
+        fetching = asyncio.create_task(self._job_store.fetch(stored, demand, owner, wait))
+        receiving = asyncio.create_task(self._buffer.receive(carried, demand, wait))
         try:
             await asyncio.sleep(0)
-            if nudges != self._nudges:  # before both had begun
-                self._ledger.nudge()
-                self._transport.nudge()
-            await asyncio.wait([here, there], return_when=asyncio.FIRST_COMPLETED)
-            if there.done() and there.exception() is None:
-                self._ledger.nudge()
-            await asyncio.wait([here])  # a broker that is out of reach keeps nobody from this one
-            self._transport.nudge()
-            await asyncio.wait([there])
-            found = here.result()
+            if stops != self._stops:  # stop_waiting was called before both had begun
+                self._job_store.stop_waiting()
+                self._transport.stop_waiting()
+            await asyncio.wait([fetching, receiving], return_when=asyncio.FIRST_COMPLETED)
+            if receiving.done() and receiving.exception() is None:
+                self._job_store.stop_waiting()
+            await asyncio.wait([fetching])  # an unreachable transport must not end this wait
+            self._transport.stop_waiting()
+            await asyncio.wait([receiving])
+            found = fetching.result()
         except BaseException:
-            here.cancel()
-            there.cancel()
-            await asyncio.wait([here, there])
-            await self._reception.hall.release(_arrivals(there))
+            fetching.cancel()
+            receiving.cancel()
+            await asyncio.wait([fetching, receiving])
+            await self._buffer.release(_arrivals(receiving))
             raise
-        arrivals = _arrivals(there)
+        arrivals = _arrivals(receiving)
         left = admit([one.envelope.kind for one in found], demand)[1]
         places = {*admit([one.lane.kind for one in arrivals], left)[0]}
-        self._reception.hall.hold([a for at, a in enumerate(arrivals) if at not in places])
+        self._buffer.hold([a for at, a in enumerate(arrivals) if at not in places])
         if places:
             fitting = [arrival for at, arrival in enumerate(arrivals) if at in places]
-            with suppress(Unavailable):  # what was claimed here must not be lost with it
-                found += await self._taking.take(fitting, owner)
+            with suppress(Unavailable):  # the jobs that the store has given must not be lost
+                found += await self._claimer.claim(fitting, owner)
         return found
-
-    def _is_relayed(self, envelope: Envelope) -> bool:
-        return self._is_carried(envelope.queue)
 
     def _is_carried(self, queue: str) -> bool:
         return isinstance(self._transport, MultiTransport) and self._transport.carries(queue)
 
 
-def _arrivals(received: asyncio.Task[list[Arrival]]) -> list[Arrival]:
-    """What a receive has brought; nothing when its broker is out of reach."""
-    failed = received.cancelled() or isinstance(received.exception(), Unavailable)
-    return [] if failed else received.result()
+def _arrivals(receiving: asyncio.Task[list[Arrival]]) -> list[Arrival]:
+    """Return the messages of a receive; none if it was cancelled or the broker is unreachable."""
+    has_failed = receiving.cancelled() or isinstance(receiving.exception(), Unavailable)
+    return [] if has_failed else receiving.result()

@@ -1,4 +1,4 @@
-"""Sends what the books have and nobody carries yet: the outbox is the table itself."""
+"""Sends the jobs in the store that the transport does not have. The job table is the outbox."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 
 from umbel.backends.broker import JobStore
 from umbel.backends.pairs.multi_transport import MultiTransport
-from umbel.backends.pairs.prefetch_buffer import MOMENT
 from umbel.backends.transport import Lane, Transport
 from umbel.errors import BadMessage, LeaseLost, MessageTooLarge, Unavailable
 from umbel.messages import Envelope
@@ -16,58 +15,61 @@ from umbel.services import keep_running
 from umbel.telemetry import Telemetry, events
 
 _BATCH = 500
-_PATIENCE = 5.0
+_WAIT_SECONDS = 5.0
+_RETRY_SECONDS = 1.0
+"""Pause before jobs are tried again that could neither be sent nor be buried."""
 
 Bury = Callable[[Mapping[str, str], Mapping[str, str], str], Awaitable[object]]
-"""Ends jobs that can never be sent: their ids and queues, the reason for each id, and the
-incarnation that claims them for it. Raises LeaseLost."""
+"""Buries jobs that can never be sent: mappings of id to queue and of id to the reason, and the
+incarnation that claims them. Raises LeaseLost."""
 
 
 class Relay:
-    """Carries from a ledger to a transport, for as long as somebody fetches.
+    """Sends jobs from a job store to a transport, from the first fetch until it is closed.
 
-    ``bury`` ends a job that can never be sent, ``sent`` is told where some went.
+    ``bury`` buries a job that can never be sent. ``on_sent`` is called with the queues to which
+    something was sent.
     """
 
     def __init__(
         self,
         transport: Transport,
-        ledger: JobStore,
+        job_store: JobStore,
         *,
         bury: Bury,
-        sent: Callable[[set[str]], None],
+        on_sent: Callable[[set[str]], None],
         telemetry: Telemetry,
     ) -> None:
         self._transport = transport
-        self._ledger = ledger
+        self._job_store = job_store
         self._bury = bury
-        self._sent = sent
+        self._on_sent = on_sent
         self._telemetry = telemetry
         self._owner = ""
         """The incarnation of the worker that fetched last."""
-        self._lost: set[Lane] = set()
-        """Lanes whose messages are gone: what was sent there has to be sent again."""
-        self._recalling: set[asyncio.Task[None]] = set()
+        self._lost_lanes: set[Lane] = set()
+        """Lanes whose messages are lost and whose jobs are not yet marked as unsent."""
+        self._marking: set[asyncio.Task[None]] = set()
         self._running: asyncio.Task[None] | None = None
         self._queues: tuple[str, ...] = ()
-        self._ended: list[asyncio.Task[None]] = []
+        self._cancelled: list[asyncio.Task[None]] = []
 
     def serve(self, queues: Sequence[str], owner: str) -> None:
-        """Send what these queues have from now on, too. The owner claims what is to be buried."""
+        """Send the jobs of these queues from now on, too. ``owner`` claims jobs to bury them."""
         running, self._owner = self._running, owner
         if running is not None and not running.done() and {*queues} <= {*self._queues}:
             return
         if running is not None:
             running.cancel()
-            self._ended.append(running)
-        # Those who fetch here in turns have each a queue of their own: all of them are relayed to.
+            self._cancelled.append(running)
+        # Workers that fetch here in turn have one inbox each: all of their queues are served.
         self._queues = tuple(dict.fromkeys([*queues, *self._queues]))
-        self._running = asyncio.create_task(self._keep_on(self._queues), name="umbel-relay")
+        self._running = asyncio.create_task(self._run(self._queues), name="umbel-relay")
 
     async def send_all(self, queues: Sequence[str], owner: str) -> None:
-        """Send all that is unsent. Raises Unavailable when none of the brokers takes anything."""
+        """Send all unsent jobs. Raises Unavailable if none of the brokers accepts anything."""
         self._owner = owner
-        groups, failures = self._apart(queues), list[Unavailable]()
+        groups, failures = self._group_by_transport(queues), list[Unavailable]()
         for some in groups:
             try:
                 while await self._send_some(some, 0.0):
@@ -77,78 +79,83 @@ class Relay:
         if failures and len(failures) == len(groups):
             raise failures[0]
 
-    def lost(self, lane: Lane) -> asyncio.Task[None]:
-        """Recall at once. A lane is made when that is done: until then anybody sees it missing."""
-        recalling = asyncio.create_task(self.recall(lane))
-        self._recalling.add(recalling)
-        recalling.add_done_callback(self._recalled)
-        return recalling
+    def on_lane_missing(self, lane: Lane) -> asyncio.Task[None]:
+        """Start marking the jobs of a lost lane as unsent.
 
-    async def recall(self, *lanes: Lane) -> None:
-        """Have what was sent there sent again; and to whatever lane is known to be lost."""
-        lost = {*lanes, *self._lost}
+        The lane is created when the task is done. Until then every process finds it missing.
+        """
+        marking = asyncio.create_task(self.mark_lanes_unsent(lane))
+        self._marking.add(marking)
+        marking.add_done_callback(self._end_marking)
+        return marking
+
+    async def mark_lanes_unsent(self, *lanes: Lane) -> None:
+        """Mark the jobs of these lanes as unsent, and those of all lanes known to be lost."""
+        lost = {*lanes, *self._lost_lanes}
         if lost:
-            self._lost -= lost
+            self._lost_lanes -= lost
             try:
-                await self._ledger.recall([*lost])
+                await self._job_store.mark_lanes_unsent([*lost])
             except BaseException:
-                self._lost |= lost
+                self._lost_lanes |= lost
                 raise
 
     async def close(self) -> None:
-        """Send nothing any more. Twice is fine."""
+        """Stop sending. Closing twice is fine."""
         running, self._running = self._running, None
-        tasks = [*([running] if running is not None else []), *self._ended, *self._recalling]
-        self._ended.clear()
+        tasks = [*([running] if running is not None else []), *self._cancelled, *self._marking]
+        self._cancelled.clear()
         for task in tasks:
             task.cancel()
             await asyncio.wait([task])
 
-    async def _keep_on(self, queues: tuple[str, ...]) -> None:
+    async def _run(self, queues: tuple[str, ...]) -> None:
         async with asyncio.TaskGroup() as relays:
-            for some in self._apart(queues):
-                service = _Relaying(partial(self._send_some, some, _PATIENCE))
+            for some in self._group_by_transport(queues):
+                service = _RelayService(partial(self._send_some, some, _WAIT_SECONDS))
                 relays.create_task(keep_running(service, self._telemetry), name="umbel-relay")
 
-    def _apart(self, queues: Sequence[str]) -> list[tuple[str, ...]]:
-        """Queues in groups of one broker each: one that is down keeps no other's jobs here."""
+    def _group_by_transport(self, queues: Sequence[str]) -> list[tuple[str, ...]]:
+        """Group queues by broker, so that an unreachable broker does not delay the others' jobs."""
         if isinstance(self._transport, MultiTransport):
-            return self._transport.apart(queues)
+            return self._transport.group_queues(queues)
         return [tuple(queues)]
 
     async def _send_some(self, queues: Sequence[str], wait: float) -> bool:
-        """Send what is unsent, and bury what can never be sent; whether there was something."""
-        await self.recall()
-        found = await self._ledger.unsent(queues, _BATCH, wait)
+        """Send unsent jobs, and bury those that can never be sent; return if there were any."""
+        await self.mark_lanes_unsent()
+        found = await self._job_store.find_unsent(queues, _BATCH, wait)
         errors: dict[str, Exception] = {}
         sent = await self._send_each(found, errors) if found else []
         if sent:
-            await self._ledger.sent([one.id for one in sent])
-            self._sent({one.queue for one in sent})
+            await self._job_store.mark_sent([one.id for one in sent])
+            self._on_sent({one.queue for one in sent})
         if not errors:
             return bool(sent)
         for error in errors.values():
             # An error of the transport itself would fail every message: none is buried for it.
             if not sent and not isinstance(error, BadMessage | MessageTooLarge):
                 raise error
-        buried = await self._end([one for one in found if one.id in errors], errors)
-        if not sent and not buried:
-            await asyncio.sleep(min(wait, MOMENT))
-        return bool(sent or buried)
+        is_buried = await self._bury_each([one for one in found if one.id in errors], errors)
+        if not sent and not is_buried:
+            await asyncio.sleep(min(wait, _RETRY_SECONDS))
+        return bool(sent or is_buried)
 
     async def _send_each(
         self, batch: Sequence[Envelope], errors: dict[str, Exception]
     ) -> list[Envelope]:
-        """Send a batch, in halves if it fails: those that were sent, and the error of each other.
+        """Send a batch; if that fails, send its halves. Return the messages that were sent.
+
+        The error of each other message is added to ``errors``.
 
         Raises:
-            Unavailable: any of them may be sent or not.
+            Unavailable: each message may or may not have been sent.
         """
         try:
             await self._transport.send(batch)
         except Unavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - one message must not keep the others here
+        except Exception as error:  # noqa: BLE001 - one message must not block the others
             if len(batch) == 1:
                 errors[batch[0].id] = error
                 return []
@@ -157,9 +164,10 @@ class Relay:
             return first + await self._send_each(batch[half:], errors)
         return [*batch]
 
-    async def _end(self, jobs: Sequence[Envelope], errors: Mapping[str, Exception]) -> bool:
-        """Bury jobs that can never be sent. False: the owner is gone; the next one tries again."""
-        reasons = {one.id: f"cannot be sent: {_told(errors[one.id])}" for one in jobs}
+    async def _bury_each(self, jobs: Sequence[Envelope], errors: Mapping[str, Exception]) -> bool:
+        """Bury jobs that can never be sent. Return False if the owner is not registered any more;
+        the next owner tries again."""
+        reasons = {one.id: f"cannot be sent: {_describe(errors[one.id])}" for one in jobs}
         try:
             await self._bury({one.id: one.queue for one in jobs}, reasons, self._owner)
         except LeaseLost:
@@ -169,14 +177,14 @@ class Relay:
             self._telemetry.emit(event)
         return True
 
-    def _recalled(self, recalling: asyncio.Task[None]) -> None:
-        self._recalling.discard(recalling)
-        if not recalling.cancelled():
-            recalling.exception()  # whoever waits has it, and the relay tries again
+    def _end_marking(self, marking: asyncio.Task[None]) -> None:
+        self._marking.discard(marking)
+        if not marking.cancelled():
+            marking.exception()  # the caller sees it if it waits, and the relay tries again
 
 
-class _Relaying:
-    """Sends again and again; ``keep_running`` tells of errors and waits after one."""
+class _RelayService:
+    """Sends repeatedly; ``keep_running`` reports errors and waits after each."""
 
     name = "relay"
 
@@ -189,5 +197,5 @@ class _Relaying:
             working()
 
 
-def _told(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error) if isinstance(error, BadMessage | MessageTooLarge) else repr(error)

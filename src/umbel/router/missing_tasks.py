@@ -1,7 +1,7 @@
 """Tasks that no running worker has: their jobs wait, and are buried after a long time.
 
-While a task is missing it is paused, with ``MISSING`` as the holder. So claims do not pass its jobs
-again and again, and a job store does not hand them to a transport, which could not tell them apart.
+While a task is missing it is paused, with ``MISSING`` as the holder. So its jobs are not claimed
+again and again, and a job store does not send them to a transport, which cannot filter by task.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from umbel.backends import (
     Control,
     Deployments,
     JobFilter,
-    Member,
     Pause,
     Records,
+    RegisteredWorker,
     Registry,
 )
 from umbel.clock import Clock
@@ -25,18 +25,18 @@ from umbel.telemetry import Telemetry, events
 
 _WAITING = (State.QUEUED, State.WAITING)
 _BATCH = 500
-_SEARCH_EVERY = 60.0
+_SEARCH_INTERVAL = 60.0
 """Seconds between two searches for waiting jobs of missing tasks, by all workers together."""
 
 
-def tasks_of(members: Sequence[Member]) -> set[str]:
-    """The tasks that at least one of these workers has."""
-    return {task for member in members for task in member.entry.tasks}
+def tasks_of(workers: Sequence[RegisteredWorker]) -> set[str]:
+    """Return the tasks that at least one of these workers has."""
+    return {task for worker in workers for task in worker.entry.tasks}
 
 
-async def report_missing(control: Control, registry: Registry, tasks: set[str]) -> list[str]:
-    """Pause those of these tasks that no running worker has; returns their names."""
-    missing = tasks - tasks_of(await registry.members())
+async def pause_missing(control: Control, registry: Registry, tasks: set[str]) -> list[str]:
+    """Pause those of these tasks that no running worker has; return their names."""
+    missing = tasks - tasks_of(await registry.workers())
     new = missing - {pause.name for pause in await _pauses(control)}
     if new:
         await control.change_missing(sorted(new), [])
@@ -48,12 +48,12 @@ async def _pauses(control: Control) -> list[Pause]:
 
 
 class MissingTasks:
-    """Finds missing tasks, ends the pause of those that a running worker has, and buries jobs.
+    """Finds missing tasks, resumes those that a running worker has, and buries jobs.
 
-    Workers report tasks that they are given jobs of. Jobs that no worker is given, for example
-    because they wait at a gate, are searched for now and then. A job is buried when its task has
-    been missing for ``after`` seconds, by the store's clock, and it was published before that time
-    began. Then the time begins anew for later jobs.
+    Workers report missing tasks of jobs that they have fetched. Jobs that no worker fetches, for
+    example because they wait at a gate, are found by a search from time to time. A job is buried
+    when its task has been missing for ``after`` seconds, by the store's clock, and it was published
+    before that time began. Then the time starts again for later jobs.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class MissingTasks:
         after: float,
         clock: Clock,
         telemetry: Telemetry,
-        crowd: Callable[[], int] = lambda: 1,
+        worker_count: Callable[[], int] = lambda: 1,
     ) -> None:
         self._registry = registry
         self._control = control
@@ -75,16 +75,16 @@ class MissingTasks:
         self._after = after
         self._clock = clock
         self._telemetry = telemetry
-        self._crowd = crowd
+        self._crowd = worker_count
         self._searched = clock.monotonic()
 
-    async def look(self) -> None:
-        """One round."""
+    async def run_once(self) -> None:
+        """Search for missing tasks if it is time, and resume or bury."""
         await self._search()
         pauses = await _pauses(self._control)
         if not pauses:
             return
-        there = tasks_of(await self._registry.members())
+        there = tasks_of(await self._registry.workers())
         if found := [pause.name for pause in pauses if pause.name in there]:
             await self._control.change_missing([], found)
         for pause in pauses:
@@ -93,12 +93,12 @@ class MissingTasks:
 
     async def _search(self) -> None:
         now = self._clock.monotonic()
-        if now - self._searched < min(_SEARCH_EVERY, self._after) * max(self._crowd(), 1):
+        if now - self._searched < min(_SEARCH_INTERVAL, self._after) * max(self._crowd(), 1):
             return
         self._searched = now
-        waiting = {one.task for one in await self._deployments.waiting()}
+        waiting = {one.task for one in await self._deployments.count_waiting()}
         if waiting:
-            await report_missing(self._control, self._registry, waiting)
+            await pause_missing(self._control, self._registry, waiting)
 
     async def _bury(self, pause: Pause) -> None:
         wanted = JobFilter(
@@ -109,7 +109,7 @@ class MissingTasks:
         while found := await self._records.search(wanted):
             jobs = await self._control.bury([one.id for one in found], reason)
             buried += len(jobs)
-            if not jobs:  # all of them have started or ended meanwhile
+            if not jobs:  # all of them have started or ended since the search
                 break
         await self._control.change_missing([pause.name], [pause.name])
         if buried:

@@ -1,4 +1,4 @@
-"""The idempotent receiver: knows the last messages it has finished with."""
+"""Detects deliveries that were settled here before (the idempotent receiver pattern)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import OrderedDict
 from umbel.messages import Lease
 
 
-class Receiver:
-    """Remembers the last ``size`` leases that were settled for good.
+class DuplicateFilter:
+    """Remembers the last ``size`` leases with a final outcome.
 
     A broker that delivers at least once may deliver one of them again. Job and fencing number
-    identify a delivery: a replayed job has the same id but a new number, and runs.
+    identify a delivery: a replayed job has the same id but a new fencing number, and runs.
     """
 
     def __init__(self, size: int = 100) -> None:
@@ -19,12 +19,12 @@ class Receiver:
         self._seen: OrderedDict[tuple[str, int], None] = OrderedDict()
 
     def remember(self, lease: Lease) -> None:
-        """This one is done with."""
+        """Remember a lease that was settled."""
         if self._size:
             self._seen[(lease.job, lease.fence)] = None
             while len(self._seen) > self._size:
                 self._seen.popitem(last=False)
 
     def knows(self, lease: Lease) -> bool:
-        """Whether it was done with before."""
+        """Return whether the lease was settled before."""
         return (lease.job, lease.fence) in self._seen
