@@ -1,1 +1,1 @@
-"""PostgreSQL: few connections to one schema, woken by LISTEN or, behind pgbouncer, by polling."""
+"""PostgreSQL: few connections to one schema. Wake-ups by LISTEN, or polling behind pgbouncer."""

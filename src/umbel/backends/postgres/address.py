@@ -1,4 +1,4 @@
-"""Where the data is: the server, the database in it and the schema in that."""
+"""The address of the data: server, database and schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weakref import WeakSet
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from umbel.backends.postgres.blocking_connection import Blocking
+from umbel.backends.postgres.blocking_connection import DeadlineConnection
 from umbel.backends.postgres.connections import Connection
 from umbel.backends.postgres.listener import Listener
 from umbel.backends.queries import load
@@ -20,11 +20,11 @@ from umbel.errors import ConfigurationError
 from umbel.urls import unknown_options
 
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
-_OURS = ("schema", "listen", "poll")
+_OWN_PARAMETERS = ("schema", "listen", "poll")
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 2,
     "application_name": "umbel",
-    # A peer that vanished without a word is noticed within ten seconds.
+    # A server that disappears without closing the connection is noticed within ten seconds.
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -34,60 +34,62 @@ _DEFAULTS: dict[str, Any] = {
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-class Home:
-    """The address of a schema. Shared by every ``Database`` of an application.
+class PostgresAddress:
+    """The address of a schema. All ``Database`` objects of an application share it.
 
-    ``postgresql://user@host/db?schema=umbel``, with libpq's own parameters as they are.
-    ``listen=false`` is for pgbouncer in transaction mode: no LISTEN, no prepared statements, a
-    look every ``poll`` seconds instead.
+    ``postgresql://user@host/db?schema=umbel``; libpq's own parameters are passed on.
+    ``listen=false`` is for pgbouncer in transaction mode: no LISTEN, no prepared statements, and a
+    check every ``poll`` seconds instead.
 
     Raises:
-        ConfigurationError: the URL is wrong; it names the parameter.
+        ConfigurationError: the URL is wrong. The error names the parameter.
     """
 
     def __init__(self, url: str) -> None:
-        plain, ours = _split(url)
-        self.schema = _schema(ours.get("schema", "umbel"))
-        self.listens = _flag("listen", ours.get("listen", "true"))
-        self.poll = _seconds("poll", ours.get("poll", "0.25"))
-        # PostgreSQL's names have 63 bytes; two long schemas may share a channel: hints only.
+        plain, own = _split(url)
+        self.schema = _schema(own.get("schema", "umbel"))
+        self.listens = _flag("listen", own.get("listen", "true"))
+        self.poll = _seconds("poll", own.get("poll", "0.25"))
+        # Names have at most 63 bytes. If two long schemas share a channel, wake-ups are spurious.
         self.channel = f"umbel_{self.schema}"[:63]
-        self.conninfo, self.address = _conninfo(plain)
+        self.conninfo, self.label = _conninfo(plain)
         self.sql = self.queries("shared.sql")
-        self.joined: WeakSet[Any] = WeakSet()
-        """Connections of callers, and those on loan, that are known to lead here."""
+        self.verified: WeakSet[Any] = WeakSet()
+        """Connections of callers and of steps that are known to lead to this database."""
         self._listeners: dict[tuple[int, asyncio.AbstractEventLoop], Listener] = {}
 
     def queries(self, file: str) -> dict[str, bytes]:
-        """The named queries of a file, for the tables of this schema."""
+        """Return the named queries of a file, for the tables of this schema."""
         return {name: self.fill(sql) for name, sql in load("umbel.backends.postgres", file).items()}
 
     def fill(self, sql: str) -> bytes:
-        """SQL for this schema. Names are qualified, so no search path is relied upon."""
+        """Return the SQL for this schema. All names are qualified, so no search path matters."""
         named = sql.replace("$schema", f'"{self.schema}"').replace("$channel", self.channel)
         return named.encode()
 
     async def connect(self) -> Connection:
-        """A new connection, ready for use. Raises psycopg's errors."""
+        """Return a new connection. Raise psycopg's errors."""
         threshold = 0 if self.listens else None
         connection = await Connection.connect(
             self.conninfo, autocommit=True, prepare_threshold=threshold
         )
-        if self.listens:  # a pooler would hand settings on to somebody else
+        if self.listens:  # a pooler would pass settings on to other clients
             await connection.execute(self.sql["settings"], {"local": False}, prepare=False)
         return connection
 
-    def connect_blocking(self) -> Blocking:
-        """The same for a thread that may wait."""
+    def connect_blocking(self) -> DeadlineConnection:
+        """Return a new blocking connection. Raise psycopg's errors."""
         threshold = 0 if self.listens else None
-        connection = Blocking.connect(self.conninfo, autocommit=True, prepare_threshold=threshold)
+        connection = DeadlineConnection.connect(
+            self.conninfo, autocommit=True, prepare_threshold=threshold
+        )
         if self.listens:
             connection.execute(self.sql["settings"], {"local": False}, prepare=False)
         return connection
 
     def listener(self) -> Listener:
-        """The one listener of this process's running event loop."""
-        # Keyed by the process: a child must not touch the listener it inherited.
+        """Return the listener of the running event loop."""
+        # By process, too: a child must not use the listener that it inherited.
         here = (os.getpid(), asyncio.get_running_loop())
         if here not in self._listeners:
             connect = self.connect if self.listens else None
@@ -99,28 +101,28 @@ class Home:
 
 
 def _split(url: str) -> tuple[str, dict[str, str]]:
-    """A URL without our own parameters, and those."""
+    """Split a URL into the URL without Umbel's own parameters, and these parameters."""
     base, _, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
-    rest = [(name, value) for name, value in pairs if name not in _OURS]
-    ours = {name: value for name, value in pairs if name in _OURS}
+    rest = [(name, value) for name, value in pairs if name not in _OWN_PARAMETERS]
+    own = {name: value for name, value in pairs if name in _OWN_PARAMETERS}
     # libpq reads %20 as a space, but a plus as a plus.
-    return base + ("?" + urlencode(rest, quote_via=quote) if rest else ""), ours
+    return base + ("?" + urlencode(rest, quote_via=quote) if rest else ""), own
 
 
 def _conninfo(url: str) -> tuple[str, str]:
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        # What libpq quotes may be a part of a password in the options.
+        # The text that libpq quotes may be part of a password in the options.
         why = unknown_options([str(error).strip()], url)
         raise ConfigurationError(f"the PostgreSQL URL cannot be read: {why}") from None
     name = given.get("dbname") or given.get("user") or ""
     host = given.get("host") or given.get("hostaddr") or "the local socket"
     defaults = dict(_DEFAULTS)
     if host in _LOOPBACK and "PGSSLMODE" not in os.environ:
-        # Encrypting what never leaves the machine doubles the cost of a small statement, on both
-        # sides. A server that insists still gets it.
+        # On one machine, encryption doubles the cost of a small statement, on both sides. A server
+        # that requires encryption still gets it.
         defaults["sslmode"] = "allow"
     return make_conninfo("", **(defaults | given)), f"PostgreSQL {name} at {host}"
 

@@ -1,8 +1,8 @@
 """Columns as PostgreSQL array literals.
 
-A batch goes over the wire as one array a column. JSON's lists of numbers, booleans, nulls and
-plain strings are array literals but for their brackets, and msgspec writes them in C: twenty
-times faster than adapting each item.
+A batch is sent as one array per column. JSON arrays of numbers, booleans, nulls and plain strings
+differ from array literals only in their brackets, and msgspec writes them in C: twenty times faster
+than adapting each item.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ _ESCAPE = re.compile(r"\\(u0000|.)", re.DOTALL)
 
 
 def numbers(values: Sequence[float | bool | None]) -> str:
-    """Numbers, booleans and nulls."""
+    """Return numbers, booleans and nulls as an array literal."""
     return "{" + _encode(values)[1:-1].decode() + "}"
 
 
 def texts(values: Sequence[str | None]) -> str:
-    """Texts and nulls. A NUL, which PostgreSQL cannot store, becomes U+FFFD."""
+    """Return texts and nulls as an array literal. NUL becomes U+FFFD: see ``without_nul``."""
     literal = _encode(values)
-    if b"\\" in literal:  # JSON's escapes mean something else in an array
+    if b"\\" in literal:  # JSON's escapes have another meaning in an array literal
         return "{" + ",".join(map(_quoted, values)) + "}"
     return "{" + literal[1:-1].decode() + "}"
 
 
 def blobs(values: Iterable[bytes | None]) -> str:
-    """Bytes and nulls."""
+    """Return bytes and nulls as an array literal."""
     return "{" + ",".join("null" if v is None else f'"\\\\x{v.hex()}"' for v in values) + "}"
 
 
-def storable(text: Text) -> Text:
-    """A text without NUL, which PostgreSQL cannot store: it becomes U+FFFD."""
+def without_nul(text: Text) -> Text:
+    """Return the text with U+FFFD for NUL, which PostgreSQL cannot store."""
     return text.replace("\x00", "\ufffd") if text and "\x00" in text else text
 
 
-def document(value: Any) -> str:
-    """A value as JSON that ``jsonb`` accepts: without NUL."""
+def json_text(value: Any) -> str:
+    """Return a value as JSON without NUL, so that ``jsonb`` accepts it."""
     text = _encode(value).decode()
     if "\\u0000" in text:
         return _ESCAPE.sub(lambda m: "\\ufffd" if m[1] == "u0000" else m[0], text)

@@ -1,4 +1,4 @@
-"""A PostgreSQL database: broker and store in one."""
+"""A PostgreSQL database as broker and store."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import Any
 
 from umbel.backends.backend import Roles
 from umbel.backends.caller_connections import aunwrap
-from umbel.backends.postgres.address import Home
+from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.broker import PostgresBroker
-from umbel.backends.postgres.control import PostgresControl
 from umbel.backends.postgres.database import Database
-from umbel.backends.postgres.deployments import PostgresDeployments
 from umbel.backends.postgres.gates import PostgresGates
 from umbel.backends.postgres.job_store import PostgresJobStore
 from umbel.backends.postgres.records import PostgresRecords
@@ -19,6 +17,8 @@ from umbel.backends.postgres.routes import PostgresRoutes
 from umbel.backends.postgres.schema import migrate, newest, schema_version
 from umbel.backends.postgres.step_transactions import PostgresTransactions
 from umbel.backends.postgres.steps import PostgresSteps
+from umbel.backends.sql.control import SqlControl
+from umbel.backends.sql.deployments import SqlDeployments
 from umbel.backends.steps import Transactions
 from umbel.clock import Clock
 
@@ -27,36 +27,36 @@ class PostgresBackend:
     """A PostgreSQL database, in a schema of Umbel's own."""
 
     def __init__(self, url: str, *, namespace: str, deadline: float, clock: Clock) -> None:
-        self._home = Home(url)
+        self._address = PostgresAddress(url)
         self._namespace = namespace
         self._clock = clock
 
-    def open(self, *, inline: bool = False, ledger: bool = False) -> Roles:
-        database = Database(self._home)
+    def open(self, *, is_loop_dedicated: bool = False, as_job_store: bool = False) -> Roles:
+        database = Database(self._address)
         common: Any = {"namespace": self._namespace, "clock": self._clock}
         return Roles(
-            (PostgresJobStore if ledger else PostgresBroker)(database, **common),
+            (PostgresJobStore if as_job_store else PostgresBroker)(database, **common),
             PostgresRecords(database, **common),
             PostgresRegistry(database, **common),
-            PostgresControl(database, **common),
+            SqlControl(database, **common),
             PostgresGates(database, **common),
             PostgresSteps(database, **common),
-            PostgresDeployments(database, **common),
+            SqlDeployments(database, **common),
             PostgresRoutes(database, **common),
         )
 
     async def migrate(self) -> list[int]:
-        return await migrate(self._home)
+        return await migrate(self._address)
 
     async def version(self) -> tuple[int, int]:
-        return await schema_version(self._home) or 0, newest()
+        return await schema_version(self._address) or 0, newest()
 
     def transactions(self) -> Transactions:
-        return PostgresTransactions(self._home)
+        return PostgresTransactions(self._address)
 
     async def unwrap(self, connection: Any) -> Any:
         return await aunwrap(connection)
 
 
 store = PostgresBackend
-"""Opens the store of a URL. Raises ConfigurationError."""
+"""The backend for the store of a URL. Raises ConfigurationError."""

@@ -1,18 +1,19 @@
-"""A backlog in a table of a PostgreSQL database: for a broker that is somewhere else."""
+"""A backlog in a table of a PostgreSQL database, for a broker on another server."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from umbel.backends.backlog import Held, read_kept
-from umbel.backends.postgres.address import Home
+from umbel.backends.backlog import BacklogStatus, read_stored
+from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.arrays import blobs, texts
-from umbel.backends.postgres.blocking_connection import Direct
-from umbel.backends.postgres.statements import Row, Steps, one
+from umbel.backends.postgres.blocking_connection import BlockingConnection
+from umbel.backends.postgres.statements import single_statement
+from umbel.backends.sql.statements import Row, Steps
 from umbel.clock import Clock
 from umbel.errors import BacklogFull
-from umbel.messages import Envelope, waited
+from umbel.messages import Envelope, subtract_wait
 from umbel.messages.wire import write
 
 _SCHEMA = "create schema if not exists $schema"
@@ -39,7 +40,7 @@ _LEAD = "select pg_try_advisory_lock(hashtext('umbel backlog ' || '$schema' || %
 
 
 class PostgresBacklog:
-    """See ``Backlog``. Of several processes the one with an advisory lock publishes it."""
+    """See ``Backlog``. Of several processes, the one that has the advisory lock publishes."""
 
     durable = True
 
@@ -47,8 +48,8 @@ class PostgresBacklog:
         self, url: str, namespace: str, clock: Clock, *, limit: int, busy: float = 1.0
     ) -> None:
         self._url = url
-        self._home = Home(url)
-        self._direct = Direct(self._home.connect_blocking, self._home.address)
+        self._address = PostgresAddress(url)
+        self._blocking = BlockingConnection(self._address.connect_blocking, self._address.label)
         self._namespace = namespace
         self._clock = clock
         self._limit = limit
@@ -65,48 +66,54 @@ class PostgresBacklog:
             count = (yield from self._steps(_COUNT, {}))[0][0]
             if count + len(envelopes) > self._limit:
                 raise BacklogFull(
-                    f"the broker is out of reach and the backlog in {self._home.address} holds"
+                    f"the broker is out of reach and the backlog in {self._address.label} holds"
                     f" {count:,} of {self._limit:,} messages; raise backlog_limit"
                 )
             return (yield from self._steps(_PUT, values))
 
-        self._direct.perform(steps, self._busy)
+        self._blocking.perform(steps, self._busy)
 
     def oldest(self, limit: int, without: Collection[str] = ()) -> list[Envelope]:
         rows = self._rows(_OLDEST, limit=limit, without=texts([*without]))
-        return [waited(read_kept(job, event), age) for job, event, age in rows]
+        return [subtract_wait(read_stored(job, event), age) for job, event, age in rows]
 
     def remove(self, jobs: Sequence[str]) -> None:
         self._rows(_REMOVE, id=texts([*jobs]))
 
-    def held(self) -> Held:
+    def status(self) -> BacklogStatus:
         messages, oldest = self._rows(_COUNT)[0]
-        return Held(kind=self._home.address, messages=messages, oldest=oldest, limit=self._limit)
+        return BacklogStatus(
+            kind=self._address.label, messages=messages, oldest=oldest, limit=self._limit
+        )
 
     def has(self, job: str) -> bool:
         return bool(self._rows(_HAS, id=job))
 
-    def mortal(self) -> int:
+    def count_volatile(self) -> int:
         return 0
 
-    def lead(self) -> bool:
-        # Held by the session: asking again on the same connection is fine, and it ends with it.
+    def acquire_leadership(self) -> bool:
+        # The session holds the lock: locking again is fine, and it ends with the connection.
         return bool(self._rows(_LEAD)[0][0])
 
-    def beside(self) -> PostgresBacklog:
+    def open_unlocked(self) -> PostgresBacklog:
         return PostgresBacklog(
             self._url, self._namespace, self._clock, limit=self._limit, busy=self._busy
         )
 
     def close(self) -> None:
-        self._direct.close()
+        self._blocking.close()
 
     def _rows(self, query: str, **values: Any) -> list[Row]:
-        return self._direct.perform(lambda: self._steps(query, values), self._busy)
+        return self._blocking.perform(lambda: self._steps(query, values), self._busy)
 
     def _steps(self, query: str, values: Mapping[str, Any]) -> Steps[list[Row]]:
         if not self._made:
             for statement in (_SCHEMA, _TABLE):
-                yield self._home.fill(statement), None
+                yield self._address.fill(statement), None
             self._made = True
-        return (yield from one(self._home.fill(query), {"namespace": self._namespace, **values}))
+        return (
+            yield from single_statement(
+                self._address.fill(query), {"namespace": self._namespace, **values}
+            )
+        )

@@ -1,4 +1,4 @@
-"""A blocking connection for callers' own threads, which keeps a deadline."""
+"""A blocking connection for the caller's own thread, with a deadline."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import psycopg
 from psycopg import errors, waiting
 from psycopg.abc import PQGen
 
-from umbel.backends.connecting import connected_by
+from umbel.backends.connecting import connect_before
 from umbel.backends.postgres.connections import is_fresh, is_idle
-from umbel.backends.postgres.errors import CONFLICTS, explaining
-from umbel.backends.postgres.statements import TRIES, Row, Steps, perform_sync
+from umbel.backends.postgres.errors import CONFLICTS, translate_errors
+from umbel.backends.postgres.statements import MAX_TRIES, perform_sync
+from umbel.backends.sql.statements import Row, Steps
 
 T = TypeVar("T")
 
 
-class Blocking(psycopg.Connection[Row]):
-    """Gives up at a moment, and drops the connection then: every statement may be repeated."""
+class DeadlineConnection(psycopg.Connection[Row]):
+    """Gives up at a deadline and drops the connection. Every statement is safe to repeat."""
 
     until = float("inf")
 
@@ -33,36 +34,36 @@ class Blocking(psycopg.Connection[Row]):
             self.pgconn.finish()
             raise TimeoutError from None
         except BaseException as error:
-            if not isinstance(error, Exception):  # Ctrl-C, a task that is stopped: mid-answer
+            if not isinstance(error, Exception):  # Ctrl-C, or a stopped task
                 self.pgconn.finish()
             raise
 
 
-class Direct:
-    """Runs steps on one connection, in whatever thread calls; one at a time."""
+class BlockingConnection:
+    """Runs steps on one connection in the calling thread, one caller at a time."""
 
-    def __init__(self, connect: Callable[[], Blocking], address: str) -> None:
+    def __init__(self, connect: Callable[[], DeadlineConnection], label: str) -> None:
         self._connect = connect
-        self._address = address
+        self._label = label
         self._lock = threading.Lock()
-        self._connection: Blocking | None = None
+        self._connection: DeadlineConnection | None = None
 
     def perform(self, steps: Callable[[], Steps[T]], timeout: float) -> T:
-        """What these steps return. Errors are those of ``Database.run``."""
+        """Run the steps and return their result. Raise the errors of ``Database.run``."""
         until = time.monotonic() + timeout
-        with explaining(self._address):
-            for _ in range(TRIES - 1):
+        with translate_errors(self._label):
+            for _ in range(MAX_TRIES - 1):
                 with suppress(*CONFLICTS):
                     return self._once(steps, until)
             return self._once(steps, until)
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody uses it this moment."""
+        """Whether the connection is in use now."""
         return self._lock.locked()
 
     def close(self) -> None:
-        """Close the connection. Twice is fine, and using it again opens another."""
+        """Close the connection. Closing twice is fine. The next use connects again."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -72,7 +73,7 @@ class Direct:
         if not self._lock.acquire(timeout=max(until - time.monotonic(), 0.0)):
             raise TimeoutError
         try:
-            connection = self._take() or self._connected(until)
+            connection = self._take_free() or self._connected(until)
             connection.until = until
             try:
                 return perform_sync(connection.cursor(binary=True), steps())
@@ -84,12 +85,12 @@ class Direct:
         finally:
             self._lock.release()
 
-    def _take(self) -> Blocking | None:
+    def _take_free(self) -> DeadlineConnection | None:
         connection, self._connection = self._connection, None
         if connection is not None and not is_fresh(connection):
             connection.pgconn.finish()
             return None
         return connection
 
-    def _connected(self, until: float) -> Blocking:
-        return connected_by(until, self._connect, lambda connection: connection.close())
+    def _connected(self, until: float) -> DeadlineConnection:
+        return connect_before(until, self._connect, lambda connection: connection.close())

@@ -1,8 +1,8 @@
 -- name: insert_jobs
--- Adds each job once: an id that lives or has finished, or a unique key in use, adds nothing. The
--- state of those that are not scheduled and have no gate to pass is given: queued, or sent.
--- Answers how many were added and the places in the batch of those that were not. The "offset 0"
--- keeps the look into the history a look: a join might read all of it.
+-- Adds jobs unless their ids are live or finished, or their unique keys in use. The parameter idle
+-- is the state of jobs that are not scheduled and have no gate: queued or sent. Returns how many
+-- were added, and the places in the batch of those that were not. The "offset 0" keeps the subquery
+-- on the history a lookup: a join might read all of it.
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(namespace)s::text[], %(queue)s::text[], %(kind)s::text[],
@@ -44,7 +44,7 @@ select (select count(*) from added),
               from added where state <> 'sent') h)
 
 -- name: insert_job
--- The same for a lone job: half the work. One row when it was added.
+-- Adds a single job, for half the work. One row if it was added.
 insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                          body, created, not_before, expires, attempt, max_deaths, unique_key,
                          traceparent, headers, gates, line)
@@ -66,7 +66,8 @@ returning case when state <> 'sent' then pg_notify('$channel',
                        else 'r:' || %(namespace)s || ':' || %(queue)s end) end
 
 -- name: insert_plain
--- The same for a job that nothing special was said of: each parameter is paid for on both sides.
+-- Adds a single job that has only default values: each parameter costs time on both sides. One row
+-- if it was added.
 insert into $schema.job (id, namespace, queue, kind, task, state, body, created, traceparent)
 select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(idle)s, %(body)s,
        coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
@@ -77,9 +78,9 @@ on conflict do nothing
 returning case when %(idle)s <> 'sent'
                then pg_notify('$channel', 'r:' || %(namespace)s || ':' || %(queue)s) end
 
--- name: insert_alike
--- The same for jobs that differ in id, body, time and trace alone and have no unique key: much
--- cheaper. Bodies come in one piece. An id that lives already fails it, and then nothing was added.
+-- name: insert_uniform
+-- Adds jobs that differ only in id, body, time and trace and have no unique key, for much less
+-- work. The bodies are one parameter. It fails if an id is live, and then nothing was added.
 with sent as (
   select id, substr(%(body)s::bytea, start, size) as body, created, traceparent, place
   from unnest(%(id)s::uuid[], %(start)s::integer[], %(size)s::integer[], %(created)s::float8[],
@@ -113,7 +114,7 @@ select count(*),
 from added
 
 -- name: known_ids
--- Which of these ids live or have finished, each in its namespace.
+-- Which of these ids are live or finished, each in its namespace.
 with asked as (select * from unnest(%(id)s::uuid[], %(namespace)s::text[]) as a (id, namespace))
 select a.namespace, a.id::text from asked a
 where exists (select 1 from $schema.job j where j.id = a.id and j.namespace = a.namespace)
@@ -125,9 +126,8 @@ select namespace, unique_key, id::text, state from $schema.job
 where (namespace, unique_key) in (select * from unnest(%(namespace)s::text[], %(unique_key)s::text[]))
 
 -- name: promote
--- Scheduled jobs whose time has come are queued, or wait at their first gate; at most a thousand a
--- call.
--- Answers their queues, and seconds until the next one is due.
+-- Queues scheduled jobs that are due, or moves them to their first gate; at most a thousand per
+-- call. Returns their queues, and the seconds until the next one is due.
 with due as (
   select id from $schema.job
   where namespace = %(namespace)s and state = 'scheduled' and not_before <= statement_timestamp()
@@ -148,14 +148,15 @@ select (select array_agg(queue) from ready),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue)) from ready)
 
 -- name: claim
--- Takes the first jobs of a queue's two lanes, highest priority first, then oldest, but for those of
--- some tasks; raises their fence. Locks no row that it does not take. One row without a job when there
--- is nothing, no row when the owner is not enlisted. The last columns: the number of the last knock at
--- a gate; whether there are jobs of unknown kind: then nothing was taken, and it is for claim_mixed
--- to tell whose turn it is; in how many seconds somebody may pass a gate into this queue, null when
--- nobody waits at one. Is that now, and not granted yet, then nothing was taken either: their turn
--- may be first. What has passed with this owner's grant just before takes room, and is on the disk
--- when this is: something is written for that.
+-- Claims the first jobs of each lane of a queue, highest priority first, then oldest, without
+-- those of some tasks, and increments their fence. Locks no row that it does not claim. One row
+-- without a job if there is none, no row if the owner is not registered.
+-- The last columns: the last number in knock; whether there are jobs of unknown kind: then nothing
+-- was claimed, and claim_mixed decides; and the seconds until a job may pass a gate into this
+-- queue, null if no job waits at one. If that is now, and slots were not granted before, nothing
+-- was claimed either, because that job may be first.
+-- Jobs that the same owner has claimed by a grant just before reduce the demand. This commit makes
+-- them durable; for that, it writes to a sequence.
 with allowed as materialized (
   select name, array(select p.name from $schema.pause p
                      where p.namespace = %(namespace)s and p.scope = 'task')
@@ -169,8 +170,7 @@ with allowed as materialized (
                            - date_part('epoch', statement_timestamp())
                     from $schema.line l
                     where l.namespace = %(namespace)s and l.queue = %(queue)s
-                      and case l.kind when 'io' then %(io_room)s when 'cpu' then %(cpu_room)s
-                                      else least(%(io_room)s, %(cpu_room)s) end > 0
+                      and l.kind = any(%(open_kinds)s::text[])
                       and not exists (select 1 from $schema.pause p
                                       where p.namespace = %(namespace)s and p.scope = 'gate'
                                         and p.name = l.key)
@@ -180,24 +180,16 @@ with allowed as materialized (
                     where p.namespace = %(namespace)s
                       and (p.scope = 'all' or (p.scope = 'queue' and p.name = %(queue)s)))
 ),
-io as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
-    and exists (select 1 from allowed
-                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
-    and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(io)s for update skip locked
+-- Materialized: a flattened query loses rows that changed while the statement waited for their lock.
+picked as materialized (
+  select f.id from unnest(%(kind)s::text[], %(room)s::integer[]) k (kind, room), lateral (
+    select id from $schema.job
+    where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
+      and exists (select 1 from allowed
+                  where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
+      and task <> all ((select paused from allowed)::text[])
+    order by priority desc, seq limit k.room for update skip locked) f
 ),
-cpu as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
-    and exists (select 1 from allowed
-                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
-    and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(cpu)s for update skip locked
-),
--- Materialized: a flattened union loses rows that changed while their lock was waited for.
-picked as materialized (select id from io union all select id from cpu),
 claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
@@ -214,12 +206,12 @@ select claimed.*, (select setval('$schema.written', 1) where %(passed)s),
        coalesce((select mixed from allowed), false), (select look from allowed)
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
--- name: claim_onwards
--- The same from where the last look ended: in each lane after a sequence number of one priority,
--- and whatever has another. While the server cannot remove dead entries, because of a transaction
--- somewhere that has been open for long, a look from the start steps over all of them. So would one
--- for knocks at gates: those are looked for that came after the last look from the start, or so
--- shortly before that it may not have seen them.
+-- name: claim_from_marks
+-- Claims from where the last scan ended: in each lane, after a sequence number of one priority, and
+-- all jobs of other priorities. While the server cannot remove dead entries, because a transaction
+-- is open for long, a scan from the start steps over all of them. So would a scan of knock: only
+-- rows are read that came after the last scan from the start, or so shortly before that it may not
+-- have seen them.
 with allowed as materialized (
   select name, array(select p.name from $schema.pause p
                      where p.namespace = %(namespace)s and p.scope = 'task')
@@ -234,8 +226,7 @@ with allowed as materialized (
                            - date_part('epoch', statement_timestamp())
                     from $schema.line l
                     where l.namespace = %(namespace)s and l.queue = %(queue)s
-                      and case l.kind when 'io' then %(io_room)s when 'cpu' then %(cpu_room)s
-                                      else least(%(io_room)s, %(cpu_room)s) end > 0
+                      and l.kind = any(%(open_kinds)s::text[])
                       and not exists (select 1 from $schema.pause p
                                       where p.namespace = %(namespace)s and p.scope = 'gate'
                                         and p.name = l.key)
@@ -245,67 +236,46 @@ with allowed as materialized (
                     where p.namespace = %(namespace)s
                       and (p.scope = 'all' or (p.scope = 'queue' and p.name = %(queue)s)))
 ),
-io_above as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
-    and priority > %(io_priority)s::integer
-    and exists (select 1 from allowed
-                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
-    and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(io)s for update skip locked
+marks as materialized (
+  select * from unnest(%(kind)s::text[], %(room)s::integer[], %(mark_priority)s::integer[],
+                       %(mark_seq)s::bigint[]) k (kind, room, priority, seq)
 ),
-io_level as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
-    and priority = %(io_priority)s::integer and seq > %(io_seq)s::bigint
-    and exists (select 1 from allowed
-                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
-    and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(io)s - (select count(*) from io_above) for update skip locked
+above as materialized (
+  select k.kind, f.id from marks k, lateral (
+    select id from $schema.job
+    where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
+      and priority > k.priority
+      and exists (select 1 from allowed
+                  where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
+      and task <> all ((select paused from allowed)::text[])
+    order by priority desc, seq limit k.room for update skip locked) f
 ),
-io_below as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
-    and priority < %(io_priority)s::integer
-    and exists (select 1 from allowed
-                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
-    and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(io)s - (select count(*) from io_above)
-    - (select count(*) from io_level) for update skip locked
+level as materialized (
+  select k.kind, f.id from marks k, lateral (
+    select id from $schema.job
+    where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
+      and priority = k.priority and seq > k.seq
+      and exists (select 1 from allowed
+                  where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
+      and task <> all ((select paused from allowed)::text[])
+    order by priority desc, seq limit k.room
+      - (select count(*) from above a where a.kind = k.kind) for update skip locked) f
 ),
-cpu_above as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
-    and priority > %(cpu_priority)s::integer
-    and exists (select 1 from allowed
-                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
-    and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(cpu)s for update skip locked
+below as materialized (
+  select k.kind, f.id from marks k, lateral (
+    select id from $schema.job
+    where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
+      and priority < k.priority
+      and exists (select 1 from allowed
+                  where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
+      and task <> all ((select paused from allowed)::text[])
+    order by priority desc, seq limit k.room
+      - (select count(*) from above a where a.kind = k.kind)
+      - (select count(*) from level a where a.kind = k.kind) for update skip locked) f
 ),
-cpu_level as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
-    and priority = %(cpu_priority)s::integer and seq > %(cpu_seq)s::bigint
-    and exists (select 1 from allowed
-                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
-    and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(cpu)s - (select count(*) from cpu_above) for update skip locked
-),
-cpu_below as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
-    and priority < %(cpu_priority)s::integer
-    and exists (select 1 from allowed
-                where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
-    and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(cpu)s - (select count(*) from cpu_above)
-    - (select count(*) from cpu_level) for update skip locked
-),
--- Materialized: a flattened union loses rows that changed while their lock was waited for.
+-- Materialized: a flattened union loses rows that changed while the statement waited for their lock.
 picked as materialized (
-  select id from io_above union all select id from io_level union all select id from io_below
-  union all
-  select id from cpu_above union all select id from cpu_level union all select id from cpu_below
+  select id from above union all select id from level union all select id from below
 ),
 claimed as (
   update $schema.job j
@@ -324,8 +294,8 @@ select claimed.*, (select setval('$schema.written', 1) where %(passed)s),
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: claim_mixed
--- The same where there are jobs of unknown kind: such a one takes room of both kinds, when it is
--- its turn in both. The last but one column says whether some of them had to stand back.
+-- Claims where there are jobs of unknown kind. Such a job needs a free slot of both kinds, and has
+-- to be next in both. The last but one column says whether some of them have to wait.
 with allowed as materialized (
   select name, array(select p.name from $schema.pause p
                      where p.namespace = %(namespace)s and p.scope = 'task')
@@ -335,57 +305,49 @@ with allowed as materialized (
                     where p.namespace = %(namespace)s
                       and (p.scope = 'all' or (p.scope = 'queue' and p.name = %(queue)s)))
 ),
-first_either as materialized (
-  select kind, priority, seq from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = '' and state = 'queued'
-    and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit least(%(io)s, %(cpu)s)
+free as materialized (
+  select *, kind = any(%(unknown)s::text[]) as may_be from unnest(%(kind)s::text[], %(room)s::integer[]) k (kind, room)
 ),
-first_io as (
-  select kind, priority, seq from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
-    and exists (select 1 from first_either) and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(io)s
+first_unknown as materialized (
+  select priority, seq, row_number() over (order by priority desc, seq) as number from (
+    select priority, seq from $schema.job
+    where namespace = %(namespace)s and queue = %(queue)s and kind = '' and state = 'queued'
+      and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
+    order by priority desc, seq limit (select min(room) from free where may_be)) f
 ),
-first_cpu as (
-  select kind, priority, seq from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
-    and exists (select 1 from first_either) and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(cpu)s
-),
-turn as (
-  select kind, count(*) filter (where kind <> 'cpu') over before as io,
-         count(*) filter (where kind <> 'io') over before as cpu
-  from (select * from first_either union all select * from first_io
-        union all select * from first_cpu) f
-  window before as (order by priority desc, seq)
+first_known as materialized (
+  select k.kind, f.priority, f.seq from free k, lateral (
+    select priority, seq from $schema.job
+    where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
+      and exists (select 1 from first_unknown) and task <> all ((select paused from allowed)::text[])
+    order by priority desc, seq limit k.room) f
+  where k.may_be
 ),
 fitting as materialized (
-  select count(*) as jobs from turn where kind = '' and io <= %(io)s and cpu <= %(cpu)s
+  select count(*) as jobs from first_unknown u
+  where not exists (
+    select 1 from free k
+    where k.may_be and k.room < u.number + (
+      select count(*) from first_known f
+      where f.kind = k.kind
+        and (f.priority > u.priority or (f.priority = u.priority and f.seq < u.seq))))
 ),
-either as materialized (
+unknown as materialized (
   select id from $schema.job
   where namespace = %(namespace)s and queue = %(queue)s and kind = '' and state = 'queued'
     and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
   order by priority desc, seq limit (select jobs from fitting) for update skip locked
 ),
-io as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'io' and state = 'queued'
-    and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(io)s - (select count(*) from either)
-  for update skip locked
+known as materialized (
+  select f.id from free k, lateral (
+    select id from $schema.job
+    where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
+      and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
+    order by priority desc, seq
+    limit k.room - case when k.may_be then (select count(*) from unknown) else 0 end
+    for update skip locked) f
 ),
-cpu as materialized (
-  select id from $schema.job
-  where namespace = %(namespace)s and queue = %(queue)s and kind = 'cpu' and state = 'queued'
-    and exists (select 1 from allowed) and task <> all ((select paused from allowed)::text[])
-  order by priority desc, seq limit %(cpu)s - (select count(*) from either)
-  for update skip locked
-),
-picked as materialized (
-  select id from either union all select id from io union all select id from cpu
-),
+picked as materialized (select id from unknown union all select id from known),
 claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
@@ -397,14 +359,13 @@ claimed as (
             j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed),
             j.gates::text, j.slots::text
 )
-select claimed.*, null::bigint, (select count(*) from first_either) > (select jobs from fitting),
+select claimed.*, null::bigint, (select count(*) from first_unknown) > (select jobs from fitting),
        null::float8
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
--- name: sort
--- Queued jobs whose sender did not know the task's kind get it from somebody who does. Those that
--- were sent are to be sent again, to where that kind is waited for. One that is being sent, or taken
--- back, in this very moment is still one of them.
+-- name: assign_kinds
+-- Sets the kind of queued jobs whose sender did not know it. Sent jobs are sent again, to the lane
+-- of that kind. This includes jobs that are being sent or recalled at the same moment.
 with known as (select * from unnest(%(task)s::text[], %(kind)s::text[]) as k (task, kind)),
 unsorted as materialized (
   select id from $schema.job j
@@ -432,11 +393,12 @@ select (select count(*) from sorted),
        (select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
         from (select distinct queue from sorted) s)
 
--- A lease is named by id, owner and fence. That is enough: an owner is a worker of one namespace.
+-- Id, owner and fence identify a lease. An owner is a worker of one namespace, so that is enough.
 
 -- name: extend
--- Gives back what an owner holds but does not know of; no attempt, no death. Answers the places
--- of what it believes to hold and does not.
+-- Gives back jobs that an owner holds according to the store but does not know of. This is neither
+-- an attempt nor a death. Returns the places of leases that the owner believes to hold and does
+-- not.
 with held as (
   select * from unnest(%(id)s::uuid[], %(fence)s::bigint[]) with ordinality as h (id, fence, place)
 ),
@@ -464,20 +426,19 @@ select (select array_agg(place) from held h
         from (select distinct namespace, queue from back) b)
 
 -- name: finish
--- Jobs under these very leases become records; anything else is left alone. Answers the places
--- of the leases that are not held.
+-- Turns the jobs under these leases into records. Returns the places of leases that are not held.
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(owner)s::text[], %(fence)s::bigint[], %(state)s::text[],
            %(result_type)s::text[], %(result)s::bytea[], %(reason)s::text[], %(keep)s::boolean[]),
-    jsonb_array_elements(%(story)s::jsonb), jsonb_array_elements(%(failure)s::jsonb)
-  ) with ordinality as s (id, owner, fence, final, result_type, result, reason, keep, story,
+    jsonb_array_elements(%(attempt_json)s::jsonb), jsonb_array_elements(%(failure)s::jsonb)
+  ) with ordinality as s (id, owner, fence, final, result_type, result, reason, keep, attempt_json,
                           failure, place)
 ),
 gone as (
   delete from $schema.job j using sent s
   where j.id = s.id and j.owner = s.owner and j.fence = s.fence
-  returning j.*, s.final, s.result_type, s.result, s.reason, s.keep, s.story, s.failure
+  returning j.*, s.final, s.result_type, s.result, s.reason, s.keep, s.attempt_json, s.failure
 ),
 kept as (
   insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
@@ -489,26 +450,28 @@ kept as (
          claimed,
          (case when jsonb_typeof(attempts) <> 'array' then '[]'
                when jsonb_array_length(attempts) < 100 then attempts
-               else attempts - 0 end) || story,
+               else attempts - 0 end) || attempt_json,
          progress_done, progress_of, statement_timestamp(),
          result_type, result, nullif(failure, 'null'), reason
   from gone where keep
   on conflict (id, namespace) do nothing
 )
-select (select array_agg(place) from sent where id not in (select id from gone)),
+select (select array_agg(place) from sent
+                  where (id, fence) not in (select id, fence from gone)),
        (select count(pg_notify('$channel', 'd:' || namespace || ':' || ids))
         from (select namespace, string_agg(id::text, ',') as ids
               from (select namespace, id, row_number() over () / 200 as chunk
                     from gone where awaited) w
               group by namespace, chunk) d)
 
--- name: finish_alike
--- The same for jobs of one owner that end alike and without a failure: an eighth cheaper, and most do.
+-- name: finish_uniform
+-- Does the same for jobs of one owner with equal outcomes that are no failures: the common case,
+-- for an eighth less work.
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(fence)s::bigint[], %(result)s::bytea[]),
-    jsonb_array_elements(%(story)s::jsonb)
-  ) with ordinality as s (id, fence, result, story, place)
+    jsonb_array_elements(%(attempt_json)s::jsonb)
+  ) with ordinality as s (id, fence, result, attempt_json, place)
 ),
 gone as (
   delete from $schema.job j using sent s
@@ -516,7 +479,7 @@ gone as (
   returning j.awaited, j.id, j.namespace, j.queue, j.kind, j.task, j.type, j.priority,
             j.content_type, j.body, j.created, j.not_before, j.expires, j.attempt, j.deaths,
             j.max_deaths, j.unique_key, j.traceparent, j.headers, j.worker, j.fence, j.claimed,
-            j.attempts, j.progress_done, j.progress_of, j.slots, s.result, s.story
+            j.attempts, j.progress_done, j.progress_of, j.slots, s.result, s.attempt_json
 ),
 kept as (
   insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
@@ -528,13 +491,14 @@ kept as (
          unique_key, traceparent, headers, worker, fence, claimed,
          (case when jsonb_typeof(attempts) <> 'array' then '[]'
                when jsonb_array_length(attempts) < 100 then attempts
-               else attempts - 0 end) || story,
+               else attempts - 0 end) || attempt_json,
          progress_done, progress_of, statement_timestamp(), %(result_type)s, result, %(reason)s
   from gone where %(keep)s
   on conflict (id, namespace) do nothing
 )
 select case when (select count(*) from gone) < cardinality(%(id)s::uuid[])
-            then (select array_agg(place) from sent where id not in (select id from gone)) end,
+            then (select array_agg(place) from sent
+                  where (id, fence) not in (select id, fence from gone)) end,
        (select count(pg_notify('$channel', 'd:' || namespace || ':' || ids))
         from (select namespace, string_agg(id::text, ',') as ids
               from (select namespace, id, row_number() over () / 200 as chunk
@@ -542,15 +506,15 @@ select case when (select count(*) from gone) < cardinality(%(id)s::uuid[])
               group by namespace, chunk) d)
 
 -- name: again
--- Jobs under these very leases go back to their queues, at once or later, and to the line of their
--- first gate if they have any. Those that are given gates have not been started: their story does
--- not grow. Answers the places of the leases that are not held.
+-- Returns the jobs under these leases to their queues, at once or after a delay, or to their first
+-- gate. Jobs that are given gates were not started, so their history does not grow. Returns the
+-- places of leases that are not held.
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(owner)s::text[], %(fence)s::bigint[], %(delay)s::float8[],
            %(cost)s::integer[], %(section)s::text[], %(gates)s::text[]),
-    jsonb_array_elements(%(story)s::jsonb)
-  ) with ordinality as s (id, owner, fence, delay, cost, section, gates, story, place)
+    jsonb_array_elements(%(attempt_json)s::jsonb)
+  ) with ordinality as s (id, owner, fence, delay, cost, section, gates, attempt_json, place)
 ),
 back as (
   update $schema.job j
@@ -571,30 +535,30 @@ back as (
       attempts = case when s.gates is not null then j.attempts else
                    (case when jsonb_typeof(j.attempts) <> 'array' then '[]'
                          when jsonb_array_length(j.attempts) < 100 then j.attempts
-                         else j.attempts - 0 end) || s.story end,
+                         else j.attempts - 0 end) || s.attempt_json end,
       owner = null, worker = null, progress_done = null, progress_of = null
   from sent s
   where j.id = s.id and j.owner = s.owner and j.fence = s.fence
-  returning j.id, j.namespace, j.queue, j.state
+  returning j.id, j.fence, j.namespace, j.queue, j.state
 )
-select (select array_agg(place) from sent where id not in (select id from back)),
+select (select array_agg(place) from sent where (id, fence) not in (select id, fence from back)),
        (select count(pg_notify('$channel', hint))
         from (select distinct case state when 'scheduled' then 's:' || namespace
                                          else 'r:' || namespace || ':' || queue end as hint
               from back) h)
 
 -- name: recover
--- Running jobs whose owner is not enlisted go back to their queue with the death counted, or are
--- buried when they were to blame for one too many, or lapsed too often: umbel.resilience.judge, in SQL.
--- Locked in order, so of several that recover at once one gets all jobs of an owner. Each death is noted:
--- one that was none is taken back. Answers their ids.
+-- Returns running jobs whose owner is not registered to their queues and counts the death, or
+-- buries them after too many deaths or lapses: umbel.resilience.judge in SQL. Rows are locked in
+-- order, so of several recoveries at once, one gets all jobs of an owner. Each death is recorded,
+-- so that it can be taken back. Returns the ids.
 with dead as materialized (
   select id, owner, fence from $schema.job j
   where namespace = %(namespace)s and state = 'running'
     and not exists (select 1 from $schema.worker w where w.incarnation = j.owner)
 ),
--- Compared with what was dead: a living worker may have claimed it while its lock was waited for,
--- and then PostgreSQL does not ask again whether the owner is enlisted.
+-- Compared with the dead owner: another worker may have claimed the job while this statement waited
+-- for its lock, and then PostgreSQL does not check again whether the owner is registered.
 orphan as materialized (
   select j.id, j.owner, deaths, lapses, deaths::bigint + lapses as seen,
          exists (select 1 from $schema.lapse l where l.incarnation = j.owner) as alive,
@@ -641,7 +605,7 @@ gone as (
   delete from $schema.job j using judged o
   where j.id = o.id and j.namespace = %(namespace)s
     and not (j.max_deaths > 1 and j.blame::bigint + o.blamed < j.max_deaths and not o.lapsed)
-  returning j.*, o.deaths as died, o.attempts as story, o.lapsed
+  returning j.*, o.deaths as died, o.attempts as attempt_json, o.lapsed
 ),
 kept as (
   insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
@@ -650,7 +614,7 @@ kept as (
                               progress_of, finished, reason)
   select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, 'buried', priority, content_type, body, created,
          not_before, expires, attempt, died, lapses, max_deaths, unique_key, traceparent, headers, worker,
-         fence, claimed, story, progress_done, progress_of, statement_timestamp(),
+         fence, claimed, attempt_json, progress_done, progress_of, statement_timestamp(),
          case when lapsed then format(%(lapsed_too_often)s::text, lapses)
               else 'poison: ' || died || ' workers died while running it, the last was '
                    || coalesce(worker, '?') end
@@ -666,13 +630,13 @@ told as (
 select id::text, (select times from told) from orphan
 
 -- name: depths
--- Live jobs by queue and state.
+-- The number of live jobs by queue and state.
 select queue, case state when 'sent' then 'queued' else state end, count(*),
        date_part('epoch', statement_timestamp()) - date_part('epoch', min(created)) from $schema.job
 where namespace = %(namespace)s group by 1, 2
 
 -- name: waiting
--- Whether a fetch of these queues and lanes, apart from some tasks, would find something now.
+-- Whether a fetch of these queues and lanes, without some tasks, would find a job now.
 select exists (
   select 1 from unnest(%(queue)s::text[]) q, unnest(%(kind)s::text[]) k
   where exists (
@@ -707,7 +671,7 @@ select exists (
 )
 
 -- name: idle_ids
--- Some jobs of a queue that do not run.
+-- A batch of jobs of a queue that do not run.
 (select id::text from $schema.job
  where namespace = %(namespace)s and queue = %(queue)s and state = 'queued' limit 2000)
 union all
@@ -721,7 +685,7 @@ union all
  where namespace = %(namespace)s and queue = %(queue)s and state = 'waiting' limit 2000)
 
 -- name: move
--- Some of what does not run changes its queue.
+-- Moves a batch of jobs that do not run to another queue.
 with idle as materialized (
   (select id from $schema.job
    where namespace = %(namespace)s and queue = %(source)s and state = 'queued' limit 2000)
@@ -740,7 +704,7 @@ moved as (
   set queue = %(target)s, state = case state when 'sent' then 'queued' else state end from idle
   where j.id = idle.id and j.namespace = %(namespace)s and j.queue = %(source)s
     and j.state <> 'running'
-    and j.slots -> -1 ->> 'home' is null  -- what came there by a route is that worker's
+    and j.slots -> -1 ->> 'home' is null  -- routed jobs stay with their worker
   returning j.id
 )
 select count(*), case when count(*) > 0 then
@@ -748,9 +712,9 @@ select count(*), case when count(*) > 0 then
 from moved
 
 -- name: unsent
--- The first queued jobs of each lane that may start now: nothing of them is paused. One row without
--- a job when there is nothing. The last column says in how many seconds somebody may pass a gate
--- into one of the queues; null when nobody waits at one.
+-- The first queued jobs of each lane that are not paused. One row without a job if there is none.
+-- The last column: the seconds until a job may pass a gate into one of the queues, null if no job
+-- waits at one.
 select u.*, case when exists (select 1 from $schema.knock where namespace = %(namespace)s)
                  then '-Infinity'::float8
                  else (select min(l.seconds) from unnest(%(queue)s::text[]) q (queue), lateral (
@@ -767,7 +731,7 @@ select u.*, case when exists (select 1 from $schema.knock where namespace = %(na
                          where p.namespace = %(namespace)s
                            and (p.scope = 'all' or (p.scope = 'queue' and p.name = q.queue)))) end
 from (select) one left join (
-select j.*, q.queue from unnest(%(queue)s::text[]) q (queue), unnest(array['', 'io', 'cpu']) k (kind),
+select j.*, q.queue from unnest(%(queue)s::text[]) q (queue), unnest(%(kind)s::text[]) k (kind),
   lateral (
     select seq, id::text, kind, task, priority, content_type, body, type,
            date_part('epoch', created), date_part('epoch', not_before),
@@ -786,21 +750,21 @@ where not exists (
 ) u on true
 
 -- name: grant
--- Lets those pass their gates into these queues that a claim would take now; answers who did, and
--- whether the owner, if there is one, has claimed them: then a claim has to follow that makes it last.
--- A statement of its own: it must not be part of a transaction.
+-- Lets the jobs pass their gates into these queues that a claim would take now. Returns them, and
+-- whether the owner, if given, has claimed them: then the commit of a claim that follows makes that
+-- durable. It must not be part of a transaction.
 select j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
        date_part('epoch', j.created), date_part('epoch', j.not_before),
        date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
        j.headers::text, j.deaths, j.sections::text, j.fence, date_part('epoch', j.claimed),
        j.gates::text, j.slots::text, j.owner is not null
 from $schema.grant_slots(
-  %(namespace)s, %(queue)s::text[], %(io)s::integer, %(cpu)s::integer, %(without)s::text[],
-  %(owner)s::text) j
+  %(namespace)s, %(queue)s::text[], %(lane)s::text[], %(capacity)s::integer[],
+  %(without)s::text[], %(owner)s::text) j
 
 -- name: sent
--- Queued jobs are in another broker now, if they are what they were when they were given out. In
--- order of id, as everybody who locks several.
+-- Marks queued jobs as sent to the transport, unless they have changed since they were offered. In
+-- order of id, as all statements that lock several jobs.
 with found as materialized (
   select j.id from unnest(%(id)s::uuid[], %(fence)s::bigint[], %(queue)s::text[])
                    as s (id, fence, queue) join $schema.job j using (id, fence, queue)
@@ -810,10 +774,10 @@ update $schema.job j set state = 'sent'
 from found where j.id = found.id and j.namespace = %(namespace)s
 
 -- name: take
--- Claims these very jobs, each in the queue its message came from; raises their fence. What is
--- paused is queued again. One row without a job when there is nothing, no row when the owner is
--- not enlisted. The last column names those that are not in the books, as of the same moment: one
--- that is being noted just now must not pass for one that was taken before.
+-- Claims these jobs, each in the queue that its message came from, and increments their fence.
+-- Paused jobs are queued again. One row without a job if there is none, no row if the owner is not
+-- registered. The last column names the ids that the store does not know, at the same moment: a job
+-- that is being recorded now must not be taken for one that was claimed before.
 with wanted as (select * from unnest(%(id)s::uuid[], %(queue)s::text[]) as w (id, queue)),
 found as materialized (
   select j.id, exists (
@@ -854,13 +818,14 @@ select claimed.*,
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: note_job
+-- Records a single job with default values that the transport carries. Returns whether it was new.
 select $schema.note_job(
   %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(body)s,
   coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
   %(traceparent)s::text)
 
 -- name: drop_ended
--- Jobs that are in the history already are no jobs.
+-- Deletes jobs that already have a record.
 delete from $schema.job j
 where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s and j.state = 'sent'
   and exists (select 1 from $schema.record r
@@ -868,7 +833,7 @@ where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s and j.state = '
 returning j.id
 
 -- name: unsend
--- These were noted as sent and may not have been.
+-- Queues jobs again that were recorded as sent and may not have been.
 with back as (
   update $schema.job j set state = 'queued', fence = least(fence, 9223372036854775806) + 1
   where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s and j.state = 'sent'
@@ -878,7 +843,7 @@ select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
 from (select distinct queue from back) b
 
 -- name: recall
--- What was sent to these lanes is to be sent again.
+-- Queues the sent jobs of these lanes again.
 with back as (
   update $schema.job j set state = 'queued', fence = least(fence, 9223372036854775806) + 1
   from unnest(%(queue)s::text[], %(kind)s::text[]) as lane (queue, kind)

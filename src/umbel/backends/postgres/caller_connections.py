@@ -1,8 +1,8 @@
-"""Connections that callers bring: of psycopg, psycopg2 or asyncpg.
+"""Connections that callers pass in: of psycopg, psycopg2 or asyncpg.
 
-Each runs the same steps in the caller's transaction. Where a library is not psycopg, its errors
-become psycopg's, so that they are explained in one place. psycopg2 and asyncpg are imported only
-when a connection of theirs is given.
+Each runs the same steps in the caller's transaction. Errors of the other libraries become
+psycopg's, so that one place translates them. psycopg2 and asyncpg are imported only when a
+connection of theirs is passed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from umbel.backends.caller_connections import made_by
-from umbel.backends.postgres.statements import (
-    SAVEPOINT,
-    TRANSACTION,
-    Block,
-    Row,
-    Steps,
-    perform,
-    perform_sync,
-)
+from umbel.backends.postgres.statements import SAVEPOINT, TRANSACTION, Block, perform, perform_sync
+from umbel.backends.sql.statements import Row, Steps
 from umbel.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -35,33 +28,33 @@ T = TypeVar("T")
 _PLACEHOLDER = re.compile(rb"%(?:\((\w+)\)s|%)")
 
 
-class Caller(Protocol):
-    """A caller's connection. Never commits or rolls back for the caller."""
+class CallerConnection(Protocol):
+    """A caller's connection. It never commits or rolls back the caller's transaction."""
 
     connection: Any
     is_async: bool
 
     @property
-    def joins_nothing(self) -> bool:
-        """Whether each statement is a transaction of its own there."""
+    def is_autocommit(self) -> bool:
+        """Whether no transaction is open and each statement commits by itself."""
 
     def perform(self, steps: Steps[T]) -> T:
-        """Run the steps in the caller's transaction and thread. Raises psycopg's errors."""
+        """Run the steps in the caller's transaction and thread. Raise psycopg's errors."""
 
     async def aperform(self, steps: Steps[T]) -> T:
-        """The same for async code; a blocking connection blocks."""
+        """Run the steps for async code. A blocking connection blocks the event loop."""
 
 
-def block_within(caller: Caller) -> Block:
-    """How to make several steps one on a caller's connection, leaving its transaction open."""
-    return TRANSACTION if caller.joins_nothing else SAVEPOINT
+def block_within(caller: CallerConnection) -> Block:
+    """Return how to run several steps as one without ending the caller's transaction."""
+    return TRANSACTION if caller.is_autocommit else SAVEPOINT
 
 
-def recognised(connection: Any) -> Caller:
-    """The caller whose connection this is.
+def wrap_connection(connection: Any) -> CallerConnection:
+    """Return the wrapper for a connection.
 
     Raises:
-        ConfigurationError: it is of none of the libraries that are known here.
+        ConfigurationError: the connection is of an unknown library.
     """
     if isinstance(connection, psycopg.Connection):
         return PsycopgCaller(connection)
@@ -78,7 +71,7 @@ def recognised(connection: Any) -> Caller:
     )
 
 
-class _Blocking(ABC):
+class _BlockingCaller(ABC):
     is_async = False
 
     def __init__(self, connection: Any) -> None:
@@ -92,24 +85,24 @@ class _Blocking(ABC):
         return self.perform(steps)
 
 
-class PsycopgCaller(_Blocking):
+class PsycopgCaller(_BlockingCaller):
     """psycopg's blocking connection."""
 
     @property
-    def joins_nothing(self) -> bool:
-        return _joins_nothing(self.connection)
+    def is_autocommit(self) -> bool:
+        return _is_autocommit(self.connection)
 
     def perform(self, steps: Steps[T]) -> T:
-        # The caller's rows and cursors may be of any shape.
+        # The caller's connection may have other row and cursor factories.
         with psycopg.Cursor(self.connection, row_factory=tuple_row) as cursor:
             return perform_sync(cursor, steps)
 
 
-class Psycopg2Caller(_Blocking):
-    """psycopg2's connection. Its parameters are written as psycopg's are."""
+class Psycopg2Caller(_BlockingCaller):
+    """psycopg2's connection. It has the same placeholders as psycopg."""
 
     @property
-    def joins_nothing(self) -> bool:
+    def is_autocommit(self) -> bool:
         idle = self.connection.info.transaction_status == TransactionStatus.IDLE
         return idle and bool(self.connection.autocommit)
 
@@ -131,7 +124,7 @@ class Psycopg2Caller(_Blocking):
                 return result
 
 
-class _Async:
+class _AsyncCaller:
     is_async = True
 
     def __init__(self, connection: Any) -> None:
@@ -145,28 +138,28 @@ class _Async:
         )
 
 
-class AsyncPsycopgCaller(_Async):
+class AsyncPsycopgCaller(_AsyncCaller):
     """psycopg's asynchronous connection."""
 
     @property
-    def joins_nothing(self) -> bool:
-        return _joins_nothing(self.connection)
+    def is_autocommit(self) -> bool:
+        return _is_autocommit(self.connection)
 
     async def aperform(self, steps: Steps[T]) -> T:
         async with psycopg.AsyncCursor(self.connection, row_factory=tuple_row) as cursor:
             return await perform(cursor, steps)
 
 
-class AsyncpgCaller(_Async):
-    """asyncpg's connection, also out of a pool.
+class AsyncpgCaller(_AsyncCaller):
+    """asyncpg's connection, also from a pool.
 
-    asyncpg numbers its parameters and wants each as the server's type, so the values are written
-    into the statements here, by psycopg. They are prepared beside asyncpg's own cache, whose places
-    are the caller's.
+    asyncpg numbers its parameters and wants each in the server's type. So psycopg writes the values
+    into the statements here. These are prepared outside asyncpg's cache, which belongs to the
+    caller.
     """
 
     @property
-    def joins_nothing(self) -> bool:
+    def is_autocommit(self) -> bool:
         return not self.connection.is_in_transaction()
 
     async def aperform(self, steps: Steps[T]) -> T:
@@ -183,20 +176,20 @@ class AsyncpgCaller(_Async):
 
     async def _run(self, query: bytes, values: Mapping[str, Any] | None) -> list[Row]:
         text = _written(query, values).decode()
-        if values is None:  # savepoints, which nothing can prepare
+        if values is None:  # savepoints cannot be prepared
             await self.connection.execute(text)
             return []
         prepared = await self.connection.prepare(text)
         return [tuple(row) for row in await prepared.fetch()]
 
 
-def _joins_nothing(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+def _is_autocommit(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     idle = connection.info.transaction_status == TransactionStatus.IDLE
     return idle and connection.autocommit
 
 
 def _written(query: bytes, values: Mapping[str, Any] | None) -> bytes:
-    """A statement with its values in their places."""
+    """Return a statement with its values written into it."""
     if values is None:
         return query
 

@@ -1,4 +1,4 @@
-"""Connections of our own."""
+"""Umbel's own async connections."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from psycopg import waiting
 from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 
-from umbel.backends.postgres.statements import Row
+from umbel.backends.sql.statements import Row
 
 T = TypeVar("T")
 
 
 class Connection(psycopg.AsyncConnection[Row]):
-    """A connection that never keeps whoever gave up on it waiting.
+    """A connection that is dropped when its caller is cancelled.
 
-    psycopg asks the server to cancel and waits for the answer, up to ten seconds when the server
-    is out of reach. Every statement here is safe to repeat, so the connection is dropped instead.
+    psycopg would ask the server to cancel the statement and wait for the answer, up to ten seconds
+    if the server cannot be reached. Every statement here is safe to repeat, so that is not needed.
     """
 
     async def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
@@ -32,13 +32,13 @@ class Connection(psycopg.AsyncConnection[Row]):
 
 
 def is_idle(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether it may be used by somebody else: open, and not within a transaction."""
+    """Return whether a connection can be reused: it is open and in no transaction."""
     idle = TransactionStatus.IDLE
     return not connection.closed and connection.pgconn.transaction_status == idle
 
 
 def is_fresh(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether the server has left it alone. A server that goes away says so, unasked."""
+    """Return whether the server has sent nothing. A server that shuts down sends a message."""
     poll = select.poll()
     poll.register(connection.pgconn.socket, select.POLLIN)
     return not poll.poll(0)

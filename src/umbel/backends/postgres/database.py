@@ -1,55 +1,64 @@
-"""One event loop's connections to one schema: few, opened on use, replaced when broken."""
+"""The connections of one event loop to one schema, opened on use and replaced when broken."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
 
 from psycopg import AsyncCursor
 
-from umbel.backends.postgres.address import Home
-from umbel.backends.postgres.blocking_connection import Direct
+from umbel.backends.notifier import WakeUpListener
+from umbel.backends.postgres.address import PostgresAddress
+from umbel.backends.postgres.arrays import json_text, texts, without_nul
+from umbel.backends.postgres.blocking_connection import BlockingConnection
 from umbel.backends.postgres.connections import Connection, is_fresh, is_idle
-from umbel.backends.postgres.errors import CONFLICTS, explaining
+from umbel.backends.postgres.errors import CONFLICTS, translate_errors
 from umbel.backends.postgres.listener import Listener
-from umbel.backends.postgres.statements import TRIES, Row, Steps, one, perform
+from umbel.backends.postgres.statements import MAX_TRIES, atomically, perform, single_statement
+from umbel.backends.sql.role import unknown_job
+from umbel.backends.sql.statements import Row, Steps
 
 T = TypeVar("T")
 Work: TypeAlias = Callable[[AsyncCursor[Row]], Awaitable[T]]
 
 _inherited: list[Any] = []
-"""Connections of a parent process: never used again here, and never closed by collection."""
+"""Connections of a parent process. Kept, so that garbage collection does not close them here."""
+
+_SAFETY_POLL_SECONDS = 5.0
+_POLL_SECONDS = 1.0
 
 
 class Database:
     """Runs statements on up to ``size`` connections. Nothing takes longer than ``timeout``."""
 
-    def __init__(self, home: Home, *, size: int = 2, timeout: float = 10.0) -> None:
-        self.home = home
+    def __init__(self, address: PostgresAddress, *, size: int = 2, timeout: float = 10.0) -> None:
+        self.address = address
         self._size = size
         self._timeout = timeout
         self._free: list[Connection] = []
-        self._turn = asyncio.Semaphore(size)
+        self._slots = asyncio.Semaphore(size)
         self._here: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._listener: Listener | None = None
-        self.direct = Direct(home.connect_blocking, home.address)
-        """For callers that may block."""
+        self.blocking = BlockingConnection(address.connect_blocking, address.label)
+        """The connection for callers that block their own thread."""
 
     async def run(self, work: Work[T], timeout: float | None = None) -> T:
-        """Run ``work`` with a cursor. PostgreSQL's errors come out as ours.
+        """Run ``work`` with a cursor and return its result. psycopg's errors are translated.
 
-        Work that met a deadlock or a conflict is done again from the start. What looks through a
-        whole history may be given another ``timeout`` than usual.
+        Work that meets a deadlock or a serialization failure is started again. A query that reads
+        the whole history may have another ``timeout`` than usual.
 
         Raises:
-            Unavailable: out of reach, refused, too slow. SchemaError: ``umbel db migrate``.
+            Unavailable: the server cannot be reached, refuses, or is too slow.
+            SchemaError: the schema is missing or old.
             BadMessage: a value does not fit its column.
         """
-        with explaining(self.home.address):
-            for _ in range(TRIES - 1):
+        with translate_errors(self.address.label):
+            for _ in range(MAX_TRIES - 1):
                 with suppress(*CONFLICTS):
                     return await self._once(work, timeout)
             return await self._once(work, timeout)
@@ -57,25 +66,73 @@ class Database:
     async def rows(
         self, query: bytes, values: Mapping[str, Any] | None = None, timeout: float | None = None
     ) -> list[Row]:
-        """What one statement returns; it is a transaction of its own, and one round trip."""
-        return await self.run(lambda cursor: perform(cursor, one(query, values)), timeout)
+        """Return the rows of one statement: one transaction and one round trip."""
+        return await self.run(
+            lambda cursor: perform(cursor, single_statement(query, values)), timeout
+        )
 
     async def perform(self, steps: Callable[[], Steps[T]]) -> T:
-        """What these steps return."""
+        """Run the steps on one connection and return their result."""
         return await self.run(lambda cursor: perform(cursor, steps()))
 
+    async def transaction(self, steps: Callable[[], Steps[T]]) -> T:
+        """Run the steps in one transaction and return their result."""
+        return await self.perform(lambda: atomically(steps()))
+
+    async def open(self) -> None:
+        """Do nothing: ``wake_ups`` connects by itself."""
+
+    def wake_ups(self, topic: str) -> AbstractContextManager[WakeUpListener]:
+        """Return a listener for one topic."""
+        return self.listener().notifier.listen([topic])
+
+    @property
+    def max_wait(self) -> float:
+        """Seconds after which to check again even if no wake-up has come."""
+        return _SAFETY_POLL_SECONDS if self.listener().is_listening else _POLL_SECONDS
+
+    def queries(self, *files: str) -> dict[str, bytes]:
+        """Return the named queries of these files, and those of ``shared.sql``."""
+        found = dict(self.address.sql)
+        for file in files:
+            found |= self.address.queries(file)
+        return found
+
+    def substitute(self, query: bytes, name: str, text: str) -> bytes:
+        """Return the query with ``$name`` replaced by SQL text."""
+        return query.replace(f"${name}".encode(), text.encode())
+
+    def stored_id(self, job: str) -> str:
+        """Return a job id as PostgreSQL writes it. Raise UnknownJob if it is not a UUID."""
+        try:
+            return str(UUID(job))
+        except (ValueError, AttributeError, TypeError):
+            raise unknown_job(job) from None
+
+    def text(self, value: str) -> str:
+        """Return the text without NUL, which PostgreSQL cannot store."""
+        return without_nul(value)
+
+    def texts(self, values: Sequence[str]) -> str:
+        """Return the texts as an array literal."""
+        return texts(values)
+
+    def json(self, value: Any) -> str:
+        """Return the value as JSON for a ``jsonb`` column."""
+        return json_text(value)
+
     def listener(self) -> Listener:
-        """Where hints are heard; shared with the other databases of this home and event loop."""
-        self._arrive()
+        """Return the listener that all databases of this address and event loop share."""
+        self._reset_if_moved()
         if self._listener is None:
-            self._listener = self.home.listener()
+            self._listener = self.address.listener()
             self._listener.join(self)
         return self._listener
 
     async def close(self) -> None:
-        """Close the connections; stop listening when nobody else does. Twice is fine."""
-        self._arrive()
-        self.direct.close()
+        """Close the connections, and stop listening with the last user. Closing twice is fine."""
+        self._reset_if_moved()
+        self.blocking.close()
         while self._free:
             await self._free.pop().close()
         listener, self._listener = self._listener, None
@@ -83,9 +140,9 @@ class Database:
             await listener.leave(self)
 
     async def _once(self, work: Work[T], timeout: float | None) -> T:
-        self._arrive()
-        async with asyncio.timeout(timeout or self._timeout), self._turn:
-            connection = self._take() or await self.home.connect()
+        self._reset_if_moved()
+        async with asyncio.timeout(timeout or self._timeout), self._slots:
+            connection = self._take_free() or await self.address.connect()
             try:
                 return await work(connection.cursor(binary=True))
             finally:
@@ -94,7 +151,7 @@ class Database:
                 else:
                     connection.pgconn.finish()
 
-    def _take(self) -> Connection | None:
+    def _take_free(self) -> Connection | None:
         while self._free:
             connection = self._free.pop()
             if is_fresh(connection):
@@ -102,8 +159,8 @@ class Database:
             connection.pgconn.finish()
         return None
 
-    def _arrive(self) -> None:
-        """Start over in a new process or event loop."""
+    def _reset_if_moved(self) -> None:
+        """Drop all connections if this is another process or event loop than before."""
         here = (os.getpid(), asyncio.get_running_loop())
         if here == self._here:
             return
@@ -113,5 +170,5 @@ class Database:
             for connection in self._free:
                 connection.pgconn.finish()
         self._free, self._listener = [], None
-        self._turn = asyncio.Semaphore(self._size)
+        self._slots = asyncio.Semaphore(self._size)
         self._here = here

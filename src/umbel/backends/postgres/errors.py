@@ -1,4 +1,4 @@
-"""psycopg's errors become ours, here and nowhere else."""
+"""Translation of psycopg's errors into Umbel's. No other module does this."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from umbel.errors import (
 )
 
 CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected)
-"""Nothing happened because somebody else came first; the same again is right."""
+"""Another transaction came first, and nothing has happened: retry."""
 
 _NO_SCHEMA = (
     errors.UndefinedTable,
@@ -37,30 +37,30 @@ _CHECK_SERVER = "check that the server runs and that host, user and password are
 
 
 @contextmanager
-def explaining(address: str) -> Iterator[None]:
-    """psycopg's errors come out as ours, with the remedy."""
+def translate_errors(label: str) -> Iterator[None]:
+    """Translate psycopg's errors that the block raises, with the remedy."""
     try:
         yield
     except psycopg.Error as error:
-        raise explain(error, address) from error
+        raise translate_error(error, label) from error
     except TimeoutError as error:
         if isinstance(error, UmbelError):
             raise
-        raise Unavailable(f"{address} did not answer in time; {_CHECK_SERVER}") from error
+        raise Unavailable(f"{label} did not answer in time; {_CHECK_SERVER}") from error
 
 
-def explain(error: psycopg.Error, address: str) -> UmbelError:
-    """Ours for theirs."""
+def translate_error(error: psycopg.Error, label: str) -> UmbelError:
+    """Return the UmbelError for an error of psycopg."""
     text = error.diag.message_primary or " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, _NO_SCHEMA):
         return SchemaError(
-            f"{address} has no Umbel schema, or an older one ({text}); run: umbel db migrate"
+            f"{label} has no Umbel schema, or an older one ({text}); run: umbel db migrate"
         )
     if isinstance(error, errors.InsufficientPrivilege):
-        return ConfigurationError(f"{address}: {text}; grant it to the role of the URL")
+        return ConfigurationError(f"{label}: {text}; grant it to the role of the URL")
     if isinstance(error, (psycopg.DataError, psycopg.IntegrityError)):
         return BadMessage(error.diag.column_name or error.diag.constraint_name or "value", text)
     remedy = next((r for kind, r in _REMEDIES.items() if isinstance(error, kind)), None)
     if remedy is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         remedy = _CHECK_SERVER
-    return Unavailable(f"{address}: {text}" + (f"; {remedy}" if remedy else ""))
+    return Unavailable(f"{label}: {text}" + (f"; {remedy}" if remedy else ""))

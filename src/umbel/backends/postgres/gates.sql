@@ -1,13 +1,13 @@
 -- name: declare
--- What the code says of rules; one that says what it said before is left alone. In order, as
--- everybody who changes several.
+-- Stores rules as the code declares them. A rule that is stored already is not changed. In order of
+-- name, as all statements that change several rules.
 insert into $schema.rule as r (namespace, name, declared)
 select %(namespace)s, d ->> 'name', d from jsonb_array_elements(%(declared)s::jsonb) d order by 2
 on conflict (namespace, name) do update set declared = excluded.declared
 where r.declared <> excluded.declared
 
 -- name: lift
--- The code has no such rules any more.
+-- Opens the gates of rules that the code no longer declares.
 with known as materialized (
   select name from $schema.rule
   where namespace = %(namespace)s and name = any(%(rule)s::text[]) order by name for update
@@ -15,18 +15,18 @@ with known as materialized (
 update $schema.rule r set declared = jsonb_build_object('name', r.name, 'kind', 'open')
 from known where r.namespace = %(namespace)s and r.name = known.name
 
--- name: impose
--- What an operator says of a limit.
+-- name: override_capacity
+-- Stores the capacity that an operator sets for a limit.
 update $schema.rule set imposed = %(capacity)s
 where namespace = %(namespace)s and name = %(rule)s and not declared ? 'kind'
 returning 1
 
 -- name: fold
--- What has been set free until now is free.
+-- Applies the rows of knock: freed slots are free.
 select $schema.fold_knocks(%(namespace)s)
 
 -- name: gates
--- Gates with what is held and how many wait: those of rules without tokens, and those in use.
+-- Gates with the number of held slots and waiting jobs: those of rules without tokens, and those in use.
 with used as (
   select name as key from $schema.rule
   where namespace = %(namespace)s and (%(rule)s::text is null or name = %(rule)s)
@@ -43,9 +43,9 @@ join $schema.rule r on r.namespace = %(namespace)s and r.name = split_part(u.key
 where %(rule)s::text is null or r.name = %(rule)s
 order by u.key limit %(limit)s
 
--- name: enrol
--- An operator adds members, also those that were removed; they get their data. Here and below, the
--- lock of the gates comes first: who lets jobs pass must not wait for a member.
+-- name: add_members
+-- Adds members for an operator, even if they were removed before, and sets their data. Here and below,
+-- the lock of the gates comes first: a transaction that lets jobs pass must not wait for a member.
 insert into $schema.member as m (namespace, pool, name, data)
 select %(namespace)s, %(pool)s, d.key, d.value
 from $schema.lock_gates(%(namespace)s) locked, jsonb_each(%(members)s::jsonb) d
@@ -53,9 +53,9 @@ on conflict (namespace, pool, name) do update
 set data = excluded.data, coded = 0,
     condition = case when m.condition in ('leaving', 'gone') then 'ready' else m.condition end
 
--- name: enrol_coded
--- All members that the code names. One that was removed stays away; others that the code named
--- before leave. Coded as two: the code may bring them back.
+-- name: set_members
+-- Adds all members that the code declares, and removes those that it no longer declares. A member that
+-- an operator removed stays removed. With coded = 2 the code may add a member again.
 with locked as materialized (select $schema.lock_gates(%(namespace)s)),
 named as (
   insert into $schema.member as m (namespace, pool, name, data, coded)
@@ -72,8 +72,8 @@ from locked
 where m.namespace = %(namespace)s and m.pool = %(pool)s and m.coded = 1
   and not %(members)s::jsonb ? m.name
 
--- name: dismiss
--- Members are gone when nobody holds them any more.
+-- name: remove_members
+-- Removes members, each as soon as no job holds it. Returns their names.
 with locked as materialized (select $schema.lock_gates(%(namespace)s))
 update $schema.member m
 set condition = case when m.job is null then 'gone' else 'leaving' end, coded = 0
@@ -82,8 +82,8 @@ where m.namespace = %(namespace)s and m.pool = %(pool)s and m.name = any(%(name)
   and m.condition not in ('leaving', 'gone')
 returning m.name
 
--- name: turn
--- Members are handed out, or not.
+-- name: set_condition
+-- Sets whether members may be given to jobs. Returns their names.
 with locked as materialized (select $schema.lock_gates(%(namespace)s))
 update $schema.member m set condition = %(condition)s, failures = 0, check_at = null
 from locked
@@ -92,14 +92,14 @@ where m.namespace = %(namespace)s and m.pool = %(pool)s and m.name = any(%(name)
 returning m.name
 
 -- name: members
--- Members that are there, or on their way out.
+-- Members that are not removed yet.
 select pool, name, data::text, condition, job::text, fence, failures from $schema.member
 where namespace = %(namespace)s and (%(pool)s::text is null or pool = %(pool)s)
   and condition <> 'gone'
 order by pool, name
 
--- name: suspect
--- A member failed its check.
+-- name: quarantine
+-- Quarantines a member that failed its check.
 with locked as materialized (select $schema.lock_gates(%(namespace)s))
 update $schema.member m
 set condition = 'quarantined', failures = m.failures + 1,
@@ -108,8 +108,8 @@ from locked
 where m.namespace = %(namespace)s and m.pool = %(pool)s and m.name = %(name)s
   and m.condition in ('ready', 'quarantined')
 
--- name: suspects
--- Members that are to be checked now, and not by others.
+-- name: claim_due_checks
+-- Claims the members whose check is due, so that no other worker checks them now.
 with locked as materialized (select $schema.lock_gates(%(namespace)s))
 update $schema.member m set check_at = statement_timestamp() + make_interval(secs => %(delay)s)
 from locked

@@ -1,13 +1,13 @@
-"""Wake-ups between processes: LISTEN on one channel, heard by everybody on an event loop.
+"""Wake-ups between processes: LISTEN on one channel, for all users of an event loop.
 
-What is said on the channel, each "look", never "take":
+Payloads on the channel. Each says "check", and none carries data:
 
-``r:<namespace>:<queue>``        something became ready
-``s:<namespace>``                something was scheduled: the next due time may have changed
-``d:<namespace>:<id>,<id>...``   jobs that somebody waits for are final
-``g:<namespace>``                somebody may pass a gate: a slot is free, a rule has changed
-``c:<namespace>``                a pause or a cancellation
-``p:<token>``                    a listener's word to itself
+``r:<namespace>:<queue>``        a job became ready
+``s:<namespace>``                a job was scheduled: the next due time may have changed
+``d:<namespace>:<id>,<id>...``   jobs for which callers wait are final
+``g:<namespace>``                a job may pass a gate: a slot is free, or a rule has changed
+``c:<namespace>``                a pause or cancellation was made
+``p:<token>``                    a listener probes its own connection
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from umbel.backends.notifier import Notifier
 from umbel.backends.postgres.connections import Connection
 from umbel.resilience import Backoff
 
-PROBE_EVERY = 10.0
-PROBE_ANSWER = 3.0
-RECONNECT = Backoff(first=0.1, factor=2, cap=5.0, jitter=0.5)
+PROBE_INTERVAL_SECONDS = 10.0
+PROBE_TIMEOUT_SECONDS = 3.0
+_RECONNECT_BACKOFF = Backoff(first=0.1, factor=2, cap=5.0, jitter=0.5)
 
 
 class Listener:
-    """Rings the bell for every hint. Reconnects for ever, and wakes everybody after each gap.
+    """Passes every notification on to its notifier. Reconnects forever, and wakes up all listeners
+    after each gap.
 
-    While nothing is said it costs nothing: the event loop watches the socket. A connection that
-    looks alive is not believed; every ten seconds it has to bring back a word of our own.
+    An idle connection costs nothing: the event loop watches the socket. Every ten seconds, a probe
+    checks that the connection still delivers notifications.
     """
 
     def __init__(
@@ -42,29 +43,29 @@ class Listener:
         sql: Mapping[str, bytes],
         on_stop: Callable[[], None],
         *,
-        probe_every: float = PROBE_EVERY,
+        probe_interval: float = PROBE_INTERVAL_SECONDS,
     ) -> None:
-        self.bell = Notifier()
-        self.hearing = False
-        """Whether silence means that nothing happened. Else: look now and then."""
+        self.notifier = Notifier()
+        self.is_listening = False
+        """Whether no notification means that nothing has happened. Otherwise, poll."""
         self.token = secrets.token_hex(8)
         self._connect = connect
         self._sql = sql
         self._on_stop = on_stop
-        self._probe_every = probe_every
+        self._probe_interval = probe_interval
         self._users: set[object] = set()
         self._task: asyncio.Task[None] | None = None
         self._answered = asyncio.Event()
         self._lost = asyncio.Event()
 
     def join(self, user: object) -> None:
-        """Somebody wants to hear. The first one starts the listening."""
+        """Add a user. The first one starts the listener."""
         self._users.add(user)
         if self._task is None and self._connect is not None:
             self._task = asyncio.create_task(self._run(self._connect), name="umbel-listener")
 
     async def leave(self, user: object) -> None:
-        """Somebody is gone. The last one stops it."""
+        """Remove a user. The last one stops the listener."""
         self._users.discard(user)
         if not self._users:
             self._on_stop()
@@ -81,43 +82,43 @@ class Listener:
                 connection = await connect()
                 await self._open(connection)
                 tries = 0
-                await self._attend(connection)
-            except Exception:  # noqa: BLE001 - an odd hint must not end the listening
+                await self._wait_until_lost(connection)
+            except Exception:  # noqa: BLE001 - an odd payload must not end the listener
                 tries += 1
             finally:
-                self.hearing = False
+                self.is_listening = False
                 if connection is not None:
                     connection.pgconn.finish()
-            await asyncio.sleep(RECONNECT.delay(tries, self.token))
+            await asyncio.sleep(_RECONNECT_BACKOFF.delay(tries, self.token))
 
     async def _open(self, connection: Connection) -> None:
-        connection.add_notify_handler(self._heard)
-        async with asyncio.timeout(PROBE_ANSWER):
+        connection.add_notify_handler(self._on_notify)
+        async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
             await connection.execute(self._sql["listen"], prepare=False)
-        self.hearing = True
-        self.bell.ring_all()  # nobody knows what was said during the gap
+        self.is_listening = True
+        self.notifier.notify_all()  # notifications may have been missed in the gap
 
-    async def _attend(self, connection: Connection) -> None:
-        """Until the connection is lost; then it raises."""
+    async def _wait_until_lost(self, connection: Connection) -> None:
+        """Wait until the connection is lost, then raise."""
         self._lost.clear()
         while True:
-            with self._watching(connection), contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._probe_every):
+            with self._watch_socket(connection), contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._probe_interval):
                     await self._lost.wait()
                 raise psycopg.OperationalError("the listening connection was closed")
             self._answered.clear()
-            async with asyncio.timeout(PROBE_ANSWER):
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 await connection.execute(self._sql["probe"], {"payload": f"p:{self.token}"})
-                with self._watching(connection):
+                with self._watch_socket(connection):
                     await self._answered.wait()
 
     @contextlib.contextmanager
-    def _watching(self, connection: Connection) -> Iterator[None]:
-        # psycopg watches the socket itself while a statement runs: take turns.
+    def _watch_socket(self, connection: Connection) -> Iterator[None]:
+        # psycopg watches the socket while a statement runs, so both take turns.
         loop, socket = asyncio.get_running_loop(), connection.pgconn.socket
         loop.add_reader(socket, self._read, connection, socket)
         try:
-            self._read(connection, socket)  # what came in while nobody watched
+            self._read(connection, socket)  # notifications that arrived in between
             yield
         finally:
             loop.remove_reader(socket)
@@ -126,20 +127,20 @@ class Listener:
         try:
             connection.pgconn.consume_input()
             while (found := connection.pgconn.notifies()) is not None:
-                self._say(found.extra.decode())
+                self._dispatch(found.extra.decode())
         except psycopg.Error:
             asyncio.get_running_loop().remove_reader(socket)
             self._lost.set()
 
-    def _heard(self, notify: Notify) -> None:
-        self._say(notify.payload)
+    def _on_notify(self, notify: Notify) -> None:
+        self._dispatch(notify.payload)
 
-    def _say(self, hint: str) -> None:
-        if hint == f"p:{self.token}":
+    def _dispatch(self, payload: str) -> None:
+        if payload == f"p:{self.token}":
             self._answered.set()
-        elif hint.startswith("d:"):
-            where, _, jobs = hint.rpartition(":")
+        elif payload.startswith("d:"):
+            where, _, jobs = payload.rpartition(":")
             for job in jobs.split(","):
-                self.bell.ring(f"{where}:{job}")
+                self.notifier.notify(f"{where}:{job}")
         else:
-            self.bell.ring(hint)
+            self.notifier.notify(payload)

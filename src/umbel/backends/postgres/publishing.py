@@ -1,4 +1,4 @@
-"""The steps of a publish, whoever's connection they run on."""
+"""The steps of publishing, for any kind of connection."""
 
 from __future__ import annotations
 
@@ -7,43 +7,44 @@ from collections.abc import Mapping, Sequence
 from umbel.backends.broker import Published
 from umbel.backends.postgres.arrays import texts
 from umbel.backends.postgres.job_rows import (
-    alike_arrays,
-    are_alike,
     is_plain,
+    is_uniform,
     job_arrays,
     job_row,
     plain_row,
+    uniform_arrays,
 )
-from umbel.backends.postgres.statements import KeyTaken, Row, Steps
+from umbel.backends.postgres.statements import KeyTaken
+from umbel.backends.sql.statements import Row, Steps
 from umbel.errors import DuplicateJob, Unavailable
 from umbel.messages import Envelope, State
 
 Queries = Mapping[str, bytes]
 
-_ROUNDS = 5
+_MAX_ROUNDS = 5
 
 
-def cannot_fail(envelopes: Sequence[Envelope]) -> bool:
-    """Whether one statement does it all or nothing: no unique key can spoil half of a batch."""
+def is_one_statement(envelopes: Sequence[Envelope]) -> bool:
+    """Return whether one statement is enough: no unique key can refuse a part of the batch."""
     return len(envelopes) == 1 or all(
         e.unique is None or e.on_conflict == "return" for e in envelopes
     )
 
 
-def inserting(
+def insert_steps(
     sql: Queries, envelopes: Sequence[Envelope], *, alone: bool = False, idle: str = "queued"
 ) -> Steps[list[int]]:
-    """Adds what is new. Gives the places of the envelopes that were not added.
+    """Add new jobs. Return the places of the envelopes that were not added.
 
-    ``alone``: in no transaction, so that a statement that fails spoils nothing else. ``idle`` is
-    the state of what is not scheduled.
+    ``alone``: no transaction is open, so a statement that fails affects nothing else. ``idle`` is
+    the state of jobs that are not scheduled.
     """
     state = {"idle": idle}
     if len(envelopes) == 1:
         rows = yield from _insert_one(sql, envelopes[0], state)
         return [] if rows else [0]
-    if alone and are_alike(envelopes):
-        rows = yield from _insert_alike(sql, envelopes, state)
+    if alone and is_uniform(envelopes):
+        rows = yield from _insert_uniform(sql, envelopes, state)
     else:
         rows = yield sql["insert_jobs"], job_arrays(envelopes) | state
     added, places, _ = rows[0]
@@ -61,51 +62,51 @@ def _insert_one(sql: Queries, envelope: Envelope, state: dict[str, str]) -> Step
     return (yield sql["insert_job"], job_row(envelope) | state)
 
 
-def _insert_alike(
+def _insert_uniform(
     sql: Queries, envelopes: Sequence[Envelope], state: dict[str, str]
 ) -> Steps[list[Row]]:
     try:
-        return (yield sql["insert_alike"], alike_arrays(envelopes) | state)
-    except KeyTaken:  # published before; nothing was added, so each has to be looked at
+        return (yield sql["insert_uniform"], uniform_arrays(envelopes) | state)
+    except KeyTaken:  # an id is known, so nothing was added: find out which
         return (yield sql["insert_jobs"], job_arrays(envelopes) | state)
 
 
-def publishing(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Published]]:
-    """All envelopes, in one go and in one transaction of whoever runs it.
+def publish_steps(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Published]]:
+    """Publish all envelopes in the open transaction.
 
     Raises:
-        DuplicateJob: a live job holds the unique key and the envelope says to raise.
+        DuplicateJob: a live job holds the unique key, and ``on_conflict`` is "raise".
     """
-    left = yield from inserting(sql, envelopes)
-    return (yield from resolving(sql, envelopes, left))
+    left = yield from insert_steps(sql, envelopes)
+    return (yield from resolve_steps(sql, envelopes, left))
 
 
-def resolving(
+def resolve_steps(
     sql: Queries, envelopes: Sequence[Envelope], left: Sequence[int], *, strict: bool = True
 ) -> Steps[list[Published]]:
-    """What became of each, when those at the places ``left`` could not be added at first.
+    """Resolve the conflicts of the envelopes at the places ``left``. Return the result of each.
 
-    Not ``strict``: a conflict that would raise keeps the holder instead.
+    Without ``strict``, a conflict that would raise returns the holder instead.
     """
     published = [Published(envelope.id) for envelope in envelopes]
-    # A key that several of them replace changes hands once a round.
-    for _ in range(_ROUNDS + len(left)):
+    # If several of them replace the holder of one key, it changes once per round.
+    for _ in range(_MAX_ROUNDS + len(left)):
         if not left:
             return published
-        why = yield from _explained(sql, [envelopes[place] for place in left], strict)
+        why = yield from _resolve_once(sql, [envelopes[place] for place in left], strict)
         for place, found in zip(left, why, strict=True):
             published[place] = found or published[place]
         left = [place for place, found in zip(left, why, strict=True) if found is None]
-        if left:  # the holder was replaced, or has finished meanwhile: the key is free
-            again = yield from inserting(sql, [envelopes[place] for place in left])
+        if left:  # the holder was replaced or has finished, so the key is free
+            again = yield from insert_steps(sql, [envelopes[place] for place in left])
             left = [left[place] for place in again]
     raise Unavailable("the unique key changes hands too quickly; try again")
 
 
-def _explained(
+def _resolve_once(
     sql: Queries, envelopes: Sequence[Envelope], strict: bool
 ) -> Steps[list[Published | None]]:
-    """Why each of these was not added; None when it can be added now."""
+    """Return the result of each envelope; None if it can be added now."""
     asked = {
         "id": texts([e.id for e in envelopes]),
         "namespace": texts([e.namespace for e in envelopes]),
@@ -114,7 +115,7 @@ def _explained(
     holders = yield from _holders(sql, [e for e in envelopes if e.unique is not None])
     found: list[Published | None] = []
     for envelope in envelopes:
-        # Taken out: who comes after one that replaces has that one for a holder, not this.
+        # Removed: for the envelopes after one that replaces, that one is the holder.
         holder = holders.pop((envelope.namespace, envelope.unique), None)
         if (envelope.namespace, envelope.id.lower()) in known:
             answer: Published | None = Published(envelope.id, existing=True)
@@ -131,12 +132,12 @@ def _explained(
 def _conflict(
     sql: Queries, envelope: Envelope, holder: str, state: str, strict: bool
 ) -> Steps[Published | None]:
-    """What becomes of an envelope whose unique key a live job holds."""
+    """Resolve a unique key that a live job holds. Return None if the envelope can be added now."""
     if envelope.on_conflict == "replace" and state != State.RUNNING:
         values = {
             "namespace": envelope.namespace,
             "id": texts([holder]),
-            "reason": texts([f"replaced by {envelope.id}"]),
+            "reason": f"replaced by {envelope.id}",
             "final": State.CANCELLED.value,
         }
         yield sql["cancel_idle"], values
@@ -160,7 +161,7 @@ def _holders(
 
 
 def _repeated(envelopes: Sequence[Envelope], left: set[int]) -> list[int]:
-    """Places of envelopes whose id stands in the batch before them, in the same namespace."""
+    """Return the places of envelopes whose id is already in the batch before them."""
     seen: set[tuple[str, str]] = set()
     repeated = []
     for place, envelope in enumerate(envelopes):

@@ -1,98 +1,70 @@
-"""Job records on PostgreSQL: live jobs and finished ones read as one."""
+"""Job records on PostgreSQL."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from umbel.backends.postgres.arrays import numbers, texts
 from umbel.backends.postgres.database import Database
-from umbel.backends.postgres.ids import by_canonical, canonical, unknown
-from umbel.backends.postgres.statements import Row, one
-from umbel.backends.records import UNCHANGED, Changes, JobFilter, ProgressNote
+from umbel.backends.postgres.statements import single_statement
+from umbel.backends.records import UNCHANGED, Changes, ProgressNote
 from umbel.backends.rows import (
-    GATE_PORTION,
-    LONGEST,
+    GATE_SCAN_BATCH,
+    MAX_RATE_PERIOD_SECONDS,
     change_row,
-    in_portions,
-    looked_on,
+    next_gate_scan,
+    prune_in_batches,
     record,
-    stored_states,
 )
-from umbel.clock import Clock
+from umbel.backends.sql.records import SqlRecords
+from umbel.backends.sql.role import unknown_job
 from umbel.errors import ResultTimeout
-from umbel.messages import LIVE, TERMINAL, Record, State
+from umbel.messages import Record
 from umbel.resilience import Backoff
 from umbel.resilience.pace import CREDIT
 
-_LOOKS = Backoff(first=0.05, factor=1.5, cap=0.25, jitter=0.0)
-"""Waits between looks when nobody tells us of a job's end."""
+_POLL_BACKOFF = Backoff(first=0.05, factor=1.5, cap=0.25, jitter=0.0)
+"""Waits between two checks of a job while this process does not LISTEN."""
 
 
-class PostgresRecords:
-    """See ``stores.records.Records`` for what each method promises."""
+class PostgresRecords(SqlRecords):
+    """See ``umbel.backends.records.Records`` for what each method promises."""
 
-    def __init__(
-        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 1.0
-    ) -> None:
-        self._database = database
-        self._namespace = namespace
-        self._clock = clock
-        self._safety_poll = safety_poll
-        self._looked = ""
-        self._sql = database.home.queries("store.sql")
+    _database: Database
 
-    async def find(self, job: str) -> Record:
-        key = canonical(job)
-        # A job moves from live to finished in one transaction: looking there last misses nothing.
-        for query in ("find_finished", "find_live", "find_finished"):
-            rows = await self._rows(query, id=key)
-            if rows:
-                return record(rows[0])
-        raise unknown(job)
-
-    async def search(self, wanted: JobFilter) -> list[Record]:
-        found: list[Record] = []
-        for query, states in (("list_live", LIVE), ("list_finished", TERMINAL)):
-            chosen = states & set(wanted.states) if wanted.states else states
-            if chosen and len(found) < wanted.limit:
-                found += await self._list(query, chosen, wanted, wanted.limit - len(found))
-        return found
-
-    async def finished(self, job: str, timeout: float | None) -> Record:
-        key = canonical(job)
+    async def wait_finished(self, job: str, timeout: float | None) -> Record:
+        key = self._database.stored_id(job)
         until = None if timeout is None else self._clock.monotonic() + timeout
         listener = self._database.listener()
-        # Marking waits for whoever settles the job just now; so either its end is told, or it is
-        # there to be read.
-        mark = "await_live" if self._database.home.listens else "is_live"
-        with listener.bell.listen([f"d:{self._namespace}:{key}"]) as ear:
-            tries, lives = 0, await self._rows(mark, id=key)
-            while lives:
+        # Marking the job waits for a transaction that settles it at this moment. So either its end
+        # is notified, or its record is there to be read.
+        mark = "await_live" if self._database.address.listens else "is_live"
+        with listener.notifier.listen([f"d:{self._namespace}:{key}"]) as wake_ups:
+            tries, is_live = 0, await self._rows(mark, id=key)
+            while is_live:
                 tries += 1
-                pause = self._safety_poll if listener.hearing else _LOOKS.delay(tries)
+                pause = self._safety_poll if listener.is_listening else _POLL_BACKOFF.delay(tries)
                 left = pause if until is None else until - self._clock.monotonic()
                 if left <= 0:
                     raise ResultTimeout(f"job {job} has not finished within {timeout} s")
-                rang = await ear.wait(min(left, pause))
-                ear.clear()
-                if rang and (rows := await self._rows("find_finished", id=key)):
+                has_woken = await wake_ups.wait(min(left, pause))
+                wake_ups.clear()
+                if has_woken and (rows := await self._rows("find_finished", id=key)):
                     return record(rows[0])
-                lives = await self._rows("is_live", id=key)
+                is_live = await self._rows("is_live", id=key)
         rows = await self._rows("find_finished", id=key)
         if not rows:
-            raise unknown(job)
+            raise unknown_job(job)
         return record(rows[0])
 
-    def look(self, job: str, timeout: float) -> Record | None:
-        if self._database.direct.is_busy:
+    def find_finished_blocking(self, job: str, timeout: float) -> Record | None:
+        if self._database.blocking.is_busy:
             return None
-        values = {"namespace": self._namespace, "id": canonical(job)}
-        sql = self._sql["find_finished"]
-        rows = self._database.direct.perform(lambda: one(sql, values), timeout)
+        sql, values = self._sql["find_finished"], self._values(id=self._database.stored_id(job))
+        rows = self._database.blocking.perform(lambda: single_statement(sql, values), timeout)
         return record(rows[0]) if rows else None
 
-    async def progress(self, notes: Sequence[ProgressNote]) -> None:
+    async def record_progress(self, notes: Sequence[ProgressNote]) -> None:
         await self._rows(
             "progress",
             id=texts([note.job for note in notes]),
@@ -102,8 +74,8 @@ class PostgresRecords:
         )
 
     async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
-        names = by_canonical(jobs)
-        rows = await self._rows("replay", id=_ids(names), **change_row(changes))
+        names = self._stored_ids(jobs)
+        rows = await self._rows("replay", id=texts([*names]), **change_row(changes))
         queued = {job for job, _ in rows}
         return [name for key, name in names.items() if key in queued]
 
@@ -115,39 +87,10 @@ class PostgresRecords:
             oldest = {"age": float(older_than), "finished": finished, "id": job, "limit": many}
             return int((await self._rows("prune", **oldest))[0][0])
 
-        pruned = await in_portions(forget, limit)
+        pruned = await prune_in_batches(forget, limit)
         more = True
         while more:
-            row = {"portion": GATE_PORTION, "credit": CREDIT, "longest": LONGEST}
-            ((last, many, gone),) = await self._rows("forget_gates", after=self._looked, **row)
-            self._looked, more = looked_on(last, many, gone)
+            row = {"portion": GATE_SCAN_BATCH, "credit": CREDIT, "longest": MAX_RATE_PERIOD_SECONDS}
+            ((last, many, gone),) = await self._rows("forget_gates", after=self._last_gate, **row)
+            self._last_gate, more = next_gate_scan(last, many, gone)
         return pruned
-
-    async def remove(self, jobs: Sequence[str]) -> int:
-        return len(await self._rows("remove", id=_ids(by_canonical(jobs))))
-
-    async def close(self) -> None:
-        await self._database.close()
-
-    async def _list(
-        self, query: str, states: Iterable[State], wanted: JobFilter, limit: int
-    ) -> list[Record]:
-        # Written into the query, so that the index of buried jobs is known to fit.
-        chosen = "{" + ",".join(stored_states(states)) + "}"
-        values = {
-            "namespace": self._namespace,
-            "task": wanted.task,
-            "queue": wanted.queue,
-            "worker": wanted.worker,
-            "before": wanted.published_before,
-            "limit": limit,
-        }
-        sql = self._sql[query].replace(b"$states", chosen.encode())
-        return [record(row) for row in await self._database.rows(sql, values)]
-
-    async def _rows(self, query: str, **values: Any) -> list[Row]:
-        return await self._database.rows(self._sql[query], {"namespace": self._namespace, **values})
-
-
-def _ids(jobs: Iterable[str]) -> str:
-    return texts([*jobs])

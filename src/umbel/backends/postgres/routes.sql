@@ -1,5 +1,5 @@
 -- name: routes
--- Routes by key or index, the newest first.
+-- Routes by key or index, newest first.
 select id, key, idx, date_part('epoch', made), date_part('epoch', released), why, held, closing,
        among::text
 from $schema.route
@@ -8,21 +8,21 @@ where namespace = %(namespace)s and (%(key)s::text is null or key = %(key)s)
 order by id desc limit %(limit)s
 
 -- name: fold
--- What has been set free until now is free.
+-- Applies the rows of knock: freed slots are free.
 select $schema.fold_knocks(%(namespace)s)
 
 -- name: close
--- A key's route is to be released.
+-- Closes the route of a key and returns its last route.
 select id, key, idx, date_part('epoch', made), date_part('epoch', released), why, held, closing,
        among::text
 from $schema.close_route(%(namespace)s, %(key)s, %(why)s, %(target)s)
 
 -- name: retire
--- An index gets no more routes, or may get some again.
+-- Sets whether an index gets new routes. Returns the number of its live routes.
 select $schema.retire(%(namespace)s, %(idx)s, %(retiring)s)
 
--- name: seats
--- Indexes that somebody has, that are kept, or that have live routes.
+-- name: worker_indexes
+-- Indexes that a worker has, that are kept, or that have live routes.
 select * from (
   select idx, name, $schema.is_seated(namespace, idx) as alive, retiring,
          (select count(*) from $schema.route r
@@ -31,17 +31,17 @@ select * from (
 ) f where alive or many > 0 order by idx
 
 -- name: sweep
--- What can be released now.
+-- Releases all routes that can be released now, and returns them.
 select id, key, idx, date_part('epoch', made), date_part('epoch', released), why, held, closing,
        among::text
 from $schema.settle_routes(%(namespace)s, %(idle)s)
 
 -- name: any
--- Whether there is a live route: without one nobody takes the gates' lock.
+-- Whether there is a live route. Without one, the gates' lock is not taken.
 select exists (select 1 from $schema.route where namespace = %(namespace)s and released is null)
 
 -- name: forget
--- Released routes are remembered for as long as few were made since.
+-- Deletes released routes except for the newest.
 delete from $schema.route
 where namespace = %(namespace)s and released is not null
   and id <= (select max(id) from $schema.route) - %(keep)s

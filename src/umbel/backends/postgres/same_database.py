@@ -1,8 +1,8 @@
-"""Whether a caller's connection leads to the application's own database.
+"""Checking that a caller's connection leads to the application's own database.
 
-What identifies it is the server's start, to the microsecond, and the database's number in it: a
-copy of a database has all its data in common with it, but is served by another server, or has
-another number there. The answer is remembered with each connection.
+A database is identified by the start time of its server, in microseconds, and its number there. A
+copy of a database has the same data, but another server or another number. The result is remembered
+for each connection.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 from psycopg.rows import tuple_row
 
-from umbel.backends.postgres.address import Home
-from umbel.backends.postgres.caller_connections import Caller, recognised
-from umbel.backends.postgres.statements import Steps, perform_sync
+from umbel.backends.postgres.address import PostgresAddress
+from umbel.backends.postgres.caller_connections import CallerConnection, wrap_connection
+from umbel.backends.postgres.statements import perform_sync
+from umbel.backends.sql.statements import Steps
 from umbel.errors import ConfigurationError, SchemaError
 
 
-class Origin(NamedTuple):
-    """Where a connection leads to, as its server says."""
+class DatabaseIdentity(NamedTuple):
+    """The database that a connection leads to, as its server reports it."""
 
     started: int
-    """When the server started: microseconds since 1970."""
+    """When the server started, in microseconds since 1970."""
     number: int
     """The database's number in that server."""
     name: str
     host: str | None
-    """None: a local socket."""
+    """None for a local socket."""
     port: int
     role: str
     may_write: bool | None
-    """Whether the role may write our tables; None: there are none."""
+    """Whether the role may write Umbel's tables; None if there are none."""
 
     @property
     def database(self) -> tuple[int, int]:
-        """What no two databases have in common."""
+        """What identifies the database."""
         return self.started, self.number
 
     def __str__(self) -> str:
@@ -44,76 +45,81 @@ class Origin(NamedTuple):
         return f"database {self.name} of the PostgreSQL server {place}, port {self.port}"
 
 
-class Origins:
-    """Takes callers' connections that lead to one home, and refuses all others."""
+class DatabaseCheck:
+    """Accepts callers' connections that lead to the database of an address, and no others."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._ours: Origin | None = None
+    def __init__(self, address: PostgresAddress) -> None:
+        self._address = address
+        self._known_identity: DatabaseIdentity | None = None
 
-    def take(self, connection: Any) -> Caller:
-        """A caller's connection, once it is known to lead here.
+    def accept(self, connection: Any) -> CallerConnection:
+        """Return the wrapper of a caller's connection after checking its database.
 
         Raises:
-            ConfigurationError: it is none, it leads elsewhere, or its role may not write.
-            SchemaError: it leads here, and here are no tables.
+            ConfigurationError: it is no connection, it leads to another database, or its role may
+            not write.
+            SchemaError: the database has no Umbel tables.
         """
-        caller = recognised(connection)
+        caller = wrap_connection(connection)
         if not self._is_known(caller.connection):
-            theirs = caller.perform(self._look())
-            if theirs.database != self._own(theirs).database:
-                raise self._elsewhere(theirs)
-            self._remember(caller.connection, theirs)
+            identity = caller.perform(self._identify_steps())
+            if identity.database != self._own_identity(identity).database:
+                raise self._wrong_database(identity)
+            self._remember(caller.connection, identity)
         return caller
 
-    async def atake(self, connection: Any) -> Caller:
-        """The same for async code."""
-        caller = recognised(connection)
+    async def aaccept(self, connection: Any) -> CallerConnection:
+        """Return the same for async code."""
+        caller = wrap_connection(connection)
         if not self._is_known(caller.connection):
-            theirs = await caller.aperform(self._look())
-            ours = await anyio.to_thread.run_sync(self._own, theirs)
-            if theirs.database != ours.database:
-                raise self._elsewhere(theirs)
-            self._remember(caller.connection, theirs)
+            identity = await caller.aperform(self._identify_steps())
+            own_identity = await anyio.to_thread.run_sync(self._own_identity, identity)
+            if identity.database != own_identity.database:
+                raise self._wrong_database(identity)
+            self._remember(caller.connection, identity)
         return caller
 
     def _is_known(self, connection: Any) -> bool:
         try:
-            return connection in self._home.joined
-        except TypeError:  # of a pool: a proxy for the time it is lent, which cannot be kept
+            return connection in self._address.verified
+        except TypeError:  # a proxy of a pool, which cannot be hashed
             return False
 
-    def _remember(self, connection: Any, theirs: Origin) -> None:
-        if theirs.may_write is None:
+    def _remember(self, connection: Any, identity: DatabaseIdentity) -> None:
+        if identity.may_write is None:
             raise SchemaError(
-                f"{self._home.address} has no Umbel schema {self._home.schema}; run: umbel db"
+                f"{self._address.label} has no Umbel schema {self._address.schema}; run: umbel db"
                 " migrate"
             )
-        if not theirs.may_write:
+        if not identity.may_write:
             raise ConfigurationError(
-                f"connection: its role {theirs.role} may not write to schema {self._home.schema} of"
-                f" {theirs}; grant that role usage of the schema and select, insert, update and"
-                " delete on its tables"
+                f"connection: its role {identity.role} may not write to schema"
+                f" {self._address.schema} of {identity}; grant that role usage of the schema and"
+                " select, insert, update and delete on its tables"
             )
         with suppress(TypeError):
-            self._home.joined.add(connection)
+            self._address.verified.add(connection)
 
-    def _own(self, theirs: Origin) -> Origin:
-        """Our own, looked up again if it differs: the server may have been restarted since."""
-        if self._ours is None or self._ours.database != theirs.database:
+    def _own_identity(self, identity: DatabaseIdentity) -> DatabaseIdentity:
+        """Return the identity of our own database.
+
+        It is queried again if it differs, because the server may have been restarted.
+        """
+        if self._known_identity is None or self._known_identity.database != identity.database:
             with (
-                closing(self._home.connect_blocking()) as connection,
+                closing(self._address.connect_blocking()) as connection,
                 connection.cursor(row_factory=tuple_row) as cursor,
             ):
-                self._ours = perform_sync(cursor, self._look())
-        return self._ours
+                self._known_identity = perform_sync(cursor, self._identify_steps())
+        return self._known_identity
 
-    def _look(self) -> Steps[Origin]:
-        rows = yield self._home.sql["origin"], {"schema": self._home.schema}
-        return Origin(*rows[0])
+    def _identify_steps(self) -> Steps[DatabaseIdentity]:
+        rows = yield self._address.sql["origin"], {"schema": self._address.schema}
+        return DatabaseIdentity(*rows[0])
 
-    def _elsewhere(self, theirs: Origin) -> ConfigurationError:
+    def _wrong_database(self, identity: DatabaseIdentity) -> ConfigurationError:
         return ConfigurationError(
-            f"connection: it leads to {theirs}, and this application uses {self._ours}; give a"
-            " connection to that one, or leave connection out and publish at once"
+            f"connection: it leads to {identity}, and this application uses"
+            f" {self._known_identity}; give a connection to that one, or leave connection out and"
+            " publish at once"
         )

@@ -1,4 +1,4 @@
-"""Which lanes may have work, as far as hints tell: an empty lane is not asked again and again."""
+"""Which lanes may have work, according to wake-ups: an empty lane is not queried repeatedly."""
 
 from __future__ import annotations
 
@@ -7,63 +7,58 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from umbel.backends.broker import Demand, needed
 from umbel.backends.postgres.listener import Listener
-from umbel.backends.postgres.statements import Row
+from umbel.backends.sql.statements import Row
 from umbel.messages import KINDS
 
-SLOW = 0.02
-"""Seconds above which a look from the start is not made every time."""
-RARELY = 20
+SLOW_SCAN_SECONDS = 0.02
+"""A scan from the start that takes longer than this is not made every time."""
+FULL_SCAN_FACTOR = 20
 NEVER = float("inf")
-SOON = 0.01
-"""Seconds until the next look at gates where somebody may pass and nobody did."""
-
-
-def room(free: dict[str, int], kind: str) -> int:
-    """How many jobs of a kind could start.
-
-    A sender that does not know the task may mean either kind: both must have room.
-    """
-    return free[kind] if kind else min(free.values())
+GATE_RETRY_SECONDS = 0.01
+"""Delay before gates are checked again where a job may pass and none did."""
 
 
 class Mark(NamedTuple):
-    """Where a lane's last look ended: nothing of this priority waits at or before this number."""
+    """Where the last scan of a lane ended: at this priority, no job waits up to this number."""
 
-    priority: int = -100_000  # below all: everything is yet to be looked at
+    priority: int = -100_000  # below all priorities: nothing was scanned yet
     seq: int = 0
 
 
-class Tail:
-    """Where the next look at a queue begins while looks from its start are slow.
+class ScanPosition:
+    """Where the next scan of a queue begins while scans from its start are slow.
 
-    That happens when PostgreSQL may not remove dead index entries: somebody, in any database of
-    the server, has kept a transaction open. Each claim would step over all jobs claimed since.
-    So looks go on where the last one ended, and one from the start is made now and then: for a
-    twentieth of the time, whatever it costs. What came back to its old place waits for that.
+    They are slow when PostgreSQL may not remove dead index entries, because a transaction is open
+    for long in any database of the server. Each claim would then step over all jobs claimed since.
+    So scans continue where the last one ended. A scan from the start is made now and then, so that
+    it takes a twentieth of the time. Jobs that returned to their old place wait for that one.
     """
 
     def __init__(self) -> None:
         self.marks: dict[str, Mark] | None = None
-        """By kind. None: look from the start."""
+        """By kind. None: scan from the start."""
         self.until = 0.0
-        """When a look from the start is due again."""
+        """When the next scan from the start is due."""
         self.knock = 0
-        """The last knock at a gate when the last look from the start was made."""
+        """The last number in ``knock`` at the time of the last scan from the start."""
 
-    def looked(self, took: float, now: float, rows: Sequence[Row], knock: int | None) -> None:
-        """Note a look from the start that took so long and gave these."""
+    def record_full_scan(
+        self, took: float, now: float, rows: Sequence[Row], knock: int | None
+    ) -> None:
+        """Record the duration and the rows of a scan from the start."""
         self.knock = knock or 0
-        self.marks = {"io": Mark(), "cpu": Mark()} | _marks(rows) if took > SLOW else None
-        self.until = now + RARELY * took
+        self.marks = _marks(rows) if took > SLOW_SCAN_SECONDS else None
+        self.until = now + FULL_SCAN_FACTOR * took
 
-    def went_on(self, rows: Sequence[Row]) -> None:
-        """Note what a look from the marks gave."""
+    def record_partial_scan(self, rows: Sequence[Row]) -> None:
+        """Record the rows of a scan from the marks."""
         if self.marks is not None:
             self.marks |= _marks(rows)
 
     def begin(self, now: float) -> dict[str, Mark] | None:
-        """The marks to go on from; None: from the start."""
+        """Return the marks to continue from; None for a scan from the start."""
         return self.marks if now < self.until else None
 
 
@@ -73,111 +68,115 @@ def _marks(rows: Sequence[Row]) -> dict[str, Mark]:
 
 
 class ScanCursor:
-    """What is known of some queues between two looks.
+    """What is known of some queues between two scans.
 
-    A lane is a queue and a kind. It leaves when a look took all it had, and comes back with the
-    next hint. Hints are put away before a look, so one that arrives during it is not lost.
+    A lane is a queue and a kind. It is removed when a scan has taken all of its jobs, and added
+    again by the next wake-up. Wake-ups are read before a scan, so one that arrives during the scan
+    is not lost.
     """
 
     def __init__(self, namespace: str, queues: Sequence[str], listener: Listener) -> None:
         self.queues = tuple(queues)
         self.listener = listener
         self.due = 0.0
-        """Monotonic time at which something scheduled becomes due; in the past when unknown."""
+        """Monotonic time at which the next scheduled job is due; in the past if unknown."""
         self.without: frozenset[str] = frozenset()
-        """Tasks that the last look has left alone."""
+        """Tasks that the last scan left out."""
         self._ready = {f"r:{namespace}:{queue}": queue for queue in queues}
         self._scheduled, self._control = f"s:{namespace}", f"c:{namespace}"
         self._freed = f"g:{namespace}"
-        self._lines: dict[str, float] = {}
+        self._gate_checks: dict[str, float] = {}
         self._lanes: set[tuple[str, str]] = set()
-        self._tails = {queue: Tail() for queue in queues}
+        self._positions = {queue: ScanPosition() for queue in queues}
         self._looked = float("-inf")
         self._stack = ExitStack()
         topics = [*self._ready, self._scheduled, self._control, self._freed]
-        self._ear = self._stack.enter_context(listener.bell.listen(topics))
+        self._wake_ups = self._stack.enter_context(listener.notifier.listen(topics))
 
-    def listen(self, now: float, trusted_for: float) -> None:
-        """Take in what was heard; doubt everything when nothing was for too long."""
-        for topic in self._ear.clear():
+    def read_wake_ups(self, now: float, trusted_for: float) -> None:
+        """Apply the wake-ups so far. Expect work in all lanes if there were none for too long."""
+        for topic in self._wake_ups.clear():
             if topic in self._ready:
                 self.expect(self._ready[topic])
             elif topic == self._scheduled:
                 self.due = 0.0
-            elif topic == self._control:  # something was resumed, perhaps
-                self.doubt()
-            elif topic == self._freed:  # concerns those alone into which somebody wants to pass
-                self._lines = dict.fromkeys(self._lines, 0.0)
-        for queue, at in self._lines.items():
+            elif topic == self._control:  # perhaps a queue or task was resumed
+                self.expect_all()
+            elif topic == self._freed:  # only queues with a waiting list at a gate
+                self._gate_checks = dict.fromkeys(self._gate_checks, 0.0)
+        for queue, at in self._gate_checks.items():
             if now >= at:
                 self.expect(queue)
-        for queue, tail in self._tails.items():
-            if tail.marks is not None and now >= tail.until:
+        for queue, position in self._positions.items():
+            if position.marks is not None and now >= position.until:
                 self.expect(queue)
-        if not self.listener.hearing or now - self._looked >= trusted_for:
-            self.doubt()
+        if not self.listener.is_listening or now - self._looked >= trusted_for:
+            self.expect_all()
             self._looked = now
 
-    def doubt(self) -> None:
-        """Anything may have happened."""
+    def expect_all(self) -> None:
+        """Expect work in all lanes."""
         self.due = 0.0
         for queue in self.queues:
             self.expect(queue)
 
     @property
-    def full_look(self) -> float:
-        """Monotonic time at which some queue has to be looked at from its start."""
-        return min((t.until for t in self._tails.values() if t.marks), default=float("inf"))
+    def next_full_scan(self) -> float:
+        """Monotonic time of the next scan of a queue from its start."""
+        slow = (one.until for one in self._positions.values() if one.marks is not None)
+        return min(slow, default=NEVER)
 
-    def tail(self, queue: str) -> Tail:
-        """Where looks at this queue begin."""
-        return self._tails[queue]
+    def position(self, queue: str) -> ScanPosition:
+        """Return where scans of this queue begin."""
+        return self._positions[queue]
 
     @property
-    def passing(self) -> float:
-        """Monotonic time at which somebody may pass a gate into some queue."""
-        return min(self._lines.values(), default=NEVER)
+    def next_gate_check(self) -> float:
+        """Monotonic time at which a job may pass a gate into one of the queues."""
+        return min(self._gate_checks.values(), default=NEVER)
 
-    def may_pass(self, queue: str, now: float) -> bool:
-        """Whether somebody may pass a gate into this queue."""
-        return self._lines.get(queue, NEVER) <= now
+    def is_gate_check_due(self, queue: str, now: float) -> bool:
+        """Return whether a job may pass a gate into this queue now."""
+        return self._gate_checks.get(queue, NEVER) <= now
 
-    def stand(self, queue: str, at: float | None) -> None:
-        """Note when somebody may pass a gate into a queue; None: nobody wants to."""
+    def set_gate_check(self, queue: str, at: float | None) -> None:
+        """Record when a job may pass a gate into a queue; None if no job waits at one."""
         if at is None:
-            self._lines.pop(queue, None)
+            self._gate_checks.pop(queue, None)
         else:
-            self._lines[queue] = at
+            self._gate_checks[queue] = at
 
     def expect(self, queue: str) -> None:
-        """All lanes of a queue may have work."""
+        """Expect work in all lanes of a queue."""
         self._lanes.update((queue, kind) for kind in KINDS)
 
-    def enter(self, queue: str, free: dict[str, int]) -> bool:
-        """Whether a look at the queue is worth it with this room; those lanes count as seen."""
-        lanes = {(queue, kind) for kind in KINDS if room(free, kind) > 0} & self._lanes
+    def start_scan(self, queue: str, free: dict[str, int]) -> bool:
+        """Return whether to scan the queue with these free slots, and mark its lanes as scanned."""
+        lanes = {(queue, kind) for kind in KINDS if Demand(free).capacity(kind) > 0} & self._lanes
         self._lanes -= lanes
         return bool(lanes)
 
-    def leave(self, queue: str, free: dict[str, int], taken: Counter[str], held_back: bool) -> None:
-        """Note what a look took: ``free`` shrinks, and a lane that filled it may have more."""
-        if held_back or taken[""] >= room(free, ""):
+    def finish_scan(
+        self, queue: str, free: dict[str, int], taken: Counter[str], held_back: bool
+    ) -> None:
+        """Record the jobs taken: reduce ``free``, and expect more in a lane that filled it."""
+        if held_back or taken[""] >= Demand(free).capacity(""):
             self._lanes.add((queue, ""))
         for kind in free:
-            free[kind] -= taken[""] + taken[kind]
+            free[kind] -= taken[kind] + (taken[""] if kind in needed("") else 0)
             if free[kind] <= 0:
                 self._lanes.add((queue, kind))
         if taken:
-            self.wake()  # another fetch may have found the lane in our hands
+            self.wake()  # another fetch may have skipped the lane because of this scan
 
     async def wait(self, timeout: float) -> None:
-        """Until a hint comes, or the time is over."""
-        await self._ear.wait(timeout)
+        """Wait for a wake-up or the timeout."""
+        await self._wake_ups.wait(timeout)
 
     def wake(self) -> None:
-        """End the wait, for no reason that concerns the lanes."""
-        self._ear.ring("")
+        """End the wait without expecting work in any lane."""
+        self._wake_ups.notify("")
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._stack.close()

@@ -1,10 +1,9 @@
 -- name: cancel_idle
--- Those of these jobs that do not run become cancelled or buried records; returns their ids.
+-- Turns those of these jobs that do not run into cancelled or buried records. Returns their ids.
 with gone as (
   delete from $schema.job j
-  using unnest(%(id)s::uuid[], %(reason)s::text[]) as wanted (id, reason)
-  where j.id = wanted.id and j.namespace = %(namespace)s and j.state <> 'running'
-  returning j.*, wanted.reason
+  where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s and j.state <> 'running'
+  returning j.*
 ),
 kept as (
   insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
@@ -14,7 +13,7 @@ kept as (
   select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, %(final)s,
          priority, content_type, body, created,
          not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, fence,
-         claimed, attempts, statement_timestamp(), reason
+         claimed, attempts, statement_timestamp(), %(reason)s::text
   from gone
   on conflict (id, namespace) do nothing
 ),
@@ -27,9 +26,10 @@ told as (
 select id::text, (select times from told) from gone
 
 -- name: report_lapses
--- The process of these incarnations was alive when their leases lapsed. What was counted or reported more
--- than a day ago is forgotten. Deaths are taken back by a statement of its own that follows: a recovery
--- that counts one at the same time is seen by it, or sees this report when it takes back deaths itself.
+-- Records that the process of these incarnations was alive when their leases lapsed. Deletes deaths
+-- and reports older than a day. take_back_deaths follows as a statement of its own: it sees a
+-- recovery that counts a death at the same time, or that recovery sees this report and takes the
+-- death back itself.
 with old_deaths as (
   delete from $schema.death where counted < statement_timestamp() - interval '1 day'
 ),
@@ -41,9 +41,10 @@ select former, %(namespace)s from unnest(%(former)s::text[]) former
 on conflict (incarnation) do nothing
 
 -- name: take_back_deaths
--- Deaths that were none are counted as lapses. A job that was buried for its deaths, and would not have
--- been without one of these, is queued again; one that may die only once stays buried: it has started. A
--- unique key that another job holds now is lost. Rows that another transaction has locked are left for later.
+-- Counts deaths of reported incarnations as lapses instead. Queues a job again that was buried for
+-- its deaths and would not have been without these. A job that may die only once stays buried,
+-- because it has started. A unique key that another job holds now is lost. Rows that another
+-- transaction has locked are skipped until the next call.
 with none as materialized (
   select d.incarnation, d.job, d.blamed
   from $schema.lapse l join $schema.death d on d.incarnation = l.incarnation
@@ -102,16 +103,17 @@ select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
 from (select distinct queue from back) b
 
 -- name: settings
--- Plans that stay right while the hot table swings from empty to millions of rows and back: every
--- statement of ours knows its index. For this connection, or for this transaction only.
+-- Settings for plans that stay right while the job table changes between empty and millions of
+-- rows: every statement has its index. For this connection, or for this transaction only.
 select set_config(name, setting, %(local)s)
 from (values ('plan_cache_mode', 'force_generic_plan'), ('jit', 'off'), ('enable_seqscan', 'off'),
              ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('enable_hashjoin', 'off'),
              ('enable_mergejoin', 'off')) as s (name, setting)
 
 -- name: origin
--- Which database this is, and whether its role may write the tables of a schema: null if there are
--- none. It fails in no database and for no role, so a caller's transaction stays as it is.
+-- Identifies the database, and returns whether the role may write the tables of a schema; null if
+-- there are none. It fails in no database and for no role, so the caller's transaction stays
+-- usable.
 select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint,
        d.oid::bigint, d.datname::text, host(inet_server_addr()), current_setting('port')::integer,
        current_user::text,
@@ -121,36 +123,36 @@ select (extract(epoch from pg_postmaster_start_time()) * 1000000)::bigint,
 from pg_catalog.pg_database d where d.datname = current_database()
 
 -- name: probe
--- Sends a hint to ourselves.
+-- Sends a notification to the own connection.
 select pg_notify('$channel', %(payload)s)
 
 -- name: listen
--- Hints of everybody arrive on this connection from now on.
+-- Delivers notifications to this connection from now on.
 listen "$channel"
 
 -- name: known_schema
--- Whether the schema, and in it the list of migrations, is there.
+-- Whether the schema exists, and whether its list of migrations does.
 select to_regnamespace('$schema') is not null, to_regclass('$schema.migration') is not null
 
 -- name: create_schema
--- A room of our own in the database.
+-- Creates Umbel's schema.
 create schema $schema
 
 -- name: create_migration
--- The list of what was applied.
+-- Creates the list of applied migrations.
 create table $schema.migration (
   number integer primary key,
   applied_at timestamptz not null default statement_timestamp()
 )
 
 -- name: lock_migrations
--- One process migrates at a time; the others wait.
+-- Lets only one process at a time migrate.
 select pg_advisory_xact_lock(hashtextextended('$channel', 0))
 
 -- name: version
--- The number of the newest migration applied.
+-- The number of the last migration applied.
 select max(number) from $schema.migration
 
 -- name: applied
--- Notes a migration.
+-- Records a migration as applied.
 insert into $schema.migration (number) values (%(number)s)

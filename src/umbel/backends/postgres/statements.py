@@ -1,37 +1,34 @@
-"""Statements as a generator: written once, run over any kind of connection.
+"""Running steps on psycopg's connections.
 
-A generator yields statements and is sent the rows of each, or thrown ``KeyTaken``. So publishing
-within a caller's transaction is the same code for our own connections, for sync ones and for
-async ones.
+The same steps run on Umbel's own connections and on a caller's connection, blocking or async.
+Besides rows, a step may be thrown ``KeyTaken``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from psycopg import AsyncCursor, Cursor
 from psycopg.errors import UniqueViolation
 
+from umbel.backends.sql.statements import Row, Steps
 from umbel.errors import UmbelError
 
 T = TypeVar("T")
-Row: TypeAlias = tuple[Any, ...]
-Statement: TypeAlias = tuple[bytes, Mapping[str, Any] | None]
-Steps: TypeAlias = Generator[Statement, list[Row], T]
 
 KeyTaken: TypeAlias = UniqueViolation
 
-TRIES = 3
-"""How often steps are begun that meet a deadlock or a conflict."""
+MAX_TRIES = 3
+"""How often steps are started that meet a deadlock or a serialization failure."""
 
 
 class Block(NamedTuple):
-    """How steps are made one."""
+    """The statements that begin, commit and roll back several steps as one."""
 
-    open: bytes
-    keep: bytes
-    undo: bytes
+    begin: bytes
+    commit: bytes
+    rollback: bytes
 
 
 TRANSACTION = Block(b"begin", b"commit", b"rollback")
@@ -39,24 +36,24 @@ SAVEPOINT = Block(b"savepoint umbel", b"release savepoint umbel", b"rollback to 
 
 
 def atomically(steps: Steps[T], block: Block = TRANSACTION) -> Steps[T]:
-    """All of the steps, or none when they raise an error of ours."""
-    yield block.open, None
+    """Run all of the steps, or none if they raise an UmbelError."""
+    yield block.begin, None
     try:
         result = yield from steps
     except UmbelError:
-        yield block.undo, None
+        yield block.rollback, None
         raise
-    yield block.keep, None
+    yield block.commit, None
     return result
 
 
-def one(query: bytes, values: Mapping[str, Any] | None) -> Steps[list[Row]]:
-    """A single statement. Gives its rows."""
+def single_statement(query: bytes, values: Mapping[str, Any] | None) -> Steps[list[Row]]:
+    """Run a single statement and return its rows."""
     return (yield query, values)
 
 
-def after(query: bytes, values: Mapping[str, Any], steps: Steps[T]) -> Steps[T]:
-    """One statement more, before the steps."""
+def preceded_by(query: bytes, values: Mapping[str, Any], steps: Steps[T]) -> Steps[T]:
+    """Run another statement before the steps."""
     yield query, values
     return (yield from steps)
 
@@ -95,5 +92,5 @@ def perform_sync(cursor: Cursor[Row], steps: Steps[T]) -> T:
 
 
 def _has_rows(cursor: AsyncCursor[Row] | Cursor[Row]) -> bool:
-    """Whether the statement answered with rows; ``cursor.description`` would describe them all."""
+    """Whether the statement returned rows. ``cursor.description`` would describe every column."""
     return cursor.pgresult is not None and cursor.pgresult.nfields > 0

@@ -1,6 +1,7 @@
 -- name: keep
--- Steps under leases that are held are kept, the first of each place. Answers the places of those
--- whose lease is not. An owner is a worker of one namespace, which is the job's. The lock lasts to the end of the transaction: nobody takes the job before.
+-- Adds steps whose lease is held, unless there is one of the number. Returns the places of steps
+-- whose lease is not held. An owner is a worker of one namespace, so the lease needs none. The lock
+-- on the job lasts until the end of the transaction, so no other worker gets it before.
 with sent as (
   select * from unnest(%(id)s::uuid[], %(owner)s::text[], %(fence)s::bigint[], %(number)s::integer[],
                        %(name)s::text[], %(content_type)s::text[], %(result)s::bytea[],
@@ -13,7 +14,7 @@ held as materialized (
   order by j.id for no key update of j
 ),
 marked as (
-  update $schema.job j set steps = true, blame = 0, lapses = 0  -- it gets on: nothing so far is its fault
+  update $schema.job j set steps = true, blame = 0, lapses = 0  -- it makes progress: earlier deaths are not its fault
   from (select distinct id, namespace from held h where not h.marked) h
   where j.id = h.id and j.namespace = h.namespace
 ),
@@ -27,7 +28,7 @@ kept as (
 select array_agg(place) from sent where place not in (select place from held)
 
 -- name: steps
--- What a job of this namespace has done, in order.
+-- The steps of a job, in order.
 select number, name, content_type, result, date_part('epoch', started), date_part('epoch', finished)
 from $schema.step
 where job = %(id)s and namespace = %(namespace)s

@@ -1,5 +1,5 @@
 -- name: find_live
--- One live job, and how many stand before it in its lane of the line, counted to a thousand.
+-- One live job, and how many jobs wait before it in its lane at a gate, counted up to a thousand.
 select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
@@ -33,7 +33,7 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
        traceparent, headers::text, line, slots::text, null::bigint
 from $schema.job
-where namespace = %(namespace)s and state = any('$states')
+where namespace = %(namespace)s and state in ($states)
   and (%(task)s::text is null or task = %(task)s)
   and (%(queue)s::text is null or queue = %(queue)s)
   and (%(worker)s::text is null or worker = %(worker)s)
@@ -49,7 +49,7 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        result_type, result, failure::text, reason, attempts::text, progress_done, progress_of,
        unique_key, traceparent, headers::text, null, null, null::bigint
 from $schema.record
-where namespace = %(namespace)s and state = any('$states')
+where namespace = %(namespace)s and state in ($states)
   and (%(task)s::text is null or task = %(task)s)
   and (%(queue)s::text is null or queue = %(queue)s)
   and (%(worker)s::text is null or worker = %(worker)s)
@@ -58,9 +58,9 @@ where namespace = %(namespace)s and state = any('$states')
 order by finished desc limit %(limit)s
 
 -- name: await_live
--- Marks a live job as awaited, so that its end is told; no row when it is not live. Whoever
--- settles it meanwhile is waited for. The lock hides a waiting job from fetches for a moment: they
--- are told to look again.
+-- Marks a live job as awaited, so that its end is notified. No row if it is not live. Waits for a
+-- transaction that settles it. The lock hides a queued job from fetches for a moment, so they are
+-- woken up afterwards.
 with touched as (
   update $schema.job set awaited = true where namespace = %(namespace)s and id = %(id)s
   returning queue, state
@@ -71,18 +71,19 @@ select case state
 from touched
 
 -- name: is_live
--- One row when the job is live.
+-- One row if the job is live.
 select 1 from $schema.job where namespace = %(namespace)s and id = %(id)s
 
 -- name: progress
--- Notes progress under the leases that are held now; an older one changes nothing.
+-- Stores progress under the current leases. An older lease changes nothing.
 update $schema.job j set progress_done = n.done, progress_of = n.of
 from unnest(%(id)s::uuid[], %(fence)s::bigint[], %(done)s::float8[], %(of)s::float8[])
   as n (id, fence, done, of)
 where j.id = n.id and j.namespace = %(namespace)s and j.fence = n.fence and j.state = 'running'
 
 -- name: replay
--- Finished jobs that gave no result are queued anew with their id and story, changed where asked.
+-- Queues finished jobs that did not succeed again, with their ids and histories, and with changes
+-- if given.
 with old as (
   delete from $schema.record r
   where namespace = %(namespace)s and id = any(%(id)s::uuid[]) and state <> 'succeeded'
@@ -115,19 +116,20 @@ told as (
 select id::text, (select times from told) from back
 
 -- name: remove
--- Forgets these finished jobs.
+-- Deletes these finished jobs. Returns a row for each.
 delete from $schema.record where namespace = %(namespace)s and id = any(%(id)s::uuid[])
 returning 1
 
 -- name: beyond
--- The newest of the finished jobs beyond a count, which buried ones do not belong to.
+-- The newest finished job beyond a count. Buried jobs are not counted.
 select finished::text, id::text from $schema.record r
 where namespace = %(namespace)s and state <> 'buried'
 order by r.finished desc, r.id desc offset %(keep)s limit 1
 
 -- name: prune
--- Forgets finished jobs of an age, by the server's clock, and one of them and whatever is older; buried
--- ones stay. Materialized: a subquery might be run once for each record, each time with the whole limit.
+-- Deletes finished jobs of an age, by the server's clock, and one record and all that are older.
+-- Buried jobs stay. Materialized: otherwise the subquery might run once for each record, each time
+-- with the whole limit.
 with old as materialized (
   select id from $schema.record
   where namespace = %(namespace)s and state <> 'buried'
@@ -143,9 +145,10 @@ gone as (
 select count(*) from gone
 
 -- name: forget_gates
--- Of a portion of the gates, by name, those of tokens go that nobody holds and whose paces are past: a
--- new one would let the same jobs pass. Credit: see Pace. Who lets jobs pass now is not waited for.
--- Answers the last of the portion, how many they are, and how many have gone.
+-- In a batch of gates by name, deletes those of tokens that no job holds and whose rate has no
+-- effect any more: a new gate would let the same jobs pass. For credit see Pace. Skips gates that
+-- another transaction has locked. Returns the last gate of the batch, the size of the batch, and
+-- the number deleted.
 with seen as materialized (
   select max(key) as last, count(*) as many
   from (select key from $schema.gate
@@ -168,32 +171,33 @@ gone as (
 )
 select last, many, (select count(*) from gone) from seen
 
--- name: enlist
--- A life begins; repeating it changes nothing. Where it sits, or who has that seat.
+-- name: register
+-- Adds an incarnation. Repeating it changes nothing. Returns its index, or the worker that has the
+-- requested one.
 select seat, taken
 from $schema.enlist(%(namespace)s, %(incarnation)s, %(name)s, %(entry)s::jsonb, %(idx)s)
 
--- name: beat
--- One heartbeat of a worker that is still enlisted.
+-- name: heartbeat
+-- Records a heartbeat of a registered worker.
 update $schema.worker
 set beat = beat + 1, beaten = statement_timestamp(), running = %(running)s, epoch = %(epoch)s,
     stopping = %(stopping)s
 where incarnation = %(incarnation)s
 returning beat
 
--- name: members
--- All living workers.
+-- name: workers
+-- All registered workers.
 select entry::text, beat, now - date_part('epoch', started), now - date_part('epoch', beaten),
        running, epoch, stopping
 from $schema.worker, date_part('epoch', statement_timestamp()) as now
 where namespace = %(namespace)s order by name, started
 
--- name: remove_member
--- Ends a life that stood still.
+-- name: remove_worker
+-- Removes a worker that has had no heartbeat since the given one.
 delete from $schema.worker where incarnation = %(incarnation)s and beat = %(beat)s returning 1
 
--- name: leave
--- Ends one's own life; its seat is kept for it, for as long as it might have been silent.
+-- name: unregister
+-- Removes an incarnation and keeps its index for the duration of its lease.
 with gone as (
   delete from $schema.worker where incarnation = %(incarnation)s returning namespace, idx, entry
 )
@@ -201,9 +205,10 @@ update $schema.seat s
 set kept = statement_timestamp() + make_interval(secs => (gone.entry ->> 'lease')::float8)
 from gone where s.namespace = gone.namespace and s.idx = gone.idx
 
--- name: hear
--- Messages to one worker are heard; was each heard before? Two who ask for the same job wait for each other,
--- in one order. What would be refused by its age is forgotten.
+-- name: record_receipts
+-- Records that messages to one worker were received, and returns for each whether it was received
+-- before. Calls with the same job wait for each other; the order of ids prevents deadlocks.
+-- Receipts so old that their messages are refused by age are deleted.
 with past as (
   delete from $schema.heard where until < statement_timestamp() - make_interval(secs => %(past)s)
 ),
@@ -233,17 +238,17 @@ select m.id::text,
 from message m left join job on job.id = m.id left join noted on noted.job = m.id
 
 -- name: epoch
--- The number of the last change of control state.
+-- The number of the last change of the control state.
 select epoch from $schema.control where namespace = %(namespace)s
 
 -- name: next_epoch
--- One more change of control state, and everybody is told.
+-- Counts a change of the control state, notifies all workers and returns the new epoch.
 insert into $schema.control as c (namespace, epoch) values (%(namespace)s, 1)
 on conflict (namespace) do update set epoch = c.epoch + 1
 returning epoch, pg_notify('$channel', 'c:' || %(namespace)s)
 
 -- name: state
--- What is paused, and the epoch that is true of.
+-- All pauses, and the epoch for which they hold.
 select coalesce((select epoch from $schema.control where namespace = %(namespace)s), 0),
        scope, name, date_part('epoch', since), reason, holder,
        date_part('epoch', statement_timestamp() - since)
@@ -251,39 +256,39 @@ from (select) one left join $schema.pause on namespace = %(namespace)s
 order by scope, name, holder
 
 -- name: pause
--- Pauses; the first reason stays.
+-- Adds a pause. The first reason stays.
 insert into $schema.pause (namespace, scope, name, reason)
 values (%(namespace)s, %(scope)s, %(name)s, %(reason)s) on conflict do nothing
 
 -- name: resume
--- Resumes what operators paused.
+-- Removes a pause of the operators.
 delete from $schema.pause
 where namespace = %(namespace)s and scope = %(scope)s and name = %(name)s and holder = ''
 
 -- name: end_missing
--- Lifts the pauses of tasks that a running worker has.
+-- Removes the pauses of tasks that a running worker has.
 delete from $schema.pause
-where namespace = %(namespace)s and scope = 'task' and name = any(%(name)s::text[])
+where namespace = %(namespace)s and scope = 'task' and name = any(%(found)s::text[])
   and holder = 'missing'
 
 -- name: begin_missing
--- Pauses tasks that no running worker has.
+-- Adds pauses for tasks that no running worker has.
 insert into $schema.pause (namespace, scope, name, reason, holder)
-select %(namespace)s, 'task', name, %(reason)s, 'missing' from unnest(%(name)s::text[]) as n (name)
+select %(namespace)s, 'task', name, %(reason)s, 'missing' from unnest(%(missing)s::text[]) as n (name)
 on conflict do nothing
 
 -- name: ask_to_stop
--- Asks the workers of running jobs to stop them; the first reason stays. Answers their ids.
-update $schema.job set cancel_reason = coalesce(cancel_reason, %(why)s)
+-- Asks the workers of running jobs to stop them. The first reason stays. Returns their ids.
+update $schema.job set cancel_reason = coalesce(cancel_reason, %(reason)s)
 where namespace = %(namespace)s and id = any(%(id)s::uuid[]) and state = 'running'
 returning id::text
 
 -- name: final_states
--- The states finished jobs have.
+-- The states of finished jobs.
 select id::text, state from $schema.record
 where namespace = %(namespace)s and id = any(%(id)s::uuid[])
 
 -- name: cancellations
--- Which of these running jobs somebody wants stopped.
+-- The running jobs among these that are to be stopped, with the reason.
 select id::text, cancel_reason from $schema.job
 where id = any(%(id)s::uuid[]) and namespace = %(namespace)s and cancel_reason is not null

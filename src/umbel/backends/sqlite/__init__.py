@@ -1,1 +1,1 @@
-"""SQLite files: one writer at a time and any number of processes, woken by the write-ahead log."""
+"""SQLite files: any number of processes, one writer at a time, wake-ups by the write-ahead log."""

@@ -1,4 +1,4 @@
-"""A backlog in a SQLite file: it survives its process, and the machine's power."""
+"""A backlog in a SQLite file. It survives the end of its process and a loss of power."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from umbel.backends.backlog import Held, read_kept
+from umbel.backends.backlog import BacklogStatus, read_stored
 from umbel.backends.sqlite.private_files import create_private
-from umbel.backends.sqlite.savepoints import write_ahead
+from umbel.backends.sqlite.transactions import enable_wal
 from umbel.clock import Clock
 from umbel.errors import BacklogFull, ConfigurationError, Unavailable
-from umbel.messages import Envelope, waited
+from umbel.messages import Envelope, subtract_wait
 from umbel.messages.wire import write
 
 _TABLE = """
@@ -42,11 +42,11 @@ delete from backlog where id in (select value from json_each(?)) and namespace =
 
 
 class SqliteBacklog:
-    """See ``Backlog``. Several processes may share a file; for each namespace in it, one of them
-    at a time publishes.
+    """See ``Backlog``. Several processes may share a file. For each namespace, one process at a
+    time publishes.
 
-    Each change of the file is one statement, and so one call into SQLite. A thread that a signal
-    handler suspends never holds the file's lock; the handler may publish.
+    Each change of the file is one statement and therefore one call into SQLite. So a thread that a
+    signal handler interrupts never holds the file's lock, and the handler may publish.
     """
 
     durable = True
@@ -64,7 +64,7 @@ class SqliteBacklog:
         self._busy = busy
         self._lock = threading.Lock()
         self._opened: tuple[int, sqlite3.Connection] | None = None
-        self._forgotten: list[object] = []
+        self._inherited: list[object] = []
         self._leading: int | None = None
 
     def put(self, envelopes: Sequence[Envelope]) -> None:
@@ -89,18 +89,18 @@ class SqliteBacklog:
         now = self._now()
         with self._connection() as connection:
             rows = connection.execute(_OLDEST, (self._namespace, _json(without), limit)).fetchall()
-        return [waited(read_kept(job, event), now - put) for job, event, put in rows]
+        return [subtract_wait(read_stored(job, event), now - put) for job, event, put in rows]
 
     def remove(self, jobs: Sequence[str]) -> None:
         with self._connection() as connection:
             connection.execute(_REMOVE, (_json(jobs), self._namespace))
 
-    def held(self) -> Held:
+    def status(self) -> BacklogStatus:
         with self._connection() as connection:
             messages, oldest = connection.execute(
                 "select count(*), min(put) from backlog where namespace = ?", (self._namespace,)
             ).fetchone()
-        return Held(kind=self._path, messages=messages, oldest=oldest, limit=self._limit)
+        return BacklogStatus(kind=self._path, messages=messages, oldest=oldest, limit=self._limit)
 
     def has(self, job: str) -> bool:
         with self._connection() as connection:
@@ -110,23 +110,23 @@ class SqliteBacklog:
             )
             return _one(found) > 0
 
-    def mortal(self) -> int:
+    def count_volatile(self) -> int:
         return 0
 
-    def lead(self) -> bool:
+    def acquire_leadership(self) -> bool:
         with self._lock:
             if self._leading is None:
                 self._leading = self._locked()
             return self._leading is not None
 
     def _locked(self) -> int | None:
-        """The open lock file; None while another process has locked it. Raises Unavailable."""
-        # One for each namespace: a process that publishes one must not keep the others waiting.
+        """Return the lock file, open; None while another process has it. Raise Unavailable."""
+        # One file per namespace: a process that publishes one namespace must not block the others.
         path, handle = f"{self._path}.{self._namespace}.lock", -1
         try:
             create_private(path)
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-            # Not flock: a child would inherit that and keep it.
+            # Not flock: a child process would inherit the lock and keep it.
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if handle >= 0:
@@ -139,7 +139,7 @@ class SqliteBacklog:
             ) from error
         return handle
 
-    def beside(self) -> SqliteBacklog:
+    def open_unlocked(self) -> SqliteBacklog:
         return SqliteBacklog(
             self._path, self._namespace, self._clock, limit=self._limit, busy=self._busy
         )
@@ -154,8 +154,11 @@ class SqliteBacklog:
                 opened[1].close()
 
     def _now(self) -> float:
-        """The time as far as this process has measured it: one that is set meanwhile changes no age
-        of a message. What another process has put here is as old as the machine's clock says."""
+        """Return the time as this process has measured it since it started.
+
+        So setting the machine's clock does not change the age of messages of this process. For
+        messages of other processes, the machine's clock counts.
+        """
         return self._began + self._clock.monotonic()
 
     @contextmanager
@@ -168,12 +171,12 @@ class SqliteBacklog:
 
     def _ready(self) -> sqlite3.Connection:
         if self._opened is None or self._opened[0] != os.getpid():
-            self._forgotten.append(self._opened)  # a parent's is not to be closed here
+            self._inherited.append(self._opened)  # the parent closes its own connection
             create_private(self._path)
             connection = sqlite3.connect(
                 self._path, timeout=self._busy, isolation_level=None, check_same_thread=False
             )
-            write_ahead(connection, self._busy)
+            enable_wal(connection, self._busy)
             connection.execute("pragma synchronous = full")
             connection.execute(_TABLE)
             connection.execute("pragma temp_store = memory")

@@ -1,4 +1,4 @@
-"""One process's access to one SQLite file (or to one database in memory)."""
+"""The access of one process to one SQLite file, or to one database in memory."""
 
 from __future__ import annotations
 
@@ -9,69 +9,78 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from umbel.backends.notifier import Notifier, WakeUpListener
-from umbel.backends.sqlite.errors import explain, explaining
-from umbel.backends.sqlite.lent_connections import Lent, is_same_file, main_file
+from umbel.backends.queries import load
+from umbel.backends.sql.statements import Row, Steps
+from umbel.backends.sqlite.errors import translate_error, translate_errors
 from umbel.backends.sqlite.log_watch import LogWatch, touch
 from umbel.backends.sqlite.private_files import create_private
-from umbel.backends.sqlite.savepoints import write_ahead
 from umbel.backends.sqlite.schema import migrate
-from umbel.backends.sqlite.write_batch import Errand, tell, together
+from umbel.backends.sqlite.step_connections import StepConnection, is_same_file, main_file
+from umbel.backends.sqlite.transactions import enable_wal, perform, write_transaction
+from umbel.backends.sqlite.write_batch import WorkItem, deliver_results, run_in_one_transaction
 from umbel.errors import ConfigurationError, Unavailable
 
 T = TypeVar("T")
 
 CHANGE = "change"
-_ROUGHLY = 0.9
-"""Of the time that is left, so much is as good as all: setting it anew takes a statement."""
 SYNCHRONOUS = ("off", "normal", "full", "extra")
 
+_TIMEOUT_TOLERANCE = 0.9
+"""A busy timeout of at least this part of the wanted one is kept: setting it takes a statement."""
 
-class Parting(Protocol):
-    """Something with connections to files."""
-
-    def part(self) -> None:
-        """Before a fork: finish what is under way, and hold no connection while it happens."""
-
-    def go_on(self) -> None:
-        """After it, on either side."""
+_queries = cache(partial(load, "umbel.backends.sqlite"))
 
 
-_databases: weakref.WeakSet[Parting] = weakref.WeakSet()
+class ForkAware(Protocol):
+    """An object with connections to SQLite files."""
+
+    def before_fork(self) -> None:
+        """Finish what is running, and hold no connection until ``after_fork``."""
+
+    def after_fork(self) -> None:
+        """Allow connections again, in the parent and in the child."""
 
 
-def parts_at_fork(thing: Parting) -> None:
-    """See to it that no connection of this is open in two processes."""
-    _databases.add(thing)
+_fork_aware: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
-def _part_before_fork() -> None:
-    # SQLite keeps, per process and file, a table of the locks it holds. A child would inherit the
-    # parent's: it would think that it holds them too, so that a parent that closes takes the log
-    # away under the child's writes; or wait for ever for one that a thread held during the fork.
-    for database in list(_databases):
-        database.part()
+def register_at_fork(owner: ForkAware) -> None:
+    """Make sure that no connection of this object is open in two processes."""
+    _fork_aware.add(owner)
 
 
-def _go_on() -> None:
-    for database in list(_databases):
-        database.go_on()
+def _before_fork() -> None:
+    # For each process and file, SQLite keeps a table of the locks that it holds. A child would
+    # inherit the parent's table and believe that it holds these locks, too. Then a parent that
+    # closes the file deletes the log under the child's writes, or the child waits forever for a
+    # lock that a thread of the parent held during the fork.
+    for owner in list(_fork_aware):
+        owner.before_fork()
 
 
-os.register_at_fork(before=_part_before_fork, after_in_parent=_go_on, after_in_child=_go_on)
+def _after_fork() -> None:
+    for owner in list(_fork_aware):
+        owner.after_fork()
 
 
-class Home:
-    """Where the data is. Shared by every ``Database`` of an application.
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
-    A database in memory has one connection that all share behind a lock; a file has one each.
+
+class SqliteFile:
+    """Where the data is. All ``Database`` objects of an application share it.
+
+    A database in memory has one connection that all of them share behind a lock. With a file, each
+    of them has its own connection.
     """
 
     def __init__(self, path: str, *, synchronous: str = "full") -> None:
@@ -83,16 +92,16 @@ class Home:
         self.log = f"{path}-wal"
         self.synchronous = synchronous
         self.in_memory = path == ":memory:"
-        self._shared: Lent | None = None
+        self._shared: StepConnection | None = None
         self._names: set[str] = set()
-        """What callers' connections call the file."""
+        """The paths by which callers' connections name the file."""
         self._lock = threading.RLock()
-        self._bells: list[tuple[asyncio.AbstractEventLoop, Notifier]] = []
-        self.at_work: dict[Database, None] = {}
-        """Who in this process uses the file at this moment, or waits for its lock."""
+        self._notifiers: list[tuple[asyncio.AbstractEventLoop, Notifier]] = []
+        self.users: dict[Database, None] = {}
+        """The databases of this process that use the file now, or wait for its lock."""
 
-    def connect(self, busy: float) -> Lent:
-        """A connection ready for use, its schema up to date. Raises SchemaError."""
+    def connect(self, busy: float) -> StepConnection:
+        """Return a connection whose schema is up to date. Raise SchemaError."""
         if not self.in_memory:
             return _open(self.path, self.synchronous, busy)
         with self._lock:
@@ -103,10 +112,10 @@ class Home:
     def check(self, connection: sqlite3.Connection) -> None:
         """Refuse a caller's connection whose main database is another one.
 
-        A database in memory has one connection; no other can lead to it.
+        A database in memory can be reached only by its one connection.
 
         Raises:
-            ConfigurationError: it leads elsewhere. Nothing has happened to its transaction.
+            ConfigurationError: it is another database. The caller's transaction is unchanged.
         """
         if connection is self._shared:
             return
@@ -125,7 +134,7 @@ class Home:
 
     @contextmanager
     def exclusive(self, timeout: float = -1) -> Iterator[None]:
-        """Hold the one connection of a database in memory; free of cost for a file."""
+        """Hold the one connection of a database in memory. For a file, do nothing."""
         if not self.in_memory:
             yield
             return
@@ -136,206 +145,264 @@ class Home:
         finally:
             self._lock.release()
 
-    def attach(self, loop: asyncio.AbstractEventLoop, bell: Notifier) -> None:
-        """Ring this bell after writes to a database in memory."""
+    def attach(self, loop: asyncio.AbstractEventLoop, notifier: Notifier) -> None:
+        """Notify after each write to a database in memory."""
         if self.in_memory:
-            self._bells.append((loop, bell))
+            self._notifiers.append((loop, notifier))
 
-    def detach(self, bell: Notifier) -> None:
-        """Ring it no more."""
-        self._bells = [(loop, known) for loop, known in self._bells if known is not bell]
+    def detach(self, notifier: Notifier) -> None:
+        """Undo ``attach``."""
+        self._notifiers = [
+            (loop, known) for loop, known in self._notifiers if known is not notifier
+        ]
 
-    def wrote(self) -> None:
-        """Wake whoever listens, here or in another process."""
+    def announce_commit(self) -> None:
+        """Wake up all listeners, in this process and in others."""
         if not self.in_memory:
             touch(self.log)
-        for loop, bell in self._bells:
+        for loop, notifier in self._notifiers:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(bell.ring_all)
+                loop.call_soon_threadsafe(notifier.notify_all)
 
 
 class Database:
-    """Runs blocking functions on a connection, from one event loop.
+    """Runs blocking functions on a connection, for one event loop.
 
-    ``inline`` runs them in the loop's own thread: right for a loop that has nothing else to do.
+    With ``is_loop_dedicated`` they run in the loop's own thread, which runs nothing else.
     """
 
-    def __init__(self, home: Home, *, inline: bool = False, busy: float = 5.0) -> None:
-        self.home = home
-        self.bell = Notifier()
-        self._busy = self._allowed = busy
-        self._inline = inline
+    max_wait = float("inf")
+
+    def __init__(
+        self, file: SqliteFile, *, is_loop_dedicated: bool = False, busy: float = 5.0
+    ) -> None:
+        self.file = file
+        self.notifier = Notifier()
+        self._busy = self._busy_timeout = busy
         self._connection: sqlite3.Connection | None = None
-        self._using = threading.Lock()
+        self._in_use = threading.Lock()
         self._attached = False
         self._watch: LogWatch | None = None
-        self._thread = None if inline else ThreadPoolExecutor(1, "umbel-sqlite")
-        self._errands: deque[Errand[Any]] = deque()
-        self._called = False
-        self._ended = False
-        parts_at_fork(self)
+        self._thread = None if is_loop_dedicated else ThreadPoolExecutor(1, "umbel-sqlite")
+        self._pending: deque[WorkItem[Any]] = deque()
+        self._is_scheduled = False
+        self._is_closed = False
+        register_at_fork(self)
 
-    def part(self) -> None:
-        """Before a fork: finish what is under way, and hold no connection while it happens."""
-        self._using.acquire()
-        if not self.home.in_memory and self._connection is not None:
+    def before_fork(self) -> None:
+        """Finish what is running, and hold no connection until ``after_fork``."""
+        self._in_use.acquire()
+        if not self.file.in_memory and self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def go_on(self) -> None:
-        """After it, on either side: the next use connects anew."""
-        self._using.release()
+    def after_fork(self) -> None:
+        """Allow connections again. The next use connects."""
+        self._in_use.release()
 
     async def run(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> T:
-        """Run ``work`` with the connection. SQLite's errors come out as ours.
+        """Run ``work`` with the connection and return its result. SQLite's errors are translated.
 
         Work that ``writes`` may share its transaction with other such work.
 
         Raises:
-            Unavailable: locked, full, not writable, damaged. SchemaError: of another version.
+            Unavailable: the file is locked, full, not writable or damaged.
+            SchemaError: the schema has another version.
         """
         loop = asyncio.get_running_loop()
         if not self._attached:
-            self.home.attach(loop, self.bell)
+            self.file.attach(loop, self.notifier)
             self._attached = True
         if self._thread is None:
-            return self._guarded(work)
-        errand = Errand(work, loop, writes)
-        self._errands.append(errand)
-        if not self._called:
-            self._called = True
-            self._thread.submit(self._serve)
-        return await errand.answer
+            return self._run_locked(work)
+        item = WorkItem(work, loop, writes)
+        self._pending.append(item)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._thread.submit(self._run_pending)
+        return await item.future
 
-    def run_here(self, work: Callable[[sqlite3.Connection], T], timeout: float) -> T:
-        """Run ``work`` in the calling thread. Others who use the file are waited for up to then."""
+    async def write(self, work: Callable[[sqlite3.Cursor], T]) -> T:
+        """Run ``work`` in a write transaction, perhaps together with other such work."""
+
+        def write(connection: sqlite3.Connection) -> T:
+            with write_transaction(connection) as cursor:
+                return work(cursor)
+
+        return await self.run(write, writes=True)
+
+    async def rows(
+        self, query: str, values: Mapping[str, Any], timeout: float | None = None
+    ) -> list[Row]:
+        """Return the rows of one statement. SQLite ignores the timeout."""
+        return await self.run(lambda connection: connection.execute(query, values).fetchall())
+
+    async def perform(self, steps: Callable[[], Steps[T]]) -> T:
+        """Run the steps, each statement as its own transaction, and return their result."""
+        return await self.run(lambda connection: perform(connection.cursor(), steps()))
+
+    async def transaction(self, steps: Callable[[], Steps[T]]) -> T:
+        """Run the steps in one transaction and return their result."""
+        return await self.write(lambda cursor: perform(cursor, steps()))
+
+    def queries(self, *files: str) -> dict[str, str]:
+        """Return the named queries of these files."""
+        return {name: sql for file in files for name, sql in _queries(file).items()}
+
+    def substitute(self, query: str, name: str, text: str) -> str:
+        """Return the query with ``$name`` replaced by SQL text."""
+        return query.replace(f"${name}", text)
+
+    def stored_id(self, job: str) -> str:
+        """Return the id as it is: ids are texts here."""
+        return job
+
+    def text(self, value: str) -> str:
+        """Return the text as it is: SQLite stores every text."""
+        return value
+
+    def texts(self, values: Sequence[str]) -> str:
+        """Return the texts as a JSON array."""
+        return msgspec.json.encode([*values]).decode()
+
+    def json(self, value: Any) -> str:
+        """Return the value as JSON."""
+        return msgspec.json.encode(value).decode()
+
+    def run_blocking(self, work: Callable[[sqlite3.Connection], T], timeout: float) -> T:
+        """Run ``work`` in the calling thread. Wait up to ``timeout`` for others to finish."""
         until = time.monotonic() + timeout
-        if not self._using.acquire(timeout=max(timeout, 0.0)):
-            raise Unavailable(f"{self.home.path} is in use by another thread of this process")
+        if not self._in_use.acquire(timeout=max(timeout, 0.0)):
+            raise Unavailable(f"{self.file.path} is in use by another thread of this process")
         try:
             left = max(until - time.monotonic(), 0.001)
-            with self.home.exclusive(left):
-                if self.home.in_memory and self._is_writing():
+            with self.file.exclusive(left):
+                if self.file.in_memory and self._is_writing():
                     raise Unavailable("the database in memory is in use by an outer call")
-                return self._do(work, left)
+                return self._run(work, left)
         finally:
-            self._using.release()
+            self._in_use.release()
 
     async def open(self) -> None:
-        """Have a connection, and so a log to listen to."""
+        """Connect, so that there is a log to watch."""
         if self._connection is None:
             await self.run(lambda connection: None)
 
     @contextmanager
     def listening(self) -> Iterator[WakeUpListener]:
-        """An ear that hears of every commit, by this process or another."""
-        if self._watch is None and self._connection is not None and not self.home.in_memory:
-            self._watch = LogWatch(self.home.log, self.bell.ring_all)
+        """Return a listener that wakes up after every commit of this or another process."""
+        if self._watch is None and self._connection is not None and not self.file.in_memory:
+            self._watch = LogWatch(self.file.log, self.notifier.notify_all)
         if self._watch is not None:
             self._watch.attach()
         try:
-            with self.bell.listen([CHANGE]) as ear:
-                yield ear
+            with self.notifier.listen([CHANGE]) as wake_ups:
+                yield wake_ups
         finally:
             if self._watch is not None:
                 self._watch.detach()
 
+    def wake_ups(self, topic: str) -> AbstractContextManager[WakeUpListener]:
+        """Return a listener that wakes up after every commit, whatever its topic."""
+        return self.listening()
+
     async def close(self) -> None:
-        """Close the connection (a shared one stays) and the watch. Twice is fine."""
-        self.home.detach(self.bell)
+        """Close the connection, unless it is shared, and the watch. Closing twice is fine."""
+        self.file.detach(self.notifier)
         if self._thread is None:
-            self._drop()
-        elif not self._ended:
-            self._ended = True
-            # In its turn: what is under way would open another connection.
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._drop)
+            self._close_connection()
+        elif not self._is_closed:
+            self._is_closed = True
+            # In the database's thread, after work that is running: that would connect again.
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._close_connection)
             self._thread.shutdown(wait=False)
         if self._watch is not None:
             self._watch.close()
             self._watch = None
 
-    def _drop(self) -> None:
-        with self._using:  # a caller's thread may be at work
+    def translate_errors(self) -> AbstractContextManager[None]:
+        """Translate SQLite's errors, for work on a caller's connection."""
+        return translate_errors(self.file.path)
+
+    def _close_connection(self) -> None:
+        with self._in_use:  # a caller's thread may be using it
             connection, self._connection = self._connection, None
-            if connection is not None and not self.home.in_memory:
+            if connection is not None and not self.file.in_memory:
                 connection.close()
 
-    def explaining(self) -> AbstractContextManager[None]:
-        """SQLite's errors come out as ours: for work on a connection of the caller's."""
-        return explaining(self.home.path)
+    def _run_locked(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._in_use:
+            return self._run(work, self._busy)
 
-    def _guarded(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._using:
-            return self._do(work, self._busy)
-
-    def _do(self, work: Callable[[sqlite3.Connection], T], busy: float) -> T:
-        self.home.at_work[self] = None
+    def _run(self, work: Callable[[sqlite3.Connection], T], busy: float) -> T:
+        self.file.users[self] = None
         try:
-            return self._work(work, busy)
+            with self.translate_errors(), self.file.exclusive():
+                connection = self._connected(busy)
+                before = connection.total_changes
+                result = _run_readable(work, connection)
+                if connection.total_changes != before:
+                    self.file.announce_commit()
+                return result
         finally:
-            self.home.at_work.pop(self, None)
-
-    def _work(self, work: Callable[[sqlite3.Connection], T], busy: float) -> T:
-        with self.explaining(), self.home.exclusive():
-            connection = self._ready(busy)
-            before = connection.total_changes
-            try:
-                result = work(connection)
-            except sqlite3.OperationalError as error:
-                if "decode to UTF-8" not in str(error):
-                    raise
-                # A row that somebody wrote by hand. Slower from here on, but it can be read.
-                connection.text_factory = _readable
-                result = work(connection)
-            if connection.total_changes != before:
-                self.home.wrote()
-            return result
+            self.file.users.pop(self, None)
 
     def _is_writing(self) -> bool:
         return self._connection is not None and self._connection.in_transaction
 
-    def _serve(self) -> None:
-        """Run what waits, in the database's own thread: writers in one transaction."""
-        self._called = False  # before looking: what is added from here on calls again
-        errands = [self._errands.popleft() for _ in range(len(self._errands))]
-        errands = [errand for errand in errands if not errand.answer.cancelled()]
-        writers = [errand for errand in errands if errand.writes]
-        groups = [[errand] for errand in errands if not errand.writes]
+    def _run_pending(self) -> None:
+        """Run all pending work in the database's own thread, all writers in one transaction."""
+        self._is_scheduled = False  # first: work that is added from here on schedules another run
+        items = [self._pending.popleft() for _ in range(len(self._pending))]
+        items = [item for item in items if not item.future.cancelled()]
+        writers = [item for item in items if item.writes]
+        groups = [[item] for item in items if not item.writes]
         for group in (writers, *groups) if writers else groups:
             self._run_group(group)
-            tell(group)
+            deliver_results(group)
 
-    def _run_group(self, errands: list[Errand[Any]]) -> None:
+    def _run_group(self, items: list[WorkItem[Any]]) -> None:
         try:
-            if len(errands) > 1:
-                self._guarded(partial(together, errands))
+            if len(items) > 1:
+                self._run_locked(partial(run_in_one_transaction, items))
             else:
-                errands[0].result = self._guarded(errands[0].work)
-        except BaseException as error:  # noqa: BLE001 - it is the callers' to handle
-            for errand in errands:
-                errand.error = errand.error or error
-        for errand in errands:
-            if isinstance(errand.error, sqlite3.Error):
-                errand.error = explain(errand.error, self.home.path)
+                items[0].result = self._run_locked(items[0].work)
+        except BaseException as error:  # noqa: BLE001 - the callers handle it
+            for item in items:
+                item.error = item.error or error
+        for item in items:
+            if isinstance(item.error, sqlite3.Error):
+                item.error = translate_error(item.error, self.file.path)
 
-    def _ready(self, busy: float) -> sqlite3.Connection:
-        """The connection. It waits no longer than this for the file's lock."""
+    def _connected(self, busy: float) -> sqlite3.Connection:
+        """Return the connection. It waits for the file's lock no longer than ``busy`` seconds."""
         if self._connection is None:
-            self._connection = self.home.connect(busy)
-            self._allowed = 0.0
+            self._connection = self.file.connect(busy)
+            self._busy_timeout = 0.0
             if self._watch is not None:
                 self._watch.renew()
-        if not _ROUGHLY * busy <= self._allowed <= busy:
-            self._allowed = (1 + _ROUGHLY) / 2 * busy
-            self._connection.execute(f"pragma busy_timeout = {int(1000 * self._allowed)}")
+        if not _TIMEOUT_TOLERANCE * busy <= self._busy_timeout <= busy:
+            self._busy_timeout = (1 + _TIMEOUT_TOLERANCE) / 2 * busy
+            self._connection.execute(f"pragma busy_timeout = {int(1000 * self._busy_timeout)}")
         return self._connection
 
 
-def _readable(text: bytes) -> str:
+def _run_readable(work: Callable[[sqlite3.Connection], T], connection: sqlite3.Connection) -> T:
+    try:
+        return work(connection)
+    except sqlite3.OperationalError as error:
+        if "decode to UTF-8" not in str(error):
+            raise
+        # Another program wrote a row that is not UTF-8. Decoding is slower from here on.
+        connection.text_factory = _decode
+        return work(connection)
+
+
+def _decode(text: bytes) -> str:
     return text.decode(errors="replace")
 
 
-def _open(path: str, synchronous: str, busy: float) -> Lent:
+def _open(path: str, synchronous: str, busy: float) -> StepConnection:
     folder = Path(path).parent
     if path != ":memory:" and not folder.is_dir():
         raise ConfigurationError(f"the folder {folder} does not exist; create it")
@@ -343,9 +410,9 @@ def _open(path: str, synchronous: str, busy: float) -> Lent:
         create_private(path)
     until = time.monotonic() + busy
     connection = sqlite3.connect(
-        path, timeout=busy, isolation_level=None, check_same_thread=False, factory=Lent
+        path, timeout=busy, isolation_level=None, check_same_thread=False, factory=StepConnection
     )
-    write_ahead(connection, busy)
+    enable_wal(connection, busy)
     connection.execute(f"pragma busy_timeout = {int(1000 * max(until - time.monotonic(), 0.001))}")
     connection.execute(f"pragma synchronous = {synchronous}")
     connection.execute("pragma foreign_keys = on")

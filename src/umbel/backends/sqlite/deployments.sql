@@ -1,57 +1,57 @@
 -- name: deployment
--- The one under way, or the last there was.
+-- The current deployment, or the last one.
 select plan, state, epoch, since, until, went, ended, outcome, :now from deployment
 where namespace = :namespace
 
 -- name: begin
--- A deployment takes the only place there is; who asks has looked before, in the same transaction.
+-- Starts a deployment in place of the last one. The caller has checked that one in the same
+-- transaction.
 insert or replace into deployment (namespace, id, plan, state, epoch, since, until)
 values (:namespace, :id, :plan, 'waiting', :epoch, :now, :now + :lease)
 
--- name: hold
--- A pause of a deployment, beside operators' own.
+-- name: add_pauses
+-- Adds the pauses of a deployment, beside the operators' own.
 insert into pause (namespace, scope, name, holder, since, reason)
-values (:namespace, :scope, :name, 'deploy', :now, :reason) on conflict do nothing
+select :namespace, s.value, n.value, 'deploy', :now, :reason
+from json_each(:scope) s join json_each(:name) n on n.key = s.key
+where true on conflict do nothing
 
--- name: let_go
--- All pauses of a deployment, and no others.
+-- name: remove_pauses
+-- Removes all pauses of a deployment, and no others.
 delete from pause where namespace = :namespace and holder = 'deploy'
 
 -- name: renew
--- It waits longer.
+-- Renews the lease of a waiting deployment.
 update deployment set until = :now + :lease
 where namespace = :namespace and id = :id and state = 'waiting'
 
 -- name: go
--- It lapses no more.
+-- Lets the deployment go, so that it does not lapse any more.
 update deployment set state = 'go', until = null, went = :now
 where namespace = :namespace and id = :id and state = 'waiting'
 
 -- name: end
--- It is over.
+-- Ends the deployment. No row if it is not in progress.
 update deployment set state = :state, until = null, ended = :now, outcome = :outcome
 where namespace = :namespace and id = :id and state in ('waiting', 'go')
-
--- name: next_epoch
--- One more change of control state.
-insert into control (namespace, epoch) values (:namespace, 1)
-on conflict (namespace) do update set epoch = epoch + 1 returning epoch
+returning 1
 
 -- name: runs
--- What these incarnations hold, oldest first.
+-- The running jobs of these incarnations, oldest first.
 select id, task, queue, owner, :now - claimed from job
 where state = 'running' and owner in (select value from json_each(:owners))
   and namespace = :namespace
 order by claimed, seq
 
 -- name: waiting
--- How many jobs of each queue and task live and do not run.
+-- The number of live jobs of each queue and task that do not run.
 select queue, task, count(*) from job
 where namespace = :namespace and state <> 'running'
 group by queue, task
 
 -- name: run_times
--- Tasks that ran too long: all their runs are counted and put in order here, few rows leave.
+-- Run times of tasks that ran too long. All runs are counted and sorted here, so few rows are
+-- returned.
 with run as materialized (
   select r.task, r.id, json_extract(a.value, '$.finished') - json_extract(a.value, '$.started') as took
   from record r,
@@ -68,5 +68,5 @@ placed as (
 )
 select task, runs, sum(took > :longer), max(iif(place = (runs * 50 + 99) / 100, took, null)),
        max(iif(place = (runs * 95 + 99) / 100, took, null)), max(took),
-       json_group_array(json_array(place, id)) filter (where place > runs - :worst and took > :longer)
+       json_group_array(json_array(took, id)) filter (where place > runs - :worst and took > :longer)
 from placed group by task order by max(took) desc, task

@@ -1,4 +1,4 @@
-"""SQLite's errors as ours, with the remedy."""
+"""Translation of SQLite's errors into Umbel's, with the remedy."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from umbel.errors import BadMessage, SchemaError, UmbelError, Unavailable
 
 
-def explain(error: sqlite3.Error, path: str) -> UmbelError:
-    """Ours for theirs, with the remedy."""
+def translate_error(error: sqlite3.Error, path: str) -> UmbelError:
+    """Return the UmbelError for an error of SQLite."""
     text = str(error)
     if isinstance(error, sqlite3.IntegrityError):
         return BadMessage("row", f"{path} does not take it: {text}")
@@ -26,9 +26,9 @@ def explain(error: sqlite3.Error, path: str) -> UmbelError:
 
 
 @contextmanager
-def explaining(path: str) -> Iterator[None]:
-    """SQLite's errors come out as ours."""
+def translate_errors(path: str) -> Iterator[None]:
+    """Translate SQLite's errors that the block raises."""
     try:
         yield
     except sqlite3.Error as error:
-        raise explain(error, path) from error
+        raise translate_error(error, path) from error

@@ -1,87 +1,86 @@
 -- name: declare
--- What the code says of a rule. No row when it said so before.
+-- Stores a rule as the code declares it. No row changes if it is stored already.
 insert into rule (namespace, name, declared) values (:namespace, :rule, :declared)
 on conflict do update set declared = excluded.declared where declared <> excluded.declared
 
 -- name: lift
--- The code has no such rule any more.
+-- Opens the gates of a rule that the code no longer declares.
 update rule set declared = :declared
 where namespace = :namespace and name = :rule and declared <> :declared
 
--- name: impose
--- What an operator says of a limit.
+-- name: override_capacity
+-- Stores the capacity that an operator sets for a limit.
 update rule set imposed = :capacity
 where namespace = :namespace and name = :rule and json_extract(declared, '$.kind') is null
 
--- name: look
--- At all gates of a rule, somebody may pass.
+-- name: check_gates
+-- All gates of a rule are checked by the next claim.
 update line set look = 0
 where namespace = :namespace and (key = :rule or (key >= :first and key < :last))
 
--- name: rules
--- All rules.
-select name, declared, imposed from rule where namespace = :namespace
-
 -- name: gates
--- Gates with what is held and how many wait: those of rules without tokens, and those in use.
+-- Gates with the number of held slots and waiting jobs: those of rules without tokens, and those in use.
 with used as (
   select name as key from rule where namespace = :namespace and (:rule is null or name = :rule)
   union select key from gate where namespace = :namespace and held > 0
   union select key from line where namespace = :namespace
 )
-select key, coalesce((select held from gate g where g.namespace = :namespace and g.key = used.key), 0),
-       (select count(*) from job where namespace = :namespace and state = 'waiting' and line = key)
-from used
-where exists (select 1 from rule where namespace = :namespace
-              and name = iif(instr(key, :token), substr(key, 1, instr(key, :token) - 1), key)
-              and (:rule is null or name = :rule))
-order by key limit :limit
+select used.key, r.declared, r.imposed,
+       coalesce((select held from gate g where g.namespace = :namespace and g.key = used.key), 0),
+       (select count(*) from job where namespace = :namespace and state = 'waiting' and line = used.key)
+from used join rule r
+  on r.namespace = :namespace
+ and r.name = iif(instr(used.key, '#'), substr(used.key, 1, instr(used.key, '#') - 1), used.key)
+where :rule is null or r.name = :rule
+order by used.key limit :limit
 
--- name: enrol
--- An operator adds a member, also one that was removed; it gets its data.
+-- name: add_member
+-- Adds a member for an operator, even if it was removed before, and sets its data.
 insert into member (namespace, pool, name, data) values (:namespace, :pool, :name, :data)
 on conflict do update set data = excluded.data, coded = 0,
   condition = iif(condition in ('leaving', 'gone'), 'ready', condition)
 
--- name: enrol_coded
--- The code names a member; one that was removed stays away.
+-- name: add_declared_member
+-- Adds a member that the code declares. A member that an operator removed stays removed.
 insert into member (namespace, pool, name, data, coded) values (:namespace, :pool, :name, :data, 1)
 on conflict do update set data = excluded.data,
   coded = iif(condition in ('leaving', 'gone') and coded <> 2, coded, 1),
   condition = iif(coded = 2, 'ready', condition)
 
--- name: drop
--- Members that the code named before, and does not any more. Two: the code may bring them back.
+-- name: remove_undeclared
+-- Removes members that the code no longer declares. With coded = 2 the code may add them again.
 update member set coded = 2, condition = iif(job is null, 'gone', 'leaving')
 where namespace = :namespace and pool = :pool and coded = 1
   and name not in (select value from json_each(:names))
 
--- name: dismiss
--- A member is gone when nobody holds it any more.
+-- name: remove_members
+-- Removes members, each as soon as no job holds it. Returns their names.
 update member set condition = iif(job is null, 'gone', 'leaving'), coded = 0
-where namespace = :namespace and pool = :pool and name = :name
+where namespace = :namespace and pool = :pool and name in (select value from json_each(:name))
   and condition not in ('leaving', 'gone')
+returning name
 
--- name: turn
--- A member is handed out, or not.
+-- name: set_condition
+-- Sets whether members may be given to jobs. Returns their names.
 update member set condition = :condition, failures = 0, check_at = null
-where namespace = :namespace and pool = :pool and name = :name
+where namespace = :namespace and pool = :pool and name in (select value from json_each(:name))
   and condition not in ('leaving', 'gone')
+returning name
 
 -- name: members
--- Members that are there, or on their way out.
+-- Members that are not removed yet.
 select pool, name, data, condition, job, fence, failures from member
 where namespace = :namespace and (:pool is null or pool = :pool) and condition <> 'gone'
 order by pool, name
 
--- name: suspect
--- A member failed its check.
-update member set condition = 'quarantined', failures = failures + 1, check_at = :check_at
+-- name: quarantine
+-- Quarantines a member that failed its check.
+update member set condition = 'quarantined', failures = failures + 1, check_at = :now + :delay
 where namespace = :namespace and pool = :pool and name = :name
   and condition in ('ready', 'quarantined')
 
--- name: suspects
--- Members that are to be checked now, and not by others.
-update member set check_at = :later
+-- name: claim_due_checks
+-- Claims the members whose check is due, so that no other worker checks them now.
+update member set check_at = :now + :delay
 where namespace = :namespace and pool = :pool and condition = 'quarantined' and check_at <= :now
 returning pool, name, data, condition, job, fence, failures

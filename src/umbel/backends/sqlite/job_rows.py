@@ -1,4 +1,4 @@
-"""Between envelopes and rows, and the queries that carry them."""
+"""Conversion between envelopes and rows, and the queries of the broker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Any
 import msgspec
 
 from umbel.backends.queries import load
-from umbel.messages import Attempt, Body, Delivery, Envelope, Lease, MessageType, at
+from umbel.messages import (
+    Attempt,
+    Body,
+    Delivery,
+    Envelope,
+    Lease,
+    MessageType,
+    known_kind,
+    resolve_time,
+)
 from umbel.messages.columns import read_gates, read_headers, read_sections, read_slots
 
 SQL = load("umbel.backends.sqlite", "broker.sql")
@@ -16,20 +25,20 @@ _json = msgspec.json.Encoder().encode
 
 
 def job_row(envelope: Envelope, now: float, idle: str = "queued") -> tuple[Any, ...]:
-    """The parameters of ``insert_job``."""
+    """Return the parameters of ``insert_job``."""
     return (
         envelope.id,
         envelope.namespace,
         envelope.queue,
-        envelope.kind,
+        known_kind(envelope.kind),
         envelope.subject,
         envelope.type.value,
         envelope.priority,
         envelope.body.content_type,
         envelope.body.data,
         envelope.created or now,
-        at(envelope.not_before, envelope.delay, now),
-        at(envelope.expires, envelope.expires_in, now),
+        resolve_time(envelope.not_before, envelope.delay, now),
+        resolve_time(envelope.expires, envelope.expires_in, now),
         envelope.attempt,
         envelope.max_deaths,
         envelope.unique,
@@ -43,7 +52,7 @@ def job_row(envelope: Envelope, now: float, idle: str = "queued") -> tuple[Any, 
 
 
 def delivery(row: tuple[Any, ...], namespace: str, owner: str, now: float) -> Delivery:
-    """A delivery from what ``claim`` or ``take`` returns."""
+    """Return a delivery from a row of ``claim`` or ``take``."""
     deaths, sections, fence = row[16:19]
     found = envelope(row, namespace)
     return Delivery(
@@ -58,7 +67,7 @@ def delivery(row: tuple[Any, ...], namespace: str, owner: str, now: float) -> De
 
 
 def envelope(row: tuple[Any, ...], namespace: str) -> Envelope:
-    """An envelope from what ``unsent``, ``claim`` or ``take`` returns."""
+    """Return an envelope from a row of ``unsent``, ``claim`` or ``take``."""
     (_, job, queue, kind, task, priority, content_type, body, created, not_before) = row[:10]
     (expires, attempt, max_deaths, unique, trace, headers, _, sections, _, message) = row[10:20]
     return Envelope(
@@ -82,12 +91,12 @@ def envelope(row: tuple[Any, ...], namespace: str) -> Envelope:
     )
 
 
-def attempt_json(attempt: Attempt) -> str:
-    """An attempt as it stands in a job's story."""
+def encode_attempt(attempt: Attempt) -> str:
+    """Return an attempt as the history of a job stores it."""
     return _json(attempt).decode()
 
 
-def lost_attempt(number: int, worker: str, claimed: float, now: float) -> str:
-    """The story of an attempt whose worker died."""
+def encode_lost_attempt(number: int, worker: str, claimed: float, now: float) -> str:
+    """Return the history entry of an attempt whose worker died."""
     reason = "its worker died or lost touch"
-    return attempt_json(Attempt(number, worker, claimed, now, "lost", reason=reason))
+    return encode_attempt(Attempt(number, worker, claimed, now, "lost", reason=reason))

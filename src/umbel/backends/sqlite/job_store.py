@@ -1,4 +1,4 @@
-"""SQLite as the ledger of another broker's messages."""
+"""SQLite as the job store of a pair: another transport carries the messages."""
 
 from __future__ import annotations
 
@@ -7,141 +7,142 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from umbel.backends.broker import Demand, Published, Taken
-from umbel.backends.offers import Offers
+from umbel.backends.broker import Claimed, Demand, Published
 from umbel.backends.sqlite.broker import SqliteBroker
-from umbel.backends.sqlite.claiming import next_look, open_queues, sooner
+from umbel.backends.sqlite.claiming import earliest, next_gate_check, unpaused_queues
 from umbel.backends.sqlite.granting import grant
 from umbel.backends.sqlite.job_rows import SQL, delivery, envelope, job_row
-from umbel.backends.sqlite.publishing import are_added
-from umbel.backends.sqlite.savepoints import writing
+from umbel.backends.sqlite.publishing import try_insert_all
+from umbel.backends.sqlite.transactions import write_transaction
+from umbel.backends.unsent_versions import UnsentVersions
 from umbel.errors import LeaseLost
 from umbel.messages import KINDS, Envelope
 
 
 class SqliteJobStore(SqliteBroker):
-    """See ``brokers.port.JobStore`` for what each method promises."""
+    """See ``umbel.backends.broker.JobStore`` for what each method promises."""
 
     @cached_property
-    def _offers(self) -> Offers:
-        return Offers()
+    def _unsent_versions(self) -> UnsentVersions:
+        return UnsentVersions()
 
-    async def note(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        return await self._database.run(partial(self._note, envelopes), writes=True)
+    async def record_sent(self, envelopes: Sequence[Envelope]) -> list[Published]:
+        return await self._database.run(partial(self._record_sent, envelopes), writes=True)
 
-    def note_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        return self._database.run_here(partial(self._note, envelopes), timeout)
+    def record_sent_blocking(
+        self, envelopes: Sequence[Envelope], timeout: float
+    ) -> list[Published]:
+        return self._database.run_blocking(partial(self._record_sent, envelopes), timeout)
 
-    def _note(
+    def _record_sent(
         self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
     ) -> list[Published]:
         now = self._clock.now()
-        if are_added(connection.cursor(), envelopes, now, "sent"):
+        if try_insert_all(connection.cursor(), envelopes, now, "sent"):
             return [Published(one.id) for one in envelopes]
-        with writing(connection) as cursor:
-            return [_note(cursor, one, now) for one in envelopes]
+        with write_transaction(connection) as cursor:
+            return [_record_sent(cursor, one, now) for one in envelopes]
 
-    async def unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
+    async def find_unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         until = self._clock.monotonic() + wait
         await self._database.open()
-        with self._database.listening() as ear:
+        with self._database.listening() as wake_ups:
             while True:
-                ear.clear()
-                look = partial(_unsent, here=self._here(), queues=queues, limit=limit)
-                rows, due = await self._database.run(look)  # reads, but for what falls due
+                wake_ups.clear()
+                find = partial(_find_unsent, values=self._values(), queues=queues, limit=limit)
+                rows, due = await self._database.run(find)  # writes only if a job is due
                 for row in rows:
-                    self._offers.make(row[1], row[18], row[2])
+                    self._unsent_versions.remember(row[1], row[18], row[2])
                 found = [envelope(row, self._namespace) for row in rows]
                 left = until - self._clock.monotonic()
                 if found or left <= 0:
                     return found
                 until_due = max(due - self._clock.now(), 0.001) if due is not None else left
-                await ear.wait(min(left, until_due, self._safety_poll))
+                await wake_ups.wait(min(left, until_due, self._safety_poll))
 
-    async def sent(self, jobs: Sequence[str]) -> None:
-        def write(connection: sqlite3.Connection) -> None:
-            with writing(connection) as cursor:
-                cursor.executemany(SQL["sent"], offers)
-
-        offers = [
+    async def mark_sent(self, jobs: Sequence[str]) -> None:
+        rows = [
             {
                 "id": offer.job,
                 "namespace": self._namespace,
                 "fence": offer.fence,
                 "queue": offer.queue,
             }
-            for offer in self._offers.redeem(jobs)
+            for offer in self._unsent_versions.pop(jobs)
         ]
-        await self._database.run(write, writes=True)
+        await self._database.write(lambda cursor: cursor.executemany(SQL["sent"], rows))
 
-    async def take(
-        self, jobs: Mapping[str, str], owner: str, unnoted: Sequence[Envelope] = ()
-    ) -> Taken:
-        def write(connection: sqlite3.Connection) -> Taken:
-            with writing(connection) as cursor:
-                for one in unnoted:
-                    _note(cursor, one, self._clock.now())
-                return _take(cursor, jobs, self._here() | {"owner": owner})
+    async def claim(
+        self, jobs: Mapping[str, str], owner: str, unrecorded: Sequence[Envelope] = ()
+    ) -> Claimed:
+        def write(cursor: sqlite3.Cursor) -> Claimed:
+            for new in unrecorded:
+                _record_sent(cursor, new, self._clock.now())
+            return _claim(cursor, jobs, self._values() | {"owner": owner})
 
-        return await self._database.run(write, writes=True)
+        return await self._database.write(write)
 
-    async def recall(self, lanes: Sequence[tuple[str, str]]) -> int:
-        return await self._database.run(partial(self._recall, lanes))
+    async def mark_lanes_unsent(self, lanes: Sequence[tuple[str, str]]) -> int:
+        return await self._database.run(partial(self._mark_lanes_unsent, lanes))
 
-    def unsend_now(self, jobs: Sequence[str], timeout: float) -> None:
+    def mark_unsent_blocking(self, jobs: Sequence[str], timeout: float) -> None:
         def write(connection: sqlite3.Connection) -> None:
-            # Each by itself: a thread that is suspended must not keep the file locked.
-            here = {"namespace": self._namespace}
-            connection.executemany(SQL["unsend"], [{**here, "id": job} for job in jobs])
+            # Each in its own transaction: an interrupted thread must not keep the file locked.
+            values = {"namespace": self._namespace}
+            connection.executemany(SQL["unsend"], [{**values, "id": job} for job in jobs])
 
-        self._database.run_here(write, timeout)
+        self._database.run_blocking(write, timeout)
 
-    def recall_now(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
-        return self._database.run_here(partial(self._recall, lanes), timeout)
+    def mark_lanes_unsent_blocking(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
+        return self._database.run_blocking(partial(self._mark_lanes_unsent, lanes), timeout)
 
-    def _recall(self, lanes: Sequence[tuple[str, str]], connection: sqlite3.Connection) -> int:
-        here = {"namespace": self._namespace}
-        rows = [{**here, "queue": queue, "kind": kind} for queue, kind in lanes]
+    def _mark_lanes_unsent(
+        self, lanes: Sequence[tuple[str, str]], connection: sqlite3.Connection
+    ) -> int:
+        values = {"namespace": self._namespace}
+        rows = [{**values, "queue": queue, "kind": kind} for queue, kind in lanes]
         if not any(connection.execute(SQL["any_sent"], row).fetchone() for row in rows):
             return 0
-        with writing(connection) as cursor:
+        with write_transaction(connection) as cursor:
             return cursor.executemany(SQL["recall"], rows).rowcount
 
 
-def _note(cursor: sqlite3.Cursor, one: Envelope, now: float) -> Published:
+def _record_sent(cursor: sqlite3.Cursor, one: Envelope, now: float) -> Published:
     row = job_row(one, now, "sent")
     return Published(one.id, existing=cursor.execute(SQL["insert_job"], row).rowcount == 0)
 
 
-def _unsent(
-    connection: sqlite3.Connection, here: dict[str, Any], queues: Sequence[str], limit: int
+def _find_unsent(
+    connection: sqlite3.Connection, values: dict[str, Any], queues: Sequence[str], limit: int
 ) -> tuple[list[tuple[Any, ...]], float | None]:
-    """Rows of what is to be sent, or when to look again."""
-    due = connection.execute(SQL["next_due"], here).fetchone()[0]
-    if due is not None and due <= here["now"]:
-        with writing(connection) as cursor:
-            cursor.execute(SQL["promote"], here)
-        due = here["now"]
-    look = next_look(connection, here, queues, Demand(limit, limit))
-    if look is not None and look <= here["now"]:
-        with writing(connection) as cursor:
-            for queue in open_queues(connection, here, queues):
+    """Return rows of jobs to send, and when to check again."""
+    due = connection.execute(SQL["next_due"], values).fetchone()[0]
+    if due is not None and due <= values["now"]:
+        with write_transaction(connection) as cursor:
+            cursor.execute(SQL["promote"], values)
+        due = values["now"]
+    gate_check = next_gate_check(connection, values, queues, Demand(dict.fromkeys(KINDS, limit)))
+    if gate_check is not None and gate_check <= values["now"]:
+        with write_transaction(connection) as cursor:
+            for queue in unpaused_queues(connection, values, queues):
                 grant(
-                    cursor, {**here, "queue": queue, "without": "[]"}, dict.fromkeys(KINDS, limit)
+                    cursor, {**values, "queue": queue, "without": "[]"}, dict.fromkeys(KINDS, limit)
                 )
-        look = next_look(connection, here, queues, Demand(limit, limit))
+        gate_check = next_gate_check(
+            connection, values, queues, Demand(dict.fromkeys(KINDS, limit))
+        )
     found: list[tuple[Any, ...]] = []
-    for queue in open_queues(connection, here, queues):
+    for queue in unpaused_queues(connection, values, queues):
         for kind in KINDS:
-            where = {**here, "queue": queue, "kind": kind, "limit": limit}
+            where = {**values, "queue": queue, "kind": kind, "limit": limit}
             found += connection.execute(SQL["unsent"], where).fetchall()
-    return found, sooner(due, look)
+    return found, earliest(due, gate_check)
 
 
-def _take(cursor: sqlite3.Cursor, jobs: Mapping[str, str], where: dict[str, Any]) -> Taken:
-    worker = cursor.execute(SQL["enlisted"], where).fetchone()
+def _claim(cursor: sqlite3.Cursor, jobs: Mapping[str, str], where: dict[str, Any]) -> Claimed:
+    worker = cursor.execute(SQL["worker_name"], where).fetchone()
     if worker is None:
-        raise LeaseLost(f"incarnation {where['owner']} is not enlisted")
+        raise LeaseLost(f"incarnation {where['owner']} is not registered")
     found: list[tuple[Any, ...]] = []
     unknown: list[str] = []
     for job, queue in jobs.items():
@@ -153,4 +154,4 @@ def _take(cursor: sqlite3.Cursor, jobs: Mapping[str, str], where: dict[str, Any]
         if not taken and cursor.execute(SQL["known_id"], row).fetchone() is None:
             unknown.append(job)
     name, owner, now = where["namespace"], where["owner"], where["now"]
-    return Taken([delivery(row, name, owner, now) for row in found], unknown)
+    return Claimed([delivery(row, name, owner, now) for row in found], unknown)

@@ -1,10 +1,10 @@
 """Wake-ups between processes: every commit to a SQLite file in WAL mode writes to its log.
 
-On Linux the kernel tells of that through inotify, so an idle process costs nothing and wakes
-within a fraction of a millisecond. A write to the log comes a moment before its commit can be
-seen, so our own writers touch the log once more when they are done: that is the hint. A commit
-by others (the caller's own transaction, the sqlite3 shell) is looked for a few milliseconds
-after its write. Where there is no inotify the log's time and size are looked at now and then.
+On Linux, inotify reports these writes, so an idle process costs nothing and wakes up within a
+fraction of a millisecond. A commit becomes visible a moment after its write to the log. So Umbel's
+own writers touch the log once more after the commit. After a write without a touch (a caller's own
+transaction, the sqlite3 shell), the watch checks several times within seconds. Where there is no
+inotify, the watch polls the time and size of the log.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _IN_MODIFY = 0x2
 _IN_ATTRIB = 0x4
 _IN_IGNORED = 0x8000
 _HEADER = struct.Struct("iIII")
-_LOOK_EVERY = 0.02
-_LOOK_AFTER_WRITE = (0.005, 0.05, 0.25, 1.0, 3.0)
+_POLL_SECONDS = 0.02
+_CHECK_DELAYS_SECONDS = (0.005, 0.05, 0.25, 1.0, 3.0)
 
 
 def touch(log: str) -> None:
-    """Tell every watcher that a commit is complete."""
+    """Notify every watch that a commit is complete."""
     with contextlib.suppress(OSError):
         os.utime(log)
 
 
 class LogWatch:
-    """Calls back when something was committed, only while somebody listens."""
+    """Calls ``on_change`` after commits, while there is at least one listener."""
 
     def __init__(self, path: str, on_change: Callable[[], None]) -> None:
         self._path = path
@@ -41,72 +41,76 @@ class LogWatch:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._seen: tuple[int, int] | None = None
-        self._owing = False
+        self._has_unchecked_write = False
         self._inotify = _open_inotify(path)
 
     def attach(self) -> None:
-        """Somebody waits now."""
+        """Add a listener."""
         self._listeners += 1
         if self._listeners == 1:
             self._loop = asyncio.get_running_loop()
             if self._inotify is not None:
                 self._loop.add_reader(self._inotify, self._drain)
-                if self._owing:  # a write was heard of whose commit nobody has looked for yet
-                    self._look_soon(0)
+                if (
+                    self._has_unchecked_write
+                ):  # a write was reported, and its commit not checked yet
+                    self._schedule_check(0)
             else:
-                self._look()
+                self._poll()
 
     def detach(self) -> None:
-        """One fewer waits."""
+        """Remove a listener."""
         self._listeners -= 1
         if self._listeners == 0 and self._loop is not None:
             if self._inotify is not None:
                 self._loop.remove_reader(self._inotify)
-            self._owing = self._timer is not None
-            self._wait_no_more()
+            self._has_unchecked_write = self._timer is not None
+            self._cancel_timer()
 
     def close(self) -> None:
-        """Give the watch back to the kernel."""
+        """Close the inotify descriptor."""
         if self._inotify is not None:
             os.close(self._inotify)
             self._inotify = None
 
     def renew(self) -> None:
-        """Watch the log that is there now: the one before may have been removed."""
+        """Watch the log that exists now: the previous one may have been removed."""
         if self._inotify is not None:
             _add_watch(self._inotify, self._path)
 
     def _drain(self) -> None:
         assert self._inotify is not None
         try:
-            happened = _masks(os.read(self._inotify, 65536))
+            happened = _combined_mask(os.read(self._inotify, 65536))
         except BlockingIOError:
             return
-        if happened & (_IN_ATTRIB | _IN_IGNORED):  # ignored: the log was removed, look and renew
+        if happened & (_IN_ATTRIB | _IN_IGNORED):  # ignored: the log was removed
             self._on_change()
         if happened & _IN_MODIFY:
-            # Also when a touch came with it: the touch may be of an earlier commit than the write.
-            self._wait_no_more()
-            self._look_soon(0)
+            # Also after a touch: the touch may belong to an earlier commit than the write.
+            self._cancel_timer()
+            self._schedule_check(0)
 
-    def _look_soon(self, step: int) -> None:
-        """A write without our touch: its commit becomes visible in a moment."""
+    def _schedule_check(self, step: int) -> None:
+        """Check after a delay whether the commit of a write is visible."""
         assert self._loop is not None
         if step or self._timer is None:
-            self._timer = self._loop.call_later(_LOOK_AFTER_WRITE[step], self._look_after, step)
+            self._timer = self._loop.call_later(
+                _CHECK_DELAYS_SECONDS[step], self._check_again, step
+            )
 
-    def _look_after(self, step: int) -> None:
+    def _check_again(self, step: int) -> None:
         self._timer = None
         self._on_change()
-        if step + 1 < len(_LOOK_AFTER_WRITE):
-            self._look_soon(step + 1)
+        if step + 1 < len(_CHECK_DELAYS_SECONDS):
+            self._schedule_check(step + 1)
 
-    def _wait_no_more(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         assert self._loop is not None
         with contextlib.suppress(OSError):
             stat = Path(self._path).stat()
@@ -114,11 +118,11 @@ class LogWatch:
             if self._seen not in (None, now):
                 self._on_change()
             self._seen = now
-        self._timer = self._loop.call_later(_LOOK_EVERY, self._look)
+        self._timer = self._loop.call_later(_POLL_SECONDS, self._poll)
 
 
-def _masks(data: bytes) -> int:
-    """All that happened, of a run of inotify events."""
+def _combined_mask(data: bytes) -> int:
+    """Return the masks of all inotify events in the data, combined."""
     at = happened = 0
     while at + _HEADER.size <= len(data):
         _, mask, _, name_length = _HEADER.unpack_from(data, at)
@@ -128,7 +132,7 @@ def _masks(data: bytes) -> int:
 
 
 def _open_inotify(path: str) -> int | None:
-    """A descriptor that becomes readable when the file is written, or None where there is none."""
+    """Return a descriptor that becomes readable when the file is written; None without inotify."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         descriptor: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)

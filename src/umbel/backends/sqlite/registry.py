@@ -9,106 +9,75 @@ from typing import Any
 import msgspec
 
 from umbel.backends.queries import load
-from umbel.backends.registry import HEARD_LONGER, Hearing, Member, WorkerEntry, read_members
+from umbel.backends.registry import INBOX_RECEIPT_GRACE, InboxReceipt, WorkerEntry
+from umbel.backends.sql.registry import SqlRegistry
 from umbel.backends.sqlite.database import Database
 from umbel.backends.sqlite.lapses import report_lapses
 from umbel.backends.sqlite.route_rows import settle_routes
-from umbel.backends.sqlite.savepoints import writing
-from umbel.clock import Clock
 from umbel.errors import IndexTaken
 
 SQL = load("umbel.backends.sqlite", "store.sql")
 
 
-class SqliteRegistry:
-    """See ``stores.registry.Registry`` for what each method promises."""
+class SqliteRegistry(SqlRegistry):
+    """See ``umbel.backends.registry.Registry`` for what each method promises."""
 
-    def __init__(self, database: Database, *, namespace: str, clock: Clock) -> None:
-        self._database = database
-        self._namespace = namespace
-        self._clock = clock
+    _database: Database
 
-    async def enlist(self, worker: WorkerEntry) -> int:
-        def write(connection: sqlite3.Connection) -> int:
-            with writing(connection) as cursor:
-                here = {"namespace": self._namespace, "now": self._clock.now()}
-                return _enlist(cursor, worker, here)
+    async def register(self, worker: WorkerEntry) -> int:
+        return await self._database.write(lambda cursor: _register(cursor, worker, self._values()))
 
-        return await self._database.run(write, writes=True)
+    async def unregister(self, incarnation: str) -> None:
+        def write(cursor: sqlite3.Cursor) -> None:
+            cursor.execute(SQL["keep_index"], row)
+            cursor.execute(SQL["unregister"], row)
 
-    async def beat(self, incarnation: str, *, running: int, epoch: int, stopping: bool) -> bool:
-        touched = await self._execute(
-            "beat", incarnation=incarnation, running=running, epoch=epoch, stopping=int(stopping)
-        )
-        return touched == 1
+        row = self._values(incarnation=incarnation)
+        await self._database.write(write)
 
-    async def members(self) -> list[Member]:
-        here = {"namespace": self._namespace, "now": self._clock.now()}
+    async def record_inbox_receipts(self, messages: Mapping[str, float]) -> dict[str, InboxReceipt]:
+        def write(cursor: sqlite3.Cursor) -> dict[str, InboxReceipt]:
+            now = self._clock.now()
+            cursor.execute(SQL["delete_old_receipts"], {"past": now - INBOX_RECEIPT_GRACE})
+            return {
+                job: self._record_receipt(cursor, job, until, now)
+                for job, until in messages.items()
+            }
 
-        def read(connection: sqlite3.Connection) -> list[Member]:
-            rows = connection.execute(SQL["members"], here)
-            return read_members(rows)
+        return await self._database.write(write)
 
-        return await self._database.run(read)
-
-    async def remove(self, incarnation: str, beat: int) -> bool:
-        return await self._execute("remove_member", incarnation=incarnation, beat=beat) == 1
-
-    async def leave(self, incarnation: str) -> None:
-        row = {"namespace": self._namespace, "now": self._clock.now(), "incarnation": incarnation}
-
-        def write(connection: sqlite3.Connection) -> None:
-            with writing(connection) as cursor:
-                cursor.execute(SQL["keep_seat"], row)
-                cursor.execute(SQL["leave"], row)
-
-        await self._database.run(write, writes=True)
-
-    async def witness(self, messages: Mapping[str, float]) -> dict[str, Hearing]:
-        def write(connection: sqlite3.Connection) -> dict[str, Hearing]:
-            with writing(connection) as cursor:
-                now = self._clock.now()
-                cursor.execute(SQL["forget_heard"], {"past": now - HEARD_LONGER})
-                return {job: self._hear(cursor, job, until, now) for job, until in messages.items()}
-
-        return await self._database.run(write, writes=True)
-
-    def _hear(self, cursor: sqlite3.Cursor, job: str, until: float, now: float) -> Hearing:
+    def _record_receipt(
+        self, cursor: sqlite3.Cursor, job: str, until: float, now: float
+    ) -> InboxReceipt:
         row = {"namespace": self._namespace, "job": job, "until": until}
-        if cursor.execute(SQL["was_heard"], row).fetchone() is not None:
-            return Hearing.AGAIN
+        if cursor.execute(SQL["was_received"], row).fetchone() is not None:
+            return InboxReceipt.REDELIVERED
         if until < now:
-            return Hearing.LATE
-        if cursor.execute(SQL["hear"], row).rowcount == 0:
-            return Hearing.COPY
-        cursor.execute(SQL["mark_heard"], row)
-        return Hearing.FIRST
-
-    async def close(self) -> None:
-        await self._database.close()
-
-    async def _execute(self, query: str, **values: Any) -> int:
-        row = {"namespace": self._namespace, "now": self._clock.now(), **values}
-        return await self._database.run(lambda c: c.execute(SQL[query], row).rowcount)
+            return InboxReceipt.EXPIRED
+        if cursor.execute(SQL["add_receipt"], row).rowcount == 0:
+            return InboxReceipt.DUPLICATE
+        cursor.execute(SQL["mark_received"], row)
+        return InboxReceipt.FIRST
 
 
-def _enlist(cursor: sqlite3.Cursor, worker: WorkerEntry, here: dict[str, Any]) -> int:
-    row = {**here, "incarnation": worker.incarnation, "name": worker.name}
+def _register(cursor: sqlite3.Cursor, worker: WorkerEntry, values: dict[str, Any]) -> int:
+    row = {**values, "incarnation": worker.incarnation, "name": worker.name}
     if worker.former:
-        report_lapses(cursor, here, worker.former)
-    if (sits := cursor.execute(SQL["seat_of"], row).fetchone()) is not None:
-        return int(sits[0])
+        report_lapses(cursor, values, worker.former)
+    if (known := cursor.execute(SQL["index_of"], row).fetchone()) is not None:
+        return int(known[0])
     index = worker.index
     if index is None:
-        kept = cursor.execute(SQL["kept_seat"], row).fetchone()
-        index = kept[0] if kept else cursor.execute(SQL["free_seat"], row).fetchone()[0]
+        kept = cursor.execute(SQL["kept_index"], row).fetchone()
+        index = kept[0] if kept else cursor.execute(SQL["free_index"], row).fetchone()[0]
     elif taken := cursor.execute(SQL["holder"], {**row, "idx": index}).fetchone():
         raise IndexTaken(index, taken[0])
     row["idx"] = index
-    if cursor.execute(SQL["inherits"], row).fetchone() is not None:
-        cursor.execute(SQL["clear_seat"], row)  # its routes were another worker's, and that is gone
+    if cursor.execute(SQL["has_other_name"], row).fetchone() is not None:
+        # The routes of this index belong to another worker, which is gone.
+        cursor.execute(SQL["clear_index"], row)
         settle_routes(cursor, row)
-    cursor.execute(SQL["sit_down"], row)
+    cursor.execute(SQL["take_index"], row)
     entry = msgspec.structs.replace(worker, index=index)
-    cursor.execute(SQL["enlist"], {**row, "entry": msgspec.json.encode(entry).decode()})
+    cursor.execute(SQL["register"], {**row, "entry": msgspec.json.encode(entry).decode()})
     return int(index)

@@ -1,4 +1,4 @@
-"""Sending jobs to the worker that has their key: a gate that leads into that worker's queue."""
+"""The gate of routed jobs: it sends a job to the inbox of the worker that has its key."""
 
 from __future__ import annotations
 
@@ -10,61 +10,66 @@ import msgspec
 
 from umbel.backends.sqlite import route_rows as routing
 from umbel.backends.sqlite.job_rows import SQL
-from umbel.backends.sqlite.route_rows import Live
+from umbel.backends.sqlite.route_rows import LiveRoute
 from umbel.messages import Slot, inbox, route_key
 from umbel.messages.columns import read_slots
 
-_AGAIN = 1.0
-"""Seconds after which to see whether somebody who came before still waits."""
+_RETRY_SECONDS = 1.0
+"""Seconds after which to check whether an earlier job still waits."""
 _json = msgspec.json.Encoder().encode
 
 
-def send_on(
-    cursor: sqlite3.Cursor, lane: dict[str, Any], most: int, room: int
+def route_jobs(
+    cursor: sqlite3.Cursor, lane: dict[str, Any], limit: int, capacity: int
 ) -> tuple[int, int, float | None]:
-    """Let some of one lane go to their worker. How many did, how many of them are to end in this
-    queue, and when to look again; None: when a worker comes, a route is made or released."""
+    """Send jobs of one lane to their worker, at most ``limit``.
+
+    Return how many passed, how many of them end in this queue because they have no route, and when
+    to check again. None: when a worker registers, or a route is made or released.
+    """
     key = route_key(lane["key"])
-    waiting = cursor.execute(SQL["route_front"], {**lane, "limit": most}).fetchall()
+    waiting = cursor.execute(SQL["route_front"], {**lane, "limit": limit}).fetchall()
     route = routing.live_route(cursor, lane, key)
     if route is None and routing.is_closing(cursor, lane, key):
         return 0, 0, None
-    ended, look = 0, 0.0 if len(waiting) == most else None
+    ended, gate_check = 0, 0.0 if len(waiting) == limit else None
     rest: list[tuple[Any, ...]] = []
     for job in waiting:
         seq, _, task, only_if_routed, _ = job
         if route is None and not only_if_routed:
             route = routing.make_route(cursor, lane, key, task)
-            if route is None:  # until a worker comes
-                return ended, ended, look if rest else None
+            if route is None:  # until a worker registers
+                return ended, ended, gate_check if rest else None
         if route is not None:
             rest.append(job)
         elif cursor.execute(SQL["routes_before"], {**lane, "seq": seq}).fetchone():
             rest.append(job)
-            look = lane["now"] + _AGAIN  # that one makes the route; or it goes, and tells nobody
-        elif ended < room:
+            gate_check = (
+                lane["now"] + _RETRY_SECONDS
+            )  # that job makes the route, or leaves without a wake-up
+        elif ended < capacity:
             _pass(cursor, lane, job, lane["queue"], Slot(lane["key"], rejected=True))
             ended += 1
         else:
             return ended, ended, 0.0
     if route is None:
-        return ended, ended, look
+        return ended, ended, gate_check
     _send(cursor, lane, rest, route)
-    return len(waiting), ended, 0.0 if len(waiting) == most else None
+    return len(waiting), ended, 0.0 if len(waiting) == limit else None
 
 
 def _send(
-    cursor: sqlite3.Cursor, lane: dict[str, Any], jobs: Sequence[tuple[Any, ...]], route: Live
+    cursor: sqlite3.Cursor, lane: dict[str, Any], jobs: Sequence[tuple[Any, ...]], route: LiveRoute
 ) -> None:
-    """These go into their worker's own queue."""
+    """Move these jobs into the inbox of their worker."""
     cursor.execute(routing.SQL["hold"], {"id": route.number, "many": len(jobs)})
     slot = Slot(lane["key"], route=route.number, home=lane["queue"])
     for job in jobs:
-        _pass(cursor, lane, job, inbox(route.seat), slot)
+        _pass(cursor, lane, job, inbox(route.worker_index), slot)
 
 
 def _pass(
     cursor: sqlite3.Cursor, lane: dict[str, Any], job: tuple[Any, ...], queue: str, slot: Slot
 ) -> None:
     held = _json([*read_slots(job[4]), slot]).decode()
-    cursor.execute(SQL["send_on"], {**lane, "id": job[1], "queue": queue, "slots": held})
+    cursor.execute(SQL["move_to_inbox"], {**lane, "id": job[1], "queue": queue, "slots": held})

@@ -1,4 +1,4 @@
-"""Steps with routes that more than one room takes, each inside a transaction of its caller's."""
+"""Reading and changing routes. Each function runs in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -13,31 +13,36 @@ from umbel.backends.queries import load
 SQL = load("umbel.backends.sqlite", "route_rows.sql")
 
 
-class Live(NamedTuple):
-    """A key's live route."""
+class LiveRoute(NamedTuple):
+    """The live route of a key."""
 
     number: int
-    seat: int
+    worker_index: int
 
 
-def live_route(cursor: sqlite3.Cursor, here: Mapping[str, Any], key: str) -> Live | None:
-    """Where a key's jobs may go now. None: it has no route, or one that is to be released."""
-    asked = {**here, "key": key}
+def live_route(cursor: sqlite3.Cursor, values: Mapping[str, Any], key: str) -> LiveRoute | None:
+    """Return the route of a key; None if it has none, or one that is being released."""
+    asked = {**values, "key": key}
     found = cursor.execute(SQL["live"], asked).fetchone()
     if found is not None and (found[2] or not found[3]):
-        settle_routes(cursor, here)
+        settle_routes(cursor, values)
         found = cursor.execute(SQL["live"], asked).fetchone()
-    return None if found is None or found[2] else Live(*found[:2])
+    return None if found is None or found[2] else LiveRoute(*found[:2])
 
 
-def is_closing(cursor: sqlite3.Cursor, here: Mapping[str, Any], key: str) -> bool:
-    """Whether a key's route is still there, to be released when what runs is done."""
-    return cursor.execute(SQL["live"], {**here, "key": key}).fetchone() is not None
+def is_closing(cursor: sqlite3.Cursor, values: Mapping[str, Any], key: str) -> bool:
+    """Return whether a key has a route that is not released yet."""
+    return cursor.execute(SQL["live"], {**values, "key": key}).fetchone() is not None
 
 
-def make_route(cursor: sqlite3.Cursor, here: Mapping[str, Any], key: str, task: str) -> Live | None:
-    """To the worker with the fewest, then the lowest index. None when nobody could have it."""
-    asked = {**here, "key": key, "task": task}
+def make_route(
+    cursor: sqlite3.Cursor, values: Mapping[str, Any], key: str, task: str
+) -> LiveRoute | None:
+    """Make a route to the worker with the fewest routes, then the lowest index.
+
+    Return None if no worker could run the task.
+    """
+    asked = {**values, "key": key, "task": task}
     among = cursor.execute(SQL["candidates"], asked).fetchall()
     if not among:
         return None
@@ -46,20 +51,20 @@ def make_route(cursor: sqlite3.Cursor, here: Mapping[str, Any], key: str, task: 
     if wanted is not None and any(wanted[0] == one for one, _ in among):
         index = wanted[0]
     made = {**asked, "idx": index, "among": msgspec.json.encode(among).decode()}
-    cursor.execute(SQL["look"], asked)  # for those of other queues and kinds
-    return Live(cursor.execute(SQL["make"], made).fetchone()[0], index)
+    cursor.execute(SQL["look"], asked)  # for jobs of other queues and kinds
+    return LiveRoute(cursor.execute(SQL["make"], made).fetchone()[0], index)
 
 
 def settle_routes(
-    cursor: sqlite3.Cursor, here: Mapping[str, Any], idle: float | None = None
+    cursor: sqlite3.Cursor, values: Mapping[str, Any], idle: float | None = None
 ) -> list[Any]:
-    """Release what is to be released, now that it can be; its jobs are back in line first."""
-    cursor.execute(SQL["close_lost"], here)
+    """Release routes that are closing, if possible, and put their jobs back on the waiting list."""
+    cursor.execute(SQL["close_lost"], values)
     if idle is not None:
-        cursor.execute(SQL["rests"], here)
-        cursor.execute(SQL["close_idle"], {**here, "idle": idle})
-    cursor.execute(SQL["put_back"], here)
-    released = cursor.execute(SQL["finish"], here).fetchall()
+        cursor.execute(SQL["start_idle_time"], values)
+        cursor.execute(SQL["close_idle"], {**values, "idle": idle})
+    cursor.execute(SQL["put_back"], values)
+    released = cursor.execute(SQL["finish"], values).fetchall()
     for route in released:
-        cursor.execute(SQL["look"], {**here, "key": route[1]})
+        cursor.execute(SQL["look"], {**values, "key": route[1]})
     return released

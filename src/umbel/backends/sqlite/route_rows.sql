@@ -1,5 +1,5 @@
 -- name: live
--- The live route of a key, and whether its worker is enlisted, or its seat kept for it.
+-- The live route of a key, and whether its worker is registered or its index kept.
 select id, idx, closing,
        exists (select 1 from worker w where w.namespace = r.namespace and w.idx = r.idx)
        or exists (select 1 from seat s
@@ -7,7 +7,7 @@ select id, idx, closing,
 from route r where namespace = :namespace and key = :key and released is null
 
 -- name: candidates
--- Who could have the jobs of a task in a queue: indexes with their live routes, the best first.
+-- The workers that can run a task of a queue: indexes with their number of live routes, best first.
 select w.idx, (select count(*) from route r
                where r.namespace = w.namespace and r.idx = w.idx and r.released is null) as many
 from worker w join seat s on s.namespace = w.namespace and s.idx = w.idx
@@ -17,11 +17,12 @@ where w.namespace = :namespace and not w.stopping and not s.retiring
 group by w.idx order by many, w.idx
 
 -- name: target
--- Where the last route of a key was to move, if it was.
+-- The index to which the last route of a key was to move; null if none.
 select target from route where namespace = :namespace and key = :key order by id desc limit 1
 
 -- name: make
--- A route begins: not before the last one of its key has ended, whoever waited longer for the file.
+-- Makes a route. Its time is not before the release of the last route of its key, even if this
+-- transaction waited longer for the file.
 insert into route (namespace, key, idx, made, among)
 values (:namespace, :key, :idx,
         max(:now, coalesce((select max(released) from route
@@ -30,24 +31,24 @@ values (:namespace, :key, :idx,
 returning id
 
 -- name: hold
--- So many more jobs go by a route.
+-- Counts more jobs on a route.
 update route set held = held + :many, rested = null where id = :id
 
 -- name: close_lost
--- Routes of workers that are not enlisted, and whose seat is not kept, are to be released.
+-- Closes the routes of workers that are not registered and whose index is not kept.
 update route set closing = 2, why = case why when '' then 'its worker is gone' else why end
 where namespace = :namespace and released is null and closing < 2
   and not exists (select 1 from worker w where w.namespace = route.namespace and w.idx = route.idx)
   and not exists (select 1 from seat s where s.namespace = route.namespace and s.idx = route.idx
                                          and s.kept > :now)
 
--- name: rests
--- Nothing goes by these routes, from now on as far as anybody knows.
+-- name: start_idle_time
+-- Starts the idle time of routes without jobs.
 update route set rested = :now
 where namespace = :namespace and released is null and held = 0 and rested is null
 
 -- name: close_idle
--- Routes that nobody has used for long, and for which nobody waits, are to be released.
+-- Closes routes that were idle for long and for which no job waits.
 update route set closing = 1, why = 'idle'
 where namespace = :namespace and released is null and not closing and held = 0
   and rested <= :now - :idle
@@ -55,7 +56,7 @@ where namespace = :namespace and released is null and not closing and held = 0
                                       and line = 'route:#' || route.key)
 
 -- name: put_back
--- Jobs that wait in a worker's queue by routes that are to be released stand in line again.
+-- Puts jobs back on the waiting list that are in a worker's inbox by a route that is closing.
 update job
 set state = 'waiting', queue = json_extract(slots, '$[#-1].home'),
     line = json_extract(gates, '$[0]'), slots = null
@@ -66,21 +67,21 @@ where namespace = :namespace and state in ('queued', 'sent')
     select id from route where namespace = :namespace and released is null and closing)
 
 -- name: finish
--- Where nothing runs any more, or nobody is left who could run it, a route ends.
+-- Releases closing routes on which no job runs, or whose worker is gone.
 update route set released = :now
 where namespace = :namespace and released is null and closing and (held = 0 or closing = 2)
 returning id, key, idx, made, released, why, held, closing, among
 
 -- name: look
--- Whoever waits for this key may go by a new route.
+-- Checks the waiting jobs of this key again: they may get a new route.
 update line set look = 0 where namespace = :namespace and key = 'route:#' || :key
 
 -- name: close
--- A key's route is to be released.
+-- Closes the route of a key.
 update route set closing = max(closing, 1), why = :why, target = :target
 where namespace = :namespace and key = :key and released is null
 
 -- name: close_all
--- So are all of an index.
+-- Closes all routes of an index.
 update route set closing = max(closing, 1), why = :why
 where namespace = :namespace and idx = :idx and released is null

@@ -1,4 +1,4 @@
-"""The schema of a file: numbered migrations, applied when it is opened."""
+"""The schema of a file: numbered migrations, applied when the file is opened."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from contextlib import closing
 from pathlib import Path
 
 from umbel.backends.queries import numbered
-from umbel.backends.sqlite.errors import explain
+from umbel.backends.sqlite.errors import translate_error
 from umbel.errors import SchemaError
+
+MIGRATIONS = Path(__file__).parent / "migrations"
 
 
 def migrations() -> list[tuple[int, str]]:
-    """Every migration's number and SQL, in order. They are never edited once released."""
-    return numbered(Path(__file__).parent / "migrations")
+    """Return the number and SQL of every migration, in order. Released ones are never edited."""
+    return numbered(MIGRATIONS)
 
 
 def version(connection: sqlite3.Connection) -> int:
-    """The number of the newest migration the file has seen."""
+    """Return the number of the last migration that was applied to the file."""
     found: int = connection.execute("pragma user_version").fetchone()[0]
     return found
 
 
 def version_of(path: str) -> int:
-    """The schema's version in a file, without touching it; 0 when there is none."""
+    """Return the version of a file's schema without changing the file; 0 if there is none."""
     if path == ":memory:" or not Path(path).exists():
         return 0
     try:
@@ -31,14 +33,14 @@ def version_of(path: str) -> int:
         with closing(sqlite3.connect(address, uri=True)) as connection:
             return version(connection)
     except sqlite3.Error as error:
-        raise explain(error, path) from error
+        raise translate_error(error, path) from error
 
 
 def migrate(connection: sqlite3.Connection, path: str) -> None:
-    """Bring the file's schema up to date; another process doing the same is waited for.
+    """Bring the file's schema up to date. Wait for another process that is doing so.
 
-    It is one call into SQLite: a signal handler that publishes, too, cannot come in the middle of
-    it, and so never finds the file locked by the thread that it has suspended.
+    All migrations are one call into SQLite. So a signal handler that publishes never finds the file
+    locked by the thread that it has interrupted.
     """
     newest = migrations()[-1][0]
     while (current := version(connection)) != newest:
@@ -49,12 +51,12 @@ def migrate(connection: sqlite3.Connection, path: str) -> None:
         except sqlite3.Error:
             if connection.in_transaction:
                 connection.rollback()
-            if version(connection) == current:  # else another process has done it meanwhile
+            if version(connection) == current:  # otherwise another process has migrated it
                 raise
 
 
 def _script(current: int) -> str:
-    """What brings a schema of this version up to date, as one transaction."""
+    """Return the SQL that brings a schema of this version up to date, as one transaction."""
     steps = [
         f"{sql}\n;pragma user_version = {number};"
         for number, sql in migrations()

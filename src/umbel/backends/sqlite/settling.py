@@ -1,4 +1,4 @@
-"""Ending leases: outcomes recorded, jobs put back, the dead's jobs recovered."""
+"""Ending leases: recording outcomes, putting jobs back, recovering jobs of dead workers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from umbel.backends.sqlite.job_rows import SQL, attempt_json, lost_attempt
+from umbel.backends.sqlite.job_rows import SQL, encode_attempt, encode_lost_attempt
 from umbel.backends.sqlite.lapses import count_death, take_back_deaths
 from umbel.backends.sqlite.publishing import insert
 from umbel.messages import (
-    Again,
     Disposition,
     Finish,
     Lease,
+    Requeue,
     Settlement,
     State,
     Succeeded,
@@ -26,22 +26,24 @@ from umbel.messages import (
 from umbel.messages.columns import read_sections
 from umbel.resilience import LAPSED_TOO_OFTEN, MAX_LAPSES, Verdict, judge, spread
 
-_MANY = 2**62
+_MAX_BLAME = 2**62
 
 
 def settle(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> list[Lease]:
-    """Settle them; gives the leases that are not held any more: nothing of those has happened."""
+    """Settle and return the leases that are not held: their settlements change nothing."""
     if _finish_all(cursor, settlements, now):
         return []
     return [s.lease for s in settlements if not _settle(cursor, s, now)]
 
 
 def _finish_all(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> bool:
-    """Record a batch of plain successes, which is what almost all are, in two strokes.
+    """Record a batch of plain successes, the common case, with two statements.
 
-    False when it is no such batch, or a lease in it is not held: then nothing has happened.
+    Return False, with nothing changed, if an outcome is another or a lease is not held.
     """
-    rows = [_success(s.outcome, s, now) for s in settlements if isinstance(s.outcome, Succeeded)]
+    rows = [
+        _success_row(s.outcome, s, now) for s in settlements if isinstance(s.outcome, Succeeded)
+    ]
     plain = sum(s.keep and not s.follow_ups for s in settlements)
     if len({row["id"] for row in rows}) < len(settlements) or plain < len(settlements):
         return False
@@ -49,7 +51,7 @@ def _finish_all(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: 
     cursor.executemany(SQL["finish"], rows)
     whole = cursor.rowcount == len(rows)
     if whole:
-        _free_together(cursor, rows)
+        _free_slots(cursor, rows)
         cursor.executemany(SQL["delete_leased"], rows)
     else:
         cursor.execute("rollback to umbel_batch")
@@ -57,13 +59,13 @@ def _finish_all(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: 
     return whole
 
 
-def _success(outcome: Succeeded, settlement: Settlement, now: float) -> dict[str, Any]:
+def _success_row(outcome: Succeeded, settlement: Settlement, now: float) -> dict[str, Any]:
     lease, result = settlement.lease, outcome.result
     return {
         "id": lease.job,
         "owner": lease.owner,
         "fence": lease.fence,
-        "attempt_story": attempt_json(settlement.attempt),
+        "attempt_json": encode_attempt(settlement.attempt),
         "state": State.SUCCEEDED.value,
         "finished": now,
         "result_type": result.content_type if result else None,
@@ -76,7 +78,7 @@ def _success(outcome: Succeeded, settlement: Settlement, now: float) -> dict[str
 def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
     row = _leased(settlement, now)
     end = disposition(settlement.outcome)
-    if isinstance(end, Again):
+    if isinstance(end, Requeue):
         accepted = _put_back(cursor, row, end)
     elif end.state is State.SUCCEEDED and not settlement.keep:
         cursor.execute(SQL["forget_steps"], row)
@@ -85,7 +87,7 @@ def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
         accepted = _finish(cursor, row, end)
     if accepted:
         for envelope in settlement.follow_ups:
-            # A key that is taken means that the work is under way; the outcome stands.
+            # If the unique key is taken, that job does the work. The outcome stays accepted.
             insert(cursor, replace(envelope, on_conflict="return"), now)
     return accepted
 
@@ -97,16 +99,16 @@ def _leased(settlement: Settlement, now: float) -> dict[str, Any]:
         "owner": lease.owner,
         "fence": lease.fence,
         "now": now,
-        "attempt_story": attempt_json(settlement.attempt),
+        "attempt_json": encode_attempt(settlement.attempt),
     }
 
 
 def recover(
-    cursor: sqlite3.Cursor, orphans: Iterable[tuple[Any, ...]], here: dict[str, Any]
+    cursor: sqlite3.Cursor, orphans: Iterable[tuple[Any, ...]], values: dict[str, Any]
 ) -> None:
-    """Put back jobs whose worker died and count the death, or bury them: rows of ``orphans``.
+    """Put back the jobs of dead workers and count the death, or bury them: rows of ``orphans``.
 
-    A death that was none is taken back at once.
+    Deaths of incarnations that turned out to be alive are taken back at once.
     """
     by_owner: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
     for orphan in orphans:
@@ -114,23 +116,23 @@ def recover(
     for group in by_owner.values():
         verdicts = judge([orphan[6] + orphan[9] for orphan in group])
         for orphan, verdict in zip(group, verdicts, strict=True):
-            _recover(cursor, orphan, verdict, here)
-    take_back_deaths(cursor, here)
+            _recover(cursor, orphan, verdict, values)
+    take_back_deaths(cursor, values)
 
 
 def _recover(
-    cursor: sqlite3.Cursor, orphan: tuple[Any, ...], verdict: Verdict, here: dict[str, Any]
+    cursor: sqlite3.Cursor, orphan: tuple[Any, ...], verdict: Verdict, values: dict[str, Any]
 ) -> None:
     (job, owner, fence, worker, claimed, attempt, deaths, blame, max_deaths) = orphan[:9]
     lapses, is_alive = orphan[9:]
-    now, blamed = here["now"], verdict.blamed and not is_alive
-    blame = min(blame, _MANY) + blamed
+    now, blamed = values["now"], verdict.blamed and not is_alive
+    blame = min(blame, _MAX_BLAME) + blamed
     row = {
-        **here,
+        **values,
         "id": job,
         "owner": owner,
         "fence": fence,
-        "attempt_story": lost_attempt(attempt, worker, claimed, now),
+        "attempt_json": encode_lost_attempt(attempt, worker, claimed, now),
         "blame": blame,
         "delay": verdict.within * spread(f"{job}:{deaths}"),
     }
@@ -146,17 +148,17 @@ def _recover(
     _finish(cursor, row, Finish(State.BURIED, reason=reason))
 
 
-def _put_back(cursor: sqlite3.Cursor, row: dict[str, Any], again: Again) -> bool:
+def _put_back(cursor: sqlite3.Cursor, row: dict[str, Any], again: Requeue) -> bool:
     if again.gates is not None:
         row["gates"] = msgspec.json.encode(again.gates).decode() if again.gates else None
         return cursor.execute(SQL["park"], row).rowcount == 1
-    sections = _counted(cursor, row, again.section) if again.section is not None else None
+    sections = _count_section(cursor, row, again.section) if again.section is not None else None
     row |= {"delay": again.delay, "cost": int(again.costs_attempt), "sections": sections}
     return cursor.execute(SQL["again"], row).rowcount == 1
 
 
-def _counted(cursor: sqlite3.Cursor, row: dict[str, Any], section: str) -> str | None:
-    """The job's section counters with one more for this section."""
+def _count_section(cursor: sqlite3.Cursor, row: dict[str, Any], section: str) -> str | None:
+    """Return the section counters of the job with this section counted once more."""
     found = cursor.execute(SQL["sections"], row).fetchone()
     if found is None:
         return None
@@ -171,8 +173,8 @@ def _finish(cursor: sqlite3.Cursor, row: dict[str, Any], finish: Finish) -> bool
     return True
 
 
-def _free_together(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> None:
-    """What jobs that are about to leave hold: as the trigger of one does, but gate by gate."""
+def _free_slots(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> None:
+    """Free the slots of jobs that are about to be deleted: as the trigger does, but per gate."""
     asked = {
         "ids": msgspec.json.encode([row["id"] for row in rows]).decode(),
         "owners": msgspec.json.encode([*{row["owner"] for row in rows}]).decode(),
@@ -180,7 +182,7 @@ def _free_together(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> No
     names = ("namespace", "key", "route", "many", "named")
     for found in cursor.execute(SQL["held_slots"], asked).fetchall():
         held = dict(zip(names, found, strict=True))
-        for query in ("free_gate", "forget_gate", "look_at_line"):
+        for query in ("free_gate", "forget_gate", "check_lanes"):
             cursor.execute(SQL[query], held)
         if held["named"]:
             cursor.execute(SQL["return_members"], asked | held)
@@ -189,7 +191,7 @@ def _free_together(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> No
 
 
 def _delete(cursor: sqlite3.Cursor, rows: Sequence[dict[str, Any]]) -> int:
-    """Jobs leave the hot table, if they are still under these leases; gives how many."""
+    """Delete the live jobs under these leases and return how many there were."""
     cursor.executemany(SQL["free_slots"], rows)
     return cursor.executemany(SQL["delete_leased"], rows).rowcount
 

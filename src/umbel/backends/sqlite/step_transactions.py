@@ -1,4 +1,4 @@
-"""Steps in transactions on SQLite: in a connection of ours on loan, or in the caller's own."""
+"""Steps in transactions on SQLite: on a connection of Umbel, or on the caller's."""
 
 from __future__ import annotations
 
@@ -12,97 +12,97 @@ from typing import Any
 import anyio.to_thread
 
 from umbel.backends.caller_connections import aunwrap, unwrap
-from umbel.backends.sqlite.database import Home, parts_at_fork
-from umbel.backends.sqlite.errors import explaining
-from umbel.backends.sqlite.lent_connections import Lent, begin, lent_out
+from umbel.backends.sqlite.database import SqliteFile, register_at_fork
+from umbel.backends.sqlite.errors import translate_errors
+from umbel.backends.sqlite.step_connections import StepConnection, begin, lend
 from umbel.backends.sqlite.steps import keep
 from umbel.errors import ConfigurationError, LeaseLost
-from umbel.messages import Kept
+from umbel.messages import KeptStep
 
-_BUSY = 5.0
-_COURTESY = 0.15
-"""Seconds that those who wait for the file are let go first: SQLite looks every tenth of one."""
-_SHARE = 0.1
+_BUSY_TIMEOUT_SECONDS = 5.0
+_MAX_YIELD_SECONDS = 0.15
+"""How long to let others use the file first. A waiting SQLite retries every tenth of a second."""
+_YIELD_FRACTION = 0.1
 
 
 class SqliteTransactions:
-    """See ``stores.steps.Transactions`` for what each method promises."""
+    """See ``umbel.backends.steps.Transactions`` for what each method promises."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._free: list[Lent] = []
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._free: list[StepConnection] = []
         self._lock = threading.Lock()
-        self._begun = self._ended = 0.0
-        parts_at_fork(self)
+        self._began_at = self._ended_at = 0.0
+        register_at_fork(self)
 
-    def part(self) -> None:
-        """Before a fork: hold no connection but those on loan."""
+    def before_fork(self) -> None:
+        """Close all connections that are not in use."""
         self._lock.acquire()
         free, self._free = self._free, []
         for connection in free:
             connection.close()
 
-    def go_on(self) -> None:
-        """After it, on either side: the next use connects anew."""
+    def after_fork(self) -> None:
+        """Allow connections again. The next use connects."""
         self._lock.release()
 
-    def run(self, work: Callable[[Any], Kept]) -> Kept:
-        self._let_others_in()
-        with self._home.exclusive():
+    def run(self, work: Callable[[Any], KeptStep]) -> KeptStep:
+        self._yield_to_others()
+        with self._file.exclusive():
             connection = self._begin()
             try:
-                with lent_out(connection):
+                with lend(connection):
                     kept = work(connection)
             except BaseException:
-                self._give_back(connection)
+                self._return_connection(connection)
                 raise
             self._commit(connection, kept)
             return kept
 
-    async def arun(self, work: Callable[[Any], Awaitable[Kept]]) -> Kept:
-        if self._home.in_memory:
-            # Everybody shares its one connection: whoever awaits would keep all others waiting.
+    async def arun(self, work: Callable[[Any], Awaitable[KeptStep]]) -> KeptStep:
+        if self._file.in_memory:
+            # All share its one connection: a coroutine that awaits would block all others.
             raise ConfigurationError(
                 "step.transaction: a database in memory lends its connection to plain functions"
                 " only; give a def function, or use a file: sqlite:///umbel.db"
             )
-        connection = await self._begin_elsewhere()
+        connection = await self._begin_in_thread()
         try:
-            with lent_out(connection):
+            with lend(connection):
                 kept = await work(connection)
         except BaseException:
-            self._give_back(connection)
+            self._return_connection(connection)
             raise
-        # Whoever is cancelled here leaves the thread to finish what it has begun.
+        # If the caller is cancelled here, the thread still finishes the commit.
         await anyio.to_thread.run_sync(self._commit, connection, kept)
         return kept
 
     def join(self, connection: Any) -> sqlite3.Connection:
-        return self._joined(unwrap(connection))
+        return self._join(unwrap(connection))
 
     async def ajoin(self, connection: Any) -> sqlite3.Connection:
-        return self._joined(await aunwrap(connection))
+        return self._join(await aunwrap(connection))
 
-    def _joined(self, connection: Any) -> sqlite3.Connection:
+    def _join(self, connection: Any) -> sqlite3.Connection:
         if not isinstance(connection, sqlite3.Connection):
             raise ConfigurationError(
                 f"connection={type(connection).__name__}: this application uses a SQLite file; give"
                 " a sqlite3 connection to it, a SQLAlchemy connection or session on one, or"
                 " Django's connection"
             )
-        with explaining(self._home.path):
-            self._home.check(connection)
+        with translate_errors(self._file.path):
+            self._file.check(connection)
             begin(connection)
         return connection
 
-    def keep_within(self, kept: Kept, connection: sqlite3.Connection) -> None:
-        with explaining(self._home.path):
+    def keep_within(self, kept: KeptStep, connection: sqlite3.Connection) -> None:
+        with translate_errors(self._file.path):
             cursor = connection.cursor()
-            cursor.row_factory = None  # the caller's rows may be of any shape
+            cursor.row_factory = None  # the caller's connection may have another row factory
             if not keep(cursor, kept):
                 raise LeaseLost(f"job {kept.lease.job} was taken from this worker")
 
-    async def akeep_within(self, kept: Kept, connection: sqlite3.Connection) -> None:
+    async def akeep_within(self, kept: KeptStep, connection: sqlite3.Connection) -> None:
         self.keep_within(kept, connection)
 
     def close(self) -> None:
@@ -111,69 +111,70 @@ class SqliteTransactions:
         for connection in free:
             connection.close()
 
-    def _begin(self) -> Lent:
-        with explaining(self._home.path):
+    def _begin(self) -> StepConnection:
+        with translate_errors(self._file.path):
             with self._lock:
                 connection = self._free.pop() if self._free else None
-            connection = connection or self._home.connect(_BUSY)
+            connection = connection or self._file.connect(_BUSY_TIMEOUT_SECONDS)
             connection.execute("begin immediate")
-            self._begun = time.monotonic()
+            self._began_at = time.monotonic()
             return connection
 
-    def _let_others_in(self) -> None:
-        """One transaction after the other would keep everybody else waiting, hearts for one.
+    def _yield_to_others(self) -> None:
+        """Wait a moment, so that other users of the file, such as heartbeats, get their turn.
 
-        SQLite has no line: who waits looks now and then, and finds the file locked again. So those
-        of this process go first, and others have a tenth of the time.
+        SQLite has no queue for its lock: a waiting connection retries now and then, and would find
+        the file locked by the next step. So other users in this process go first, and processes
+        beside it get a tenth of the time.
         """
-        until = time.monotonic() + _COURTESY
-        while self._home.at_work and time.monotonic() < until:
+        until = time.monotonic() + _MAX_YIELD_SECONDS
+        while self._file.users and time.monotonic() < until:
             time.sleep(0.001)
-        rest = min(_SHARE * (self._ended - self._begun), _COURTESY)
-        left = self._ended + rest - time.monotonic()
+        rest = min(_YIELD_FRACTION * (self._ended_at - self._began_at), _MAX_YIELD_SECONDS)
+        left = self._ended_at + rest - time.monotonic()
         if left > 0:
             time.sleep(left)
 
-    async def _begin_elsewhere(self) -> Lent:
-        """In a thread: waiting for the file's lock is not for the event loop.
+    async def _begin_in_thread(self) -> StepConnection:
+        """Begin in a thread, because waiting for the file's lock would block the event loop.
 
-        Whoever is cancelled meanwhile must not leave a lock behind that nobody knows of.
+        If the caller is cancelled meanwhile, the transaction is rolled back.
         """
-        lock, begun_by_now, given_up = threading.Lock(), list[Lent](), False
+        lock, begun, is_cancelled = threading.Lock(), list[StepConnection](), False
 
-        def begin_it() -> Lent:
-            self._let_others_in()
+        def begin_unless_cancelled() -> StepConnection:
+            self._yield_to_others()
             connection = self._begin()
             with lock:
-                if given_up:
-                    self._give_back(connection)
-                begun_by_now.append(connection)
+                if is_cancelled:
+                    self._return_connection(connection)
+                begun.append(connection)
             return connection
 
         try:
-            return await anyio.to_thread.run_sync(begin_it)
+            return await anyio.to_thread.run_sync(begin_unless_cancelled)
         except BaseException:
             with lock:
-                given_up = True
-                for connection in begun_by_now:
-                    self._give_back(connection)
+                is_cancelled = True
+                for connection in begun:
+                    self._return_connection(connection)
             raise
 
-    def _commit(self, connection: Lent, kept: Kept) -> None:
+    def _commit(self, connection: StepConnection, kept: KeptStep) -> None:
         try:
-            with explaining(self._home.path):
+            with translate_errors(self._file.path):
                 if not keep(connection.cursor(), kept):
                     raise LeaseLost(f"job {kept.lease.job} was taken from this worker")
                 connection.execute("commit")
         finally:
-            self._give_back(connection)
+            self._return_connection(connection)
 
-    def _give_back(self, connection: Lent) -> None:
-        self._ended = time.monotonic()
+    def _return_connection(self, connection: StepConnection) -> None:
+        self._ended_at = time.monotonic()
         with suppress(sqlite3.Error):
             if connection.in_transaction:
                 connection.execute("rollback")
-            if self._home.in_memory:
+            if self._file.in_memory:
                 return
             with self._lock:
                 self._free.append(connection)

@@ -1,5 +1,5 @@
 -- name: find_live
--- One live job, and how many stand before it in its lane of the line, counted to a thousand.
+-- One live job, and how many jobs wait before it in its lane at a gate, counted up to a thousand.
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, null, worker, content_type, body, null, null, null,
        coalesce(cancel_reason, ''), attempts, progress_done, progress_of, unique_key, traceparent,
@@ -30,8 +30,7 @@ select id, task, namespace, queue, state, kind, priority, attempt, deaths, creat
        coalesce(cancel_reason, ''), attempts, progress_done, progress_of, unique_key, traceparent,
        headers, line, slots, null
 from job
-where namespace = :namespace
-  and (:states is null or state in (select value from json_each(:states)))
+where namespace = :namespace and state in ($states)
   and (:task is null or task = :task)
   and (:queue is null or queue = :queue)
   and (:worker is null or worker = :worker)
@@ -45,8 +44,7 @@ select id, task, namespace, queue, state, kind, priority, attempt, deaths, creat
        reason, attempts, progress_done, progress_of, unique_key, traceparent, headers, null,
        null, null
 from record
-where namespace = :namespace
-  and (:states is null or state in (select value from json_each(:states)))
+where namespace = :namespace and state in ($states)
   and (:task is null or task = :task)
   and (:queue is null or queue = :queue)
   and (:worker is null or worker = :worker)
@@ -54,17 +52,18 @@ where namespace = :namespace
 order by finished desc limit :limit
 
 -- name: is_finished
--- Whether a job is final (1), lives (0), or is unknown (no row).
+-- Whether a job is finished (1) or live (0). No row for an unknown job.
 select 1 from record where namespace = :namespace and id = :id
 union all select 0 from job where namespace = :namespace and id = :id
 
 -- name: progress
--- Notes progress under the lease that is held now; an older one changes nothing.
+-- Stores progress under the current lease. An older lease changes nothing.
 update job set progress_done = :done, progress_of = :of
 where id = :id and namespace = :namespace and fence = :fence and state = 'running'
 
 -- name: replay
--- A finished job that gave no result is queued anew with its id and story, changed where asked.
+-- Queues a finished job that did not succeed again, with its id and history, and with changes if
+-- given.
 insert into job (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
                  expires, attempt, max_deaths, traceparent, headers, fence, attempts, steps, heard)
 select id, namespace, coalesce(:queue, queue), coalesce(:kind, kind), coalesce(:task, task), type,
@@ -75,45 +74,50 @@ select id, namespace, coalesce(:queue, queue), coalesce(:kind, kind), coalesce(:
 from record where namespace = :namespace and id = :id and state <> 'succeeded'
 
 -- name: forget_steps
--- All that a job has done is to be done again.
+-- Deletes the steps of a job, so that all of them run again.
 delete from step where job = :id and namespace = :namespace
 
--- name: remove
--- Forgets one finished job.
+-- name: remove_replayed
+-- Deletes the record of a job that is queued again.
 delete from record where namespace = :namespace and id = :id
 
+-- name: remove
+-- Deletes these finished jobs. Returns a row for each.
+delete from record where namespace = :namespace and id in (select value from json_each(:id))
+returning 1
+
 -- name: beyond
--- The newest of the finished jobs beyond a count, which buried ones do not belong to.
+-- The newest finished job beyond a count. Buried jobs are not counted.
 select finished, state, rowid from record
 where namespace = :namespace and state <> 'buried'
 order by finished desc, state desc, rowid desc limit 1 offset :keep
 
 -- name: prune
--- Forgets finished jobs up to a moment, and one of them and whatever is older; buried ones stay.
+-- Deletes finished jobs up to a time, and one record and all that are older. Buried jobs stay.
 delete from record where rowid in (
   select rowid from record
   where namespace = :namespace and finished <= max(:before, :finished) and state <> 'buried'
     and (finished <= :before or (finished, state, rowid) <= (:finished, :state, :row))
   order by finished, state, rowid limit :limit)
 
--- name: last_time
--- The time that the file knows: the one by which it was last pruned, else when its first job finished.
+-- name: file_time
+-- The file's time: the time by which it was last pruned, otherwise when its first job finished.
 select coalesce((select until from pruned where namespace = :namespace),
                 (select min(finished) from record where namespace = :namespace))
 
--- name: keep_time
--- The file knows this time. It never goes back.
+-- name: save_time
+-- Stores the file's time. It never goes back.
 insert into pruned (namespace, until) values (:namespace, :until)
 on conflict (namespace) do update set until = max(until, excluded.until)
 
--- name: some_gates
--- The last of a portion of the gates, by name, and how many they are.
+-- name: gate_batch
+-- The last gate of a batch, by name, and the size of the batch.
 select max(key), count(*)
 from (select key from gate where namespace = :namespace and key > :after order by key limit :portion)
 
 -- name: forget_gates
--- Of these gates, those of tokens go that nobody holds and whose paces are past: a new one would let
--- the same jobs pass. Credit: see Pace.
+-- Deletes gates of tokens in this batch that no job holds and whose rate has no effect any more: a
+-- new gate would let the same jobs pass. For credit see Pace.
 delete from gate
 where namespace = :namespace and key > :after and key <= :last and held = 0 and instr(key, '#')
   and (select max(value) from json_each(iif(json_valid(paces), paces, '[]'))) <= :now - :credit * coalesce(
@@ -121,136 +125,165 @@ where namespace = :namespace and key > :after and key <= :last and held = 0 and 
      where rule.namespace = gate.namespace
        and name = substr(gate.key, 1, instr(gate.key, '#') - 1)), :longest)
 
--- name: enlist
--- A life begins; repeating it changes nothing.
+-- name: register
+-- Adds an incarnation. Repeating it changes nothing.
 insert into worker (incarnation, namespace, entry, name, started, beaten, idx)
 values (:incarnation, :namespace, :entry, :name, :now, :now, :idx) on conflict do nothing
 
--- name: seat_of
--- Where an incarnation sits.
+-- name: index_of
+-- The index of an incarnation.
 select idx from worker where incarnation = :incarnation
 
 -- name: holder
--- A living worker of another name at an index.
+-- A registered worker of another name at an index.
 select name from worker where namespace = :namespace and idx = :idx and name <> :name
 
--- name: kept_seat
--- The seat that a worker of this name had, and nobody has now.
+-- name: kept_index
+-- The index that a worker of this name had, if no worker has it now.
 select idx from seat s
 where namespace = :namespace and name = :name
   and not exists (select 1 from worker w where w.namespace = s.namespace and w.idx = s.idx)
 order by kept > :now desc, idx limit 1
 
--- name: free_seat
--- The lowest index that nobody has, and that is kept for nobody.
+-- name: free_index
+-- The lowest index that no worker has and that is kept for none.
 select min(idx) from (
   select 0 as idx union all select idx + 1 from seat where namespace = :namespace
 ) s where not exists (select 1 from worker w where w.namespace = :namespace and w.idx = s.idx)
   and not exists (select 1 from seat k where k.namespace = :namespace and k.idx = s.idx and k.kept > :now)
 
--- name: inherits
--- Whether a worker of another name had a seat before.
+-- name: has_other_name
+-- Whether a worker of another name had an index before.
 select 1 from seat where namespace = :namespace and idx = :idx and name <> :name
 
--- name: clear_seat
--- A seat is kept for nobody.
+-- name: clear_index
+-- Stops keeping an index.
 update seat set kept = null where namespace = :namespace and idx = :idx
 
--- name: sit_down
--- A seat is this worker's.
+-- name: take_index
+-- Assigns an index to a worker.
 insert into seat (namespace, idx, name) values (:namespace, :idx, :name)
 on conflict do update set name = excluded.name, kept = null, retiring = 0
 
--- name: keep_seat
--- A seat is kept for a worker that leaves, for as long as it might have been silent.
+-- name: keep_index
+-- Keeps the index of a worker that unregisters, for the duration of its lease.
 update seat set kept = :now + (select json_extract(entry, '$.lease') from worker
                                where incarnation = :incarnation)
 where namespace = :namespace
   and idx = (select idx from worker where incarnation = :incarnation)
 
--- name: beat
--- One heartbeat of a worker that is still enlisted.
+-- name: heartbeat
+-- Records a heartbeat of a registered worker.
 update worker
 set beat = beat + 1, beaten = :now, running = :running, epoch = :epoch, stopping = :stopping
 where incarnation = :incarnation
+returning 1
 
--- name: members
--- All living workers.
+-- name: workers
+-- All registered workers.
 select entry, beat, :now - started, :now - beaten, running, epoch, stopping from worker
 where namespace = :namespace order by name, started
 
--- name: remove_member
--- Ends a life that stood still.
-delete from worker where incarnation = :incarnation and beat = :beat
+-- name: remove_worker
+-- Removes a worker that has had no heartbeat since the given one.
+delete from worker where incarnation = :incarnation and beat = :beat returning 1
 
--- name: leave
--- Ends one's own life.
+-- name: unregister
+-- Removes an incarnation.
 delete from worker where incarnation = :incarnation
 
--- name: was_heard
--- Whether this very job was heard.
+-- name: was_received
+-- Whether a job was received before.
 select 1 from job where namespace = :namespace and id = :job and heard
 
--- name: hear
--- A message to one worker is heard.
+-- name: add_receipt
+-- Records that a message to one worker was received.
 insert into heard (namespace, job, until) values (:namespace, :job, :until)
 on conflict (namespace, job) do nothing
 
--- name: mark_heard
--- It was this job.
+-- name: mark_received
+-- Marks the job as received.
 update job set heard = 1 where namespace = :namespace and id = :job
 
--- name: forget_heard
--- What would be refused by its age.
+-- name: delete_old_receipts
+-- Deletes receipts so old that their messages are refused by age.
 delete from heard where until < :past
 
 -- name: epoch
--- The number of the last change of control state.
+-- The number of the last change of the control state.
 select epoch from control where namespace = :namespace
 
 -- name: next_epoch
--- One more change of control state.
+-- Counts a change of the control state and returns the new epoch.
 insert into control (namespace, epoch) values (:namespace, 1)
 on conflict (namespace) do update set epoch = epoch + 1 returning epoch
 
--- name: pauses
--- What is paused.
-select scope, name, since, reason, holder from pause
-where namespace = :namespace order by scope, name, holder
+-- name: state
+-- All pauses, and the epoch for which they hold.
+select coalesce((select epoch from control where namespace = :namespace), 0),
+       scope, name, since, reason, holder, :now - since
+from (select 1) left join pause on namespace = :namespace
+order by scope, name, holder
 
 -- name: pause
--- Pauses; the first reason stays.
+-- Adds a pause. The first reason stays.
 insert into pause (namespace, scope, name, since, reason)
 values (:namespace, :scope, :name, :now, :reason) on conflict do nothing
 
 -- name: resume
--- Resumes what operators paused.
+-- Removes a pause of the operators.
 delete from pause
 where namespace = :namespace and scope = :scope and name = :name and holder = ''
 
 -- name: end_missing
--- Lifts the pauses of tasks that a running worker has.
+-- Removes the pauses of tasks that a running worker has.
 delete from pause
 where namespace = :namespace and scope = 'task' and holder = 'missing'
   and name in (select value from json_each(:found))
 
 -- name: begin_missing
--- Pauses tasks that no running worker has.
+-- Adds pauses for tasks that no running worker has.
 insert into pause (namespace, scope, name, since, reason, holder)
 select :namespace, 'task', value, :now, :reason, 'missing' from json_each(:missing)
 where true on conflict do nothing
 
--- name: ask_to_stop
--- Asks the worker of a running job to stop it; the first reason stays.
-update job set cancel_reason = coalesce(cancel_reason, :reason)
-where namespace = :namespace and id = :id and state = 'running'
+-- name: cancel_idle
+-- Adds a cancelled or buried record for those of these jobs that do not run. Returns their ids.
+insert into record (id, namespace, queue, kind, task, type, state, priority, content_type, body,
+                    created, not_before, expires, attempt, deaths, max_deaths, unique_key,
+                    traceparent, headers, worker, fence, claimed, attempts, finished, reason)
+select id, namespace, coalesce(json_extract(slots, '$[#-1].home'), queue), kind, task, type,
+       :final, priority, content_type, body, created,
+       not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, null,
+       fence, claimed, attempts, :now, :reason
+from job
+where namespace = :namespace and id in (select value from json_each(:id)) and state <> 'running'
+returning id
 
--- name: final_state
--- The state a finished job has.
-select state from record where namespace = :namespace and id = :id
+-- name: free_ended
+-- Frees the slots of those jobs.
+update job set slots = null
+where namespace = :namespace and id in (select value from json_each(:id)) and state <> 'running'
+  and slots is not null
+
+-- name: delete_ended
+-- Deletes those jobs from the table of live jobs.
+delete from job
+where namespace = :namespace and id in (select value from json_each(:id)) and state <> 'running'
+
+-- name: ask_to_stop
+-- Asks the workers of running jobs to stop them. The first reason stays. Returns their ids.
+update job set cancel_reason = coalesce(cancel_reason, :reason)
+where namespace = :namespace and id in (select value from json_each(:id)) and state = 'running'
+returning id
+
+-- name: final_states
+-- The states of finished jobs.
+select id, state from record
+where namespace = :namespace and id in (select value from json_each(:id))
 
 -- name: cancellations
--- Which of these running jobs somebody wants stopped.
+-- The running jobs among these that are to be stopped, with the reason.
 select id, cancel_reason from job
-where id in (select value from json_each(:ids)) and namespace = :namespace
+where id in (select value from json_each(:id)) and namespace = :namespace
   and cancel_reason is not null

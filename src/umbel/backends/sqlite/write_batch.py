@@ -1,7 +1,7 @@
-"""What callers want done on a connection, and several of them as one transaction.
+"""Group commit: the pending writes of one process share a transaction.
 
-A commit is the costly part: it waits for the disk. Errands that come while another is under way
-are run together and committed once; each of them still happens whole or not at all.
+A commit is expensive because it waits for the disk. So work that is requested while other work
+runs is run together and committed once. Each item still happens completely or not at all.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-class Errand(Generic[T]):
-    """Some work, and where its result is waited for."""
+class WorkItem(Generic[T]):
+    """Work on a connection, and the future of its result."""
 
-    __slots__ = ("answer", "error", "loop", "result", "work", "writes")
+    __slots__ = ("error", "future", "loop", "result", "work", "writes")
 
     def __init__(
         self,
@@ -29,21 +29,21 @@ class Errand(Generic[T]):
         self.work = work
         self.loop = loop
         self.writes = writes
-        self.answer: asyncio.Future[T] = loop.create_future()
+        self.future: asyncio.Future[T] = loop.create_future()
         self.result: T | None = None
         self.error: BaseException | None = None
 
 
-def together(errands: Sequence[Errand[Any]], connection: sqlite3.Connection) -> None:
-    """Run them in one transaction. One that fails is undone alone.
+def run_in_one_transaction(items: Sequence[WorkItem[Any]], connection: sqlite3.Connection) -> None:
+    """Run all items in one transaction. If one fails, only that one is rolled back.
 
     Raises:
-        sqlite3.Error: nothing of any of them has happened.
+        sqlite3.Error: none of them has happened.
     """
     connection.execute("begin immediate")
     try:
-        for errand in errands:
-            _attempt(errand, connection)
+        for item in items:
+            _attempt(item, connection)
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:
@@ -51,31 +51,31 @@ def together(errands: Sequence[Errand[Any]], connection: sqlite3.Connection) -> 
         raise
 
 
-def _attempt(errand: Errand[Any], connection: sqlite3.Connection) -> None:
-    connection.execute("savepoint umbel_errand")
+def _attempt(item: WorkItem[Any], connection: sqlite3.Connection) -> None:
+    connection.execute("savepoint umbel_item")
     try:
-        errand.result = errand.work(connection)
+        item.result = item.work(connection)
     except BaseException as error:
-        if not connection.in_transaction:  # SQLite has undone everything: the disk is full, say
+        if not connection.in_transaction:  # SQLite has rolled back everything: the disk is full
             raise
         if "decode to UTF-8" in str(error) and connection.text_factory is str:
-            raise  # all of them once more, by somebody who can read it
-        errand.error = error
-        connection.execute("rollback to umbel_errand")
-    connection.execute("release umbel_errand")
+            raise  # the database runs all items again with a tolerant decoder
+        item.error = error
+        connection.execute("rollback to umbel_item")
+    connection.execute("release umbel_item")
 
 
-def tell(errands: Sequence[Errand[Any]]) -> None:
-    """Hand the results back to the event loop."""
-    with suppress(RuntimeError):  # the loop has ended, and whoever waited with it
-        errands[0].loop.call_soon_threadsafe(_settle, errands)
+def deliver_results(items: Sequence[WorkItem[Any]]) -> None:
+    """Set the results of the futures in the event loop."""
+    with suppress(RuntimeError):  # the loop is closed, and with it the callers
+        items[0].loop.call_soon_threadsafe(_settle, items)
 
 
-def _settle(errands: Sequence[Errand[Any]]) -> None:
-    for errand in errands:
-        if errand.answer.done():
+def _settle(items: Sequence[WorkItem[Any]]) -> None:
+    for item in items:
+        if item.future.done():
             continue
-        if errand.error is not None:
-            errand.answer.set_exception(errand.error)
+        if item.error is not None:
+            item.future.set_exception(item.error)
         else:
-            errand.answer.set_result(errand.result)
+            item.future.set_result(item.result)

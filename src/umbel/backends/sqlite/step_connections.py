@@ -1,4 +1,4 @@
-"""Connections on loan: the user's code works in a transaction that is ours to end."""
+"""Connections for step transactions: user code works in a transaction that Umbel ends."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ _OURS = (
 )
 
 
-class Lent(sqlite3.Connection):
-    """A connection whose transaction the borrower cannot end by mistake."""
+class StepConnection(sqlite3.Connection):
+    """A connection whose transaction the user code cannot end by mistake."""
 
-    on_loan = False
+    is_in_step = False
 
     def commit(self) -> None:
-        """Refused while on loan. Raises ConfigurationError."""
-        if self.on_loan:
+        """Raise ConfigurationError inside a step."""
+        if self.is_in_step:
             self._refuse("commit()")
         super().commit()
 
     def rollback(self) -> None:
-        """Refused while on loan. Raises ConfigurationError."""
-        if self.on_loan:
+        """Raise ConfigurationError inside a step."""
+        if self.is_in_step:
             self._refuse("rollback()")
         super().rollback()
 
     def __exit__(self, *failure: Any) -> Any:
-        # ``with connection:`` commits at its end; on loan the step does.
-        return False if self.on_loan else super().__exit__(*failure)
+        # ``with connection:`` commits at its end. Inside a step, the step commits.
+        return False if self.is_in_step else super().__exit__(*failure)
 
     def _refuse(self, what: str) -> NoReturn:
         raise ConfigurationError(f"connection: {_OURS.format(what=what)}")
 
 
 @contextmanager
-def lent_out(connection: Lent) -> Iterator[None]:
-    """While user code has it. Afterwards rows are what they were before.
+def lend(connection: StepConnection) -> Iterator[None]:
+    """Let user code use the connection in the block, and reset its row and text factories then.
 
     Raises:
-        ConfigurationError: the transaction was ended in between.
+        ConfigurationError: the user code ended the transaction.
     """
-    connection.on_loan = True
+    connection.is_in_step = True
     try:
         yield
         if not connection.in_transaction:
             connection._refuse("COMMIT and ROLLBACK")
     finally:
-        connection.on_loan = False
+        connection.is_in_step = False
         connection.row_factory, connection.text_factory = None, str
 
 
 def main_file(connection: sqlite3.Connection) -> str:
-    """The file of a caller's connection; empty for a database in memory."""
+    """Return the main file of a connection; empty for a database in memory."""
     cursor = connection.cursor()
     cursor.row_factory = None
     found: str = next(row[2] for row in cursor.execute("pragma database_list") if row[1] == "main")
@@ -67,7 +67,7 @@ def main_file(connection: sqlite3.Connection) -> str:
 
 
 def is_same_file(one: str, other: str) -> bool:
-    """Whether two names are of one file; it need not be written yet."""
+    """Return whether two paths name one file. It need not exist yet."""
     try:
         return os.path.samefile(one, other)
     except OSError:
@@ -75,10 +75,10 @@ def is_same_file(one: str, other: str) -> bool:
 
 
 def begin(connection: sqlite3.Connection) -> None:
-    """Open the caller's transaction, unless it is: as the caller's next write would.
+    """Begin the caller's transaction if it is not open, as the caller's next write would.
 
     Raises:
-        ConfigurationError: each statement would be a transaction of its own.
+        ConfigurationError: the connection commits each statement by itself.
     """
     if connection.in_transaction:
         return

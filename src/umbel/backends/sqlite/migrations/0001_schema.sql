@@ -1,11 +1,11 @@
--- Live jobs. A row here is both the message and its state; it leaves when the job is final. "Sent"
--- is a queued job whose message another broker carries.
+-- Live jobs. A row is both the message and its state, and is deleted when the job is final. "Sent" is
+-- a queued job whose message a transport carries.
 create table job (
-  seq integer primary key,  -- above all live ones; a number may come again once its job is gone
+  seq integer primary key,  -- greater than those of all live jobs; it may be used again after its job is deleted
   id text not null check (length(id) = 36),
   namespace text not null,
   queue text not null check (length(queue) between 1 and 255),
-  kind text not null default '' check (kind in ('', 'io', 'cpu')),
+  kind text not null default '' check (kind in ($kinds)),
   task text not null check (length(task) between 1 and 255),
   type text not null default 'umbel.command'
     check (type in ('umbel.command', 'umbel.event', 'umbel.document')),
@@ -33,10 +33,11 @@ create table job (
   progress_done real,
   progress_of real,
   cancel_reason text,
-  gates text check (gates is null or json_valid(gates)),  -- what it has to pass, in order; null: nothing
+  gates text check (gates is null or json_valid(gates)),  -- the gates that it has to pass, in order; null if none
   line text,  -- the gate at which it waits
-  slots text check (slots is null or json_valid(slots)),  -- what it holds of those it has passed
-  heard integer not null default 0,  -- whether the one worker that it is for has heard it
+  slots text check (slots is null or json_valid(slots)),  -- the slots that it holds of gates that it has passed
+  heard integer not null default 0,  -- whether the one worker that it is for has received it
+  steps integer not null default 0,  -- whether it has steps; few jobs do
   unique (id, namespace),  -- an id names one job in each namespace
   check ((state = 'waiting') = (line is not null)),
   check ((state = 'running') = (owner is not null)),
@@ -51,7 +52,7 @@ create index job_line on job (namespace, line, queue, kind, priority desc, seq)
   where state = 'waiting';
 create unique index job_unique on job (namespace, unique_key) where unique_key is not null;
 
--- Finished jobs: what is remembered of them, with the payload, so that they can be replayed.
+-- Finished jobs, with the payload, so that they can be replayed.
 create table record (
   id text not null,
   namespace text not null,
@@ -87,17 +88,17 @@ create table record (
   primary key (id, namespace)
 ) strict;
 
--- It has all that tells where the history is to end: the records themselves are not read for that.
+-- It has all columns that pruning needs to find the end of the history without reading the records.
 create index record_finished on record (namespace, finished, state);
 create index record_buried on record (namespace, finished) where state = 'buried';
 
--- The time up to which the history has been looked through for what is old enough to be pruned.
+-- The time up to which the history has been pruned.
 create table pruned (
   namespace text primary key not null,
   until real not null
 ) strict, without rowid;
 
--- A record that is made while the machine's clock is behind must not look old when the clock is right again.
+-- A record that is made while the machine's clock is behind must not look old when the clock is correct again.
 create trigger record_is_new after insert on record
   when new.finished < (select until from pruned where namespace = new.namespace)
 begin
@@ -105,7 +106,20 @@ begin
   where rowid = new.rowid;
 end;
 
--- Living workers. Removing a row is what ends every lease its incarnation holds.
+-- Steps that jobs have done. They are kept as long as the job is live or has a record.
+create table step (
+  job text not null check (length(job) = 36),
+  namespace text not null,
+  number integer not null check (number > 0),
+  name text not null check (length(name) between 1 and 255),
+  content_type text not null,
+  result blob not null,
+  started real not null,
+  finished real not null,
+  primary key (job, namespace, number)
+) strict;
+
+-- Registered workers. Deleting a row ends all leases of its incarnation.
 create table worker (
   incarnation text primary key not null,
   namespace text not null,
@@ -117,12 +131,12 @@ create table worker (
   running integer not null default 0,
   epoch integer not null default 0,
   stopping integer not null default 0,
-  idx integer not null default 0  -- its seat: no two living workers of different names share one
+  idx integer not null default 0  -- its index: registered workers of different names never share one
 ) strict, without rowid;
 
 create index worker_seat on worker (namespace, idx);
 
--- Deaths that were counted. One is taken back when the incarnation's process turns out to be alive.
+-- Counted deaths. One is taken back if the process of the incarnation turns out to be alive.
 create table death (
   incarnation text not null,
   job text not null,
@@ -134,14 +148,14 @@ create table death (
 
 create index death_counted on death (counted);
 
--- Incarnations whose process has reported that it was alive when their leases lapsed.
+-- Incarnations whose process reported that it was alive when their leases lapsed.
 create table lapse (
   incarnation text primary key not null,
   namespace text not null,
   reported real not null
 ) strict, without rowid;
 
--- Seats of workers. One that a worker left in good order is kept for it for a while.
+-- The indexes of workers. The index of a worker that has unregistered is kept for it for a while.
 create table seat (
   namespace text not null,
   idx integer not null check (idx >= 0),
@@ -151,8 +165,8 @@ create table seat (
   primary key (namespace, idx)
 ) strict, without rowid;
 
--- Which worker has which key, live ones and the history. Held: jobs that are in its queue by it, or
--- run. Rested: since when nothing does, as far as somebody has looked.
+-- Routes: which worker has which key, live and released ones. Held: the jobs of the route that are in
+-- the inbox or run. Rested: since when there are none, as of the last check.
 create table route (
   id integer primary key autoincrement,
   namespace text not null,
@@ -163,7 +177,7 @@ create table route (
   why text not null default '',
   held integer not null default 0,
   closing integer not null default 0,
-  target integer,  -- where the next one of this key is to go
+  target integer,  -- the index for the next route of this key
   rested real,
   among text not null default '[]'
 ) strict;
@@ -172,7 +186,7 @@ create unique index route_live on route (namespace, key) where released is null;
 create index route_seat on route (namespace, idx) where released is null;
 create index route_history on route (namespace, key, id);
 
--- Messages to one worker that it has heard, so that none is heard twice.
+-- Messages to one worker that it has received, so that it accepts none twice.
 create table heard (
   namespace text not null,
   job text not null,
@@ -182,14 +196,15 @@ create table heard (
 
 create index heard_until on heard (until);
 
--- What operators paused, and the number that grows with every change.
+-- Pauses, and the epoch: a number that grows with every change of them.
 create table pause (
   namespace text not null,
-  scope text not null check (scope in ('all', 'queue', 'task', 'gate')),
+  scope text not null check (scope in ('all', 'queue', 'task', 'gate', 'worker')),
   name text not null default '',
+  holder text not null default '',  -- empty for operators, else a deployment or 'missing'
   since real not null,
   reason text not null default '',
-  primary key (namespace, scope, name)
+  primary key (namespace, scope, name, holder)
 ) strict, without rowid;
 
 create table control (
@@ -197,13 +212,29 @@ create table control (
   epoch integer not null default 0
 ) strict, without rowid;
 
--- Gates: what their rules are, how many slots of each are held, and where somebody waits. Triggers
--- free the slots of every job that leaves or goes back, whoever it was that made it.
+-- The current deployment, or the last one. Its pauses are added and removed with it.
+create table deployment (
+  namespace text primary key not null,
+  id text not null,
+  plan text not null check (json_valid(plan)),  -- who deploys, where, why, and what is paused
+  state text not null check (state in ('waiting', 'go', 'ended', 'aborted')),
+  epoch integer not null,
+  since real not null,
+  until real,  -- when it lapses, unless it is renewed
+  went real,
+  ended real,
+  outcome text not null default '',
+  check ((state = 'waiting') = (until is not null)),
+  check ((state in ('ended', 'aborted')) = (ended is not null))
+) strict, without rowid;
+
+-- Gates: their rules, how many slots of each are held, and where jobs wait. Triggers free the slots of
+-- every job that ends or returns to its queue, whichever program changed it.
 create table rule (
   namespace text not null,
   name text not null,
   declared text not null check (json_valid(declared)),
-  imposed integer,  -- an operator's capacity, above the declared one
+  imposed integer,  -- the capacity that an operator set, in place of the declared one
   primary key (namespace, name)
 ) strict, without rowid;
 
@@ -211,18 +242,18 @@ create table gate (
   namespace text not null,
   key text not null,
   held integer not null default 0,
-  paces text not null default '[]',  -- of a rate: when each of its paces is next in step
+  paces text not null default '[]',  -- of a rate: when each of its paces allows the next job
   primary key (namespace, key)
 ) strict, without rowid;
 
--- A lane of the line at a gate. Look: when somebody may pass; null while that takes a slot set free.
+-- A lane of jobs that wait at a gate. Look: when a job may pass; null until a slot is freed.
 create table line (
   namespace text not null,
   key text not null,
   queue text not null,
   kind text not null,
   look real,
-  turn integer not null default 0,  -- grows with each grant: who was last served waits longest
+  turn integer not null default 0,  -- grows with each grant: the lane served last comes last
   primary key (namespace, key, queue, kind)
 ) strict, without rowid;
 
@@ -236,7 +267,7 @@ create table member (
   data text not null default '{}' check (json_valid(data)),
   condition text not null default 'ready'
     check (condition in ('ready', 'drained', 'quarantined', 'leaving', 'gone')),
-  coded integer not null default 0,  -- the code names it, and may drop it
+  coded integer not null default 0,  -- 1: the code declares it; 2: the code has removed it
   job text,
   fence integer not null default 0,
   turn integer not null default 0,
@@ -270,7 +301,7 @@ begin
   update gate set held = held - 1
   where namespace = old.namespace
     and key in (select json_extract(value, '$.gate') from json_each(old.slots));
-  delete from gate  -- of a token that nobody uses
+  delete from gate  -- of a token that no job uses
   where namespace = old.namespace and held = 0 and paces = '[]' and instr(key, '#')
     and key in (select json_extract(value, '$.gate') from json_each(old.slots));
   update line set look = 0
@@ -282,10 +313,17 @@ begin
   where id in (select json_extract(value, '$.route') from json_each(old.slots));
 end;
 
--- Whoever deletes a job takes its slots first. A trigger for that would read each row that is deleted, and
--- make a deletion three times as dear, for the few that have some.
+-- Statements that delete jobs free their slots first. A trigger for that would read each deleted row and
+-- make a deletion three times as expensive, for the few jobs that have slots.
 
--- What was paused may have kept somebody from passing.
+create trigger steps_end_with_record after delete on record
+begin
+  delete from step
+  where job = old.id and namespace = old.namespace
+    and not exists (select 1 from job where id = old.id and namespace = old.namespace);
+end;
+
+-- After a pause ends, all gates are checked again.
 create trigger pause_ends after delete on pause
 begin
   update line set look = 0 where namespace = old.namespace;
@@ -302,7 +340,7 @@ begin
   update line set look = 0 where namespace = new.namespace and key = 'pool:' || new.pool;
 end;
 
--- Whoever comes may be given the routes that nobody could have, or come back to those it had.
+-- A new worker may get routes that no other could have, or return to its own.
 create trigger worker_comes after insert on worker
 begin
   update line set look = 0
@@ -334,7 +372,7 @@ begin
 end;
 
 -- How a job ended, as a CloudEvent: select event from document where id = '...' and namespace = 'umbel';
--- Null while it is not finished, no row for an unknown id. A result that is no JSON stays in the record.
+-- Null while it is not finished, no row for an unknown id. A result that is not JSON stays in the record.
 create view document as
   select id, namespace, null as event from job
   union all

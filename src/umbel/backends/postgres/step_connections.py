@@ -1,7 +1,7 @@
-"""Connections on loan: the user's code works in a transaction that is ours to end.
+"""Connections for step transactions: user code works in a transaction that Umbel ends.
 
-They are plain ones, without our settings. Inside psycopg's own transaction block ``commit`` and
-``rollback`` are refused, so the borrower cannot end it by mistake.
+They are plain connections without Umbel's settings. Inside psycopg's transaction block, psycopg
+refuses ``commit`` and ``rollback``, so user code cannot end the transaction by mistake.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import psycopg
 from psycopg.abc import PQGen
 from psycopg.rows import tuple_row
 
-from umbel.backends.postgres.address import Home
+from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.connections import Connection, is_fresh, is_idle
-from umbel.backends.postgres.errors import explaining
-from umbel.backends.postgres.statements import Row
+from umbel.backends.postgres.errors import translate_errors
+from umbel.backends.sql.statements import Row
 
 T = TypeVar("T")
 
 
-class Lent(psycopg.Connection[Row]):
-    """Dropped when its borrower is stopped in the middle of a statement."""
+class StepConnection(psycopg.Connection[Row]):
+    """A connection that is dropped when user code is stopped during a statement."""
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
         try:
@@ -36,24 +36,26 @@ class Lent(psycopg.Connection[Row]):
             raise
 
 
-class Lending:
-    """Opens connections as they are needed, and keeps those that come back in good order."""
+class StepConnections:
+    """Opens connections as needed and keeps those that can be reused."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, address: PostgresAddress) -> None:
+        self._address = address
         self._lock = threading.Lock()
-        self._free: list[Lent] = []
+        self._free: list[StepConnection] = []
         self._async_free: dict[asyncio.AbstractEventLoop, list[Connection]] = {}
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Row]]:
-        """A connection in a transaction, committed at the end of the block unless it raises.
+        """Open a transaction, and commit it at the end of the block unless the block raises.
 
-        What the block raises comes out as it is. Raises Unavailable where ours is the fault.
+        Errors of the block are not translated. Raise Unavailable if connecting or committing fails.
         """
-        with explaining(self._home.address):
-            connection = self._take() or Lent.connect(self._home.conninfo, **self._how())
-            self._home.joined.add(connection)
+        with translate_errors(self._address.label):
+            connection = self._take_free() or StepConnection.connect(
+                self._address.conninfo, **self._connect_options()
+            )
+            self._address.verified.add(connection)
             block = connection.transaction()
             block.__enter__()
         try:
@@ -62,20 +64,22 @@ class Lending:
             except BaseException as error:
                 block.__exit__(type(error), error, error.__traceback__)
                 raise
-            with explaining(self._home.address):
+            with translate_errors(self._address.label):
                 block.__exit__(None, None, None)
         finally:
             self._give_back(connection)
 
     @asynccontextmanager
     async def atransaction(self) -> AsyncIterator[psycopg.AsyncConnection[Row]]:
-        """The same on the running event loop."""
+        """Do the same on the running event loop."""
         loop = asyncio.get_running_loop()
-        with explaining(self._home.address):
+        with translate_errors(self._address.label):
             connection = self._take_async(loop)
             if connection is None:
-                connection = await Connection.connect(self._home.conninfo, **self._how())
-                self._home.joined.add(connection)
+                connection = await Connection.connect(
+                    self._address.conninfo, **self._connect_options()
+                )
+                self._address.verified.add(connection)
             block = connection.transaction()
             await block.__aenter__()
         try:
@@ -84,25 +88,25 @@ class Lending:
             except BaseException as error:
                 await block.__aexit__(type(error), error, error.__traceback__)
                 raise
-            with explaining(self._home.address):
+            with translate_errors(self._address.label):
                 await block.__aexit__(None, None, None)
         finally:
             self._give_back_async(loop, connection)
 
     def close(self) -> None:
-        """Close what is not on loan. Twice is fine."""
+        """Close the connections that are not in use. Closing twice is fine."""
         with self._lock:
-            lent: list[Lent | Connection] = [*self._free]
+            lent: list[StepConnection | Connection] = [*self._free]
             lent += [one for free in self._async_free.values() for one in free]
             self._free, self._async_free = [], {}
         for connection in lent:
             connection.pgconn.finish()
 
-    def _how(self) -> dict[str, Any]:
-        # Behind a pooler that hands connections around, nothing may be prepared.
-        return {"autocommit": True} | ({} if self._home.listens else {"prepare_threshold": None})
+    def _connect_options(self) -> dict[str, Any]:
+        # Behind a pooler, statements must not be prepared.
+        return {"autocommit": True} | ({} if self._address.listens else {"prepare_threshold": None})
 
-    def _take(self) -> Lent | None:
+    def _take_free(self) -> StepConnection | None:
         while True:
             with self._lock:
                 if not self._free:
@@ -112,7 +116,7 @@ class Lending:
                 return connection
             connection.pgconn.finish()
 
-    def _give_back(self, connection: Lent) -> None:
+    def _give_back(self, connection: StepConnection) -> None:
         if not is_idle(connection):
             connection.pgconn.finish()
             return

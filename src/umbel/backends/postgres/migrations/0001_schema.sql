@@ -1,8 +1,8 @@
--- What a column may hold is said by its type: a check of the table is read anew, from text, by every
--- statement that writes to it, and ten of them are a sixth of the server's work for a lone job.
+-- Domains instead of table checks: every statement that writes parses each check of the table again,
+-- and ten of them take a sixth of the server's time for a single job.
 create domain $schema.job_queue as text collate "C" check (length(value) between 1 and 255);
 create domain $schema.job_task as text collate "C" check (length(value) between 1 and 255);
-create domain $schema.job_kind as text collate "C" check (value in ('', 'io', 'cpu'));
+create domain $schema.job_kind as text collate "C" check (value in ($kinds));
 create domain $schema.job_type as text collate "C"
   check (value in ('umbel.command', 'umbel.event', 'umbel.document'));
 create domain $schema.job_state as text collate "C"
@@ -11,8 +11,8 @@ create domain $schema.job_list as jsonb check (jsonb_typeof(value) = 'array');
 create domain $schema.record_state as text collate "C"
   check (value in ('succeeded', 'buried', 'cancelled', 'expired'));
 
--- Live jobs. A row here is both the message and its state; it leaves when the job is final. "Sent"
--- is a queued job whose message another broker carries.
+-- Live jobs. A row is both the message and its state, and is deleted when the job is final. "Sent" is
+-- a queued job whose message a transport carries.
 create table $schema.job (
   id uuid not null,
   seq bigint generated always as identity,
@@ -46,26 +46,28 @@ create table $schema.job (
   progress_of double precision,
   cancel_reason text,
   awaited boolean not null default false,
-  gates $schema.job_list,  -- what it has to pass, in order; null: nothing
+  gates $schema.job_list,  -- the gates that it has to pass, in order; null if none
   line text collate "C",  -- the gate at which it waits
-  slots $schema.job_list,  -- what it holds of those it has passed
+  slots $schema.job_list,  -- the slots that it holds of gates that it has passed
+  steps boolean not null default false,  -- whether it has steps; few jobs do
+  heard boolean,  -- whether the one worker that it is for has received it
   primary key (id, namespace),  -- an id names one job in each namespace
   check ((state = 'waiting') = (line is not null)),
   check ((state = 'running') = (owner is not null)),
   check ((state = 'scheduled') <= (not_before is not null))
 ) with (
-  -- Every job is inserted, claimed and deleted: three quarters of what is written here is soon
-  -- dead. Room on the page keeps a claimed row on the page it is read from.
+  -- Every job is inserted, claimed and deleted, so three quarters of the row versions are soon
+  -- dead. Free space keeps the new version of a claimed row on the same page.
   fillfactor = 70,
-  -- Dead rows are counted, not put in proportion to a size that swings from nothing to millions,
-  -- and removed at full speed: a fetch has to step over those that are left.
+  -- The threshold is a number of dead rows, because the size of the table changes between nothing
+  -- and millions. Vacuum runs at full speed, because a fetch has to step over dead rows.
   autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
   autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 10000,
   autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 10000,
   autovacuum_vacuum_cost_delay = 0,
   toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 1000,
   toast.autovacuum_vacuum_cost_delay = 0,
-  -- Giving empty pages back to the disk locks every fetch out, for pages needed again at once.
+  -- Truncating the table would lock out every fetch, for pages that are needed again at once.
   vacuum_truncate = off, toast.vacuum_truncate = off
 );
 
@@ -80,7 +82,7 @@ create index job_unsorted on $schema.job (namespace, queue) where state = 'waiti
 create unique index job_unique on $schema.job (namespace, unique_key)
   where unique_key is not null;
 
--- Finished jobs: what is remembered of them, with the payload, so that they can be replayed.
+-- Finished jobs, with the payload, so that they can be replayed.
 create table $schema.record (
   id uuid not null,
   namespace text collate "C" not null,
@@ -116,13 +118,26 @@ create table $schema.record (
   primary key (id, namespace)
 );
 
--- Each index here is paid for by every job that finishes. This one grows at its right edge only,
--- and without it "the newest fifty" and pruning read the whole history. It has all that tells
--- where the history is to end, so that a million records need not be read for that.
+-- Every finished job pays for each index here. This one grows only at its right edge. Without it, a
+-- list of the newest jobs, and pruning, would read the whole history. It has all columns that pruning
+-- needs to find the end of the history.
 create index record_finished on $schema.record (namespace, finished, id) include (state);
 create index record_buried on $schema.record (namespace, finished) where state = 'buried';
 
--- Living workers. Removing a row is what ends every lease its incarnation holds.
+-- Steps that jobs have done. They are kept as long as the job is live or has a record.
+create table $schema.step (
+  job uuid not null,
+  namespace text collate "C" not null,
+  number integer not null check (number > 0),
+  name text not null check (length(name) between 1 and 255),
+  content_type text not null,
+  result bytea not null,
+  started timestamptz not null,
+  finished timestamptz not null,
+  primary key (job, namespace, number)
+);
+
+-- Registered workers. Deleting a row ends all leases of its incarnation.
 create table $schema.worker (
   incarnation text collate "C" primary key,
   namespace text collate "C" not null,
@@ -134,13 +149,13 @@ create table $schema.worker (
   running integer not null default 0,
   epoch bigint not null default 0,
   stopping boolean not null default false,
-  idx integer not null default 0  -- its seat: no two living workers of different names share one
+  idx integer not null default 0  -- its index: registered workers of different names never share one
 ) with (
-  -- A beat touches no index: with room on the page it costs no index entry either.
+  -- A heartbeat changes no indexed column. With free space on the page it adds no index entry.
   fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500
 );
 
--- Deaths that were counted. One is taken back when the incarnation's process turns out to be alive.
+-- Counted deaths. One is taken back if the process of the incarnation turns out to be alive.
 create table $schema.death (
   incarnation text collate "C" not null,
   job uuid not null,
@@ -152,21 +167,22 @@ create table $schema.death (
 
 create index death_counted on $schema.death (counted);
 
--- Incarnations whose process has reported that it was alive when their leases lapsed.
+-- Incarnations whose process reported that it was alive when their leases lapsed.
 create table $schema.lapse (
   incarnation text collate "C" primary key,
   namespace text collate "C" not null,
   reported timestamptz not null default statement_timestamp()
 );
 
--- What operators paused, and the number that grows with every change.
+-- Pauses, and the epoch: a number that grows with every change of them.
 create table $schema.pause (
   namespace text collate "C" not null,
-  scope text collate "C" not null check (scope in ('all', 'queue', 'task', 'gate')),
+  scope text collate "C" not null check (scope in ('all', 'queue', 'task', 'gate', 'worker')),
   name text collate "C" not null default '',
   since timestamptz not null default statement_timestamp(),
   reason text not null default '',
-  primary key (namespace, scope, name)
+  holder text collate "C" not null default '',  -- empty for operators, else a deployment or 'missing'
+  primary key (namespace, scope, name, holder)
 );
 
 create table $schema.control (
@@ -174,12 +190,71 @@ create table $schema.control (
   epoch bigint not null default 0
 );
 
--- Gates: what their rules are, how many slots of each are held, and where somebody waits.
+-- The current deployment, or the last one. Its pauses are added and removed with it.
+create table $schema.deployment (
+  namespace text collate "C" primary key,
+  id text collate "C" not null,
+  plan jsonb not null,  -- who deploys, where, why, and what is paused
+  state text collate "C" not null check (state in ('waiting', 'go', 'ended', 'aborted')),
+  epoch bigint not null,
+  since timestamptz not null default statement_timestamp(),
+  until timestamptz,  -- when it lapses, unless it is renewed
+  went timestamptz,
+  ended timestamptz,
+  outcome text not null default '',
+  check ((state = 'waiting') = (until is not null)),
+  check ((state in ('ended', 'aborted')) = (ended is not null))
+);
+
+-- The indexes of workers. The index of a worker that has unregistered is kept for it for a while.
+create table $schema.seat (
+  namespace text collate "C" not null,
+  idx integer not null check (idx >= 0),
+  name text collate "C" not null,
+  kept timestamptz,
+  retiring boolean not null default false,
+  primary key (namespace, idx)
+);
+
+create index worker_seat on $schema.worker (namespace, idx);
+
+-- Routes: which worker has which key, live and released ones. Held: the jobs of the route that are in
+-- the inbox or run. Rested: since when there are none, as of the last check.
+create table $schema.route (
+  id bigint generated always as identity primary key,
+  namespace text collate "C" not null,
+  key text collate "C" not null,
+  idx integer not null,
+  made timestamptz not null default clock_timestamp(),  -- the transaction may have waited for others
+  released timestamptz,
+  why text not null default '',
+  held integer not null default 0,
+  closing smallint not null default 0,  -- 1: is released when no job of it runs; 2: its worker is gone
+  target integer,  -- the index for the next route of this key
+  rested timestamptz,
+  among jsonb not null default '[]'
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+create unique index route_live on $schema.route (namespace, key) where released is null;
+create index route_seat on $schema.route (namespace, idx) where released is null;
+create index route_history on $schema.route (namespace, key, id);
+
+-- Messages to one worker that it has received, so that it accepts none twice.
+create table $schema.heard (
+  namespace text collate "C" not null,
+  job uuid not null,
+  until timestamptz not null,
+  primary key (namespace, job)
+);
+
+create index heard_until on $schema.heard (until);
+
+-- Gates: their rules, how many slots of each are held, and where jobs wait.
 create table $schema.rule (
   namespace text collate "C" not null,
   name text collate "C" not null,
   declared jsonb not null,
-  imposed integer,  -- an operator's capacity, above the declared one
+  imposed integer,  -- the capacity that an operator set, in place of the declared one
   primary key (namespace, name)
 );
 
@@ -187,24 +262,25 @@ create table $schema.gate (
   namespace text collate "C" not null,
   key text collate "C" not null,
   held integer not null default 0,
-  paces double precision[] not null default '{}',  -- of a rate: when each of its paces is next in step
+  paces double precision[] not null default '{}',  -- of a rate: when each of its paces allows the next job
   primary key (namespace, key)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 create sequence $schema.turn;
 
--- Whoever sets it has written something, so its commit waits for the disk; and it locks nobody out.
+-- A transaction that sets it has written something, so its commit waits for the disk. It locks no
+-- other transaction out.
 create sequence $schema.written;
 
--- A lane of the line at a gate. Look: when somebody may pass, minus infinity for now; null while that
--- takes a slot set free.
+-- A lane of jobs that wait at a gate. Look: when a job may pass, minus infinity for now; null until a
+-- slot is freed.
 create table $schema.line (
   namespace text collate "C" not null,
   key text collate "C" not null,
   queue text collate "C" not null,
   kind text collate "C" not null,
   look timestamptz,
-  turn bigint not null default nextval('$schema.turn'),  -- who was last served waits longest
+  turn bigint not null default nextval('$schema.turn'),  -- the lane served last comes last
   primary key (namespace, key, queue, kind)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
@@ -218,7 +294,7 @@ create table $schema.member (
   data jsonb not null default '{}',
   condition text collate "C" not null default 'ready'
     check (condition in ('ready', 'drained', 'quarantined', 'leaving', 'gone')),
-  coded smallint not null default 0,  -- 1: the code names it, and may drop it; 2: it has done so
+  coded smallint not null default 0,  -- 1: the code declares it; 2: the code has removed it
   job uuid,
   fence bigint not null default 0,
   turn bigint not null default 0,
@@ -227,10 +303,10 @@ create table $schema.member (
   primary key (namespace, pool, name)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
--- What has happened at gates since somebody last looked. Publishing and settling only add to it, so
--- they lock nothing that others need, however long their transaction is open; whoever lets jobs pass
--- reckons it up, one at a time. With a queue: somebody came to that lane. Else: at this gate, at all
--- of this rule, or with an empty key at every gate, more may pass than before.
+-- Events at gates since the last grant. Publishing and settling only add rows, so they lock nothing that
+-- others need, however long their transaction is open. fold_knocks applies the rows, one transaction at
+-- a time. With a queue: a job came to that lane. Otherwise: more jobs may pass than before at this gate,
+-- at all gates of this rule, or, with an empty key, at every gate.
 create table $schema.knock (
   namespace text collate "C" not null,
   seq bigint generated always as identity,
@@ -247,14 +323,13 @@ create table $schema.knock (
   autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off
 );
 
--- The moment that is meant by a moment or by seconds from now, of which one is given: only the server's
--- clock counts seconds.
+-- The time that is given as a time or as seconds from now, by the server's clock.
 create function $schema.moment(at float8, seconds float8) returns timestamptz language sql stable as $$
   select to_timestamp(coalesce(at, date_part('epoch', statement_timestamp()) + seconds))
 $$;
 
--- Into the books goes a job that another broker carries; whether it was new. It is durable there: a
--- server that crashes just now may forget the note, and whoever receives the message makes up for it.
+-- Records a job that a transport carries. Returns whether it was new. The transport has made the message
+-- durable: if the server crashes and loses the row, the worker that receives the message adds it again.
 create function $schema.note_job(
   its_id uuid, space text, to_queue text, of_kind text, of_task text, arguments bytea,
   made timestamptz, trace text
@@ -268,16 +343,42 @@ begin
   if not found then
     return false;
   end if;
-  -- A worker may have noted, run and settled it since that statement began: it has found neither the
-  -- job nor the record then. This one sees the record.
+  -- A worker may have recorded, run and settled it since that statement began, which then saw neither
+  -- job nor record. This statement sees the record.
   delete from $schema.job
   where id = its_id and namespace = space and state = 'sent'
     and exists (select 1 from $schema.record where id = its_id and namespace = space);
   return true;
 end $$;
 
--- A job comes to a lane. Of a batch for one lane, one knock is enough: the others become visible
--- with it. The setting lasts as long as the transaction, and goes back with it to a savepoint.
+-- Both triggers run after the whole statement, so they see a job that becomes a record, or a record
+-- that becomes a job.
+create function $schema.steps_end_with_job() returns trigger language plpgsql as $$
+begin
+  delete from $schema.step s
+  where s.job = old.id and s.namespace = old.namespace
+    and not exists (select 1 from $schema.record r
+                    where r.id = old.id and r.namespace = old.namespace);
+  return null;
+end $$;
+
+create trigger steps_end_with_job after delete on $schema.job for each row
+  when (old.steps) execute function $schema.steps_end_with_job();
+
+create function $schema.steps_end_with_record() returns trigger language plpgsql as $$
+begin
+  delete from $schema.step s using gone g
+  where s.job = g.id and s.namespace = g.namespace
+    and not exists (select 1 from $schema.job j where j.id = g.id and j.namespace = g.namespace);
+  return null;
+end $$;
+
+create trigger steps_end_with_record after delete on $schema.record
+  referencing old table as gone
+  for each statement execute function $schema.steps_end_with_record();
+
+-- A job comes to a lane. One row is enough for a batch of one lane: all its jobs become visible
+-- together. The setting ends with the transaction, and is undone with a savepoint.
 create function $schema.job_waits() returns trigger language plpgsql as $$
 declare
   lane constant text := ('$schema', new.namespace, new.line, new.queue, new.kind)::text;
@@ -293,13 +394,13 @@ end $$;
 create trigger job_waits after insert on $schema.job for each row
   when (new.line is not null) execute function $schema.job_waits();
 
--- Not for those that pass to their next gate: grant_slots knows of them.
+-- Not for jobs that pass to their next gate: pass_gate handles them.
 create trigger job_waits_now after update of line, queue, kind on $schema.job for each row
   when (new.line is not null and (new.slots is null or old.line = new.line)
         and (old.line is distinct from new.line or old.queue <> new.queue or old.kind <> new.kind))
   execute function $schema.job_waits();
 
--- A job gives its slots back, whoever it was that made it leave or go back.
+-- A job that ends or returns to its queue frees its slots, whichever program changed it.
 create function $schema.job_frees() returns trigger language plpgsql as $$
 begin
   insert into $schema.knock (namespace, key, freed, job, member)
@@ -313,7 +414,7 @@ end $$;
 create trigger job_frees after update of slots on $schema.job for each row
   when (old.slots is not null and new.slots is null) execute function $schema.job_frees();
 
--- The same for all that leave at once: of those who held no members, one knock a gate.
+-- The same for all jobs that are deleted together: one row per gate for those without members.
 create function $schema.job_frees_at_last() returns trigger language plpgsql as $$
 begin
   if exists (select 1 from gone where slots is not null) then
@@ -332,7 +433,7 @@ create trigger job_frees_at_last after delete on $schema.job
   referencing old table as gone for each statement
   execute function $schema.job_frees_at_last();
 
--- A rule was changed, a member is there, a pause is over: at some gates more may pass.
+-- A rule was changed, a member was added, or a pause has ended: at some gates more jobs may pass.
 create function $schema.gate_opens() returns trigger language plpgsql as $$
 declare
   space text;
@@ -362,15 +463,14 @@ create trigger member_is_back after update of condition on $schema.member for ea
 create trigger pause_ends after delete on $schema.pause for each row
   execute function $schema.gate_opens();
 
--- The one lock of a namespace's gates. It is held by a single statement that waits for nothing else,
--- in a transaction of its own: a client that stops cannot keep it, and nobody who has it can be part
--- of a deadlock.
+-- The lock of all gates of a namespace. Only single statements take it, each in its own transaction and
+-- waiting for nothing else. So a client that stops cannot hold it, and it is never part of a deadlock.
 create function $schema.lock_gates(space text) returns void language sql as $$
   select pg_advisory_xact_lock(hashtextextended('$channel/gates/' || space, 0))
 $$;
 
--- Reckons up the knocks, ten thousand a call: what was freed is free, and where somebody may pass is
--- looked at.
+-- Applies the rows of knock, ten thousand per call: freed slots become free, and lanes where a job may
+-- pass are checked.
 create function $schema.fold_knocks(space text) returns void language plpgsql
 set enable_seqscan to off set enable_bitmapscan to off set enable_hashjoin to off
 set enable_mergejoin to off set jit to off set plan_cache_mode to force_generic_plan
@@ -384,7 +484,7 @@ declare
   some_members boolean;
 begin
   perform $schema.lock_gates(space);
-  -- Nothing is lost with it that would not be done again; who claims what has passed waits for both.
+  -- A crash only loses work that is repeated. The commit of a claim makes this one durable, too.
   perform set_config('synchronous_commit', 'off', true);
   with first as materialized (
     select seq from $schema.knock where namespace = space order by seq limit 10000
@@ -403,7 +503,7 @@ begin
   end if;
   perform set_config('umbel.lane', '', true);
   if some_members then
-    -- Of this very slot: the job may hold another by now.
+    -- Only of this slot: the job may hold another one by now.
     update $schema.member m
     set job = null, condition = case condition when 'leaving' then 'gone' else condition end
     from unnest(knocks) k
@@ -422,12 +522,12 @@ begin
     from (select distinct key from unnest(knocks) where freed > 0) f
     where l.namespace = space and l.key = f.key and l.look is null;
   end if;
-  if some_tokens then  -- there may be no end of them
+  if some_tokens then  -- their number is not limited
     delete from $schema.gate g using (select distinct key from unnest(knocks) where freed > 0) f
     where g.namespace = space and g.key = f.key and g.held = 0 and g.paces = '{}'
       and position('#' in g.key) > 0;
   end if;
-  if some_opened then  -- reads all lines
+  if some_opened then  -- reads all lanes
     update $schema.line l set look = '-infinity'
     from (select distinct key from unnest(knocks) where freed = 0 and queue is null) o
     where l.namespace = space and l.look is distinct from '-infinity'
@@ -437,17 +537,17 @@ begin
     insert into $schema.line as l (namespace, key, queue, kind, look)
     select space, key, queue, kind, '-infinity'::timestamptz
     from unnest(knocks) where queue is not null
-    group by key, queue, kind order by min(seq)  -- who came first has its turn first
+    group by key, queue, kind order by min(seq)  -- the lane of the first job comes first
     on conflict (namespace, key, queue, kind) do update set look = '-infinity'
     where l.look is distinct from '-infinity';
   end if;
 end $$;
 
--- Lets some of one lane pass their gate, to the next one or into their queue: at most so many, and
--- as there is room with those who are in the queue before them: given are the kinds, priorities and
--- numbers of the first there. Deepest: how many of these come before one who has passed. Who enters
--- the queue runs at once if there is a claimer. Answers how many passed, and who has entered.
--- Without those of some tasks: whoever asks could not run them.
+-- Lets jobs of one lane pass their gate, to the next gate or into their queue: at most "most", and only
+-- as many as a claim of "room" jobs would take. The kinds, priorities and numbers are those of the first
+-- queued jobs; "deepest" is how many of these come before a job that has passed. A job that enters the
+-- queue runs at once if there is a claimer. Returns how many passed, and the jobs that entered. Jobs of
+-- the tasks in "without" are left out, because the claimer cannot run them.
 create function $schema.pass_gate(
   space text, at_gate text, to_queue text, of_kind text, without text[], most integer, room integer,
   kinds text[], priorities integer[], seqs bigint[], claimer text, its_name text,
@@ -456,7 +556,7 @@ create function $schema.pass_gate(
 declare
   now constant timestamptz := statement_timestamp();
   seconds constant double precision := date_part('epoch', statement_timestamp());
-  slack constant double precision := 0.01;  -- umbel.resilience.pace, in SQL
+  slack constant double precision := 0.01;  -- umbel.resilience.pace in SQL
   credit constant double precision := 0.9 * slack;
   rule jsonb;
   sort text;
@@ -471,7 +571,7 @@ declare
   names text[];
   paused text[];
   jobs uuid[];
-  onwards text[];  -- the next gate of each; null for those who have passed their last
+  onwards text[];  -- the next gate of each job; null after its last one
   found_many integer := 0;
   before_last integer;
   last_turn bigint;
@@ -517,7 +617,7 @@ begin
   end if;
 
   if free > 0 then
-    -- One who is locked just now is left alone: nobody is waited for here.
+    -- Jobs that are locked are skipped: this must not wait for other transactions.
     paused := array(select p.name from $schema.pause p
                     where p.namespace = space and p.scope = 'task');
     select array_agg(f.id) filter (where f.place + greatest(f.before, deepest) <= room),
@@ -597,10 +697,9 @@ begin
       return;
     end if;
     if found_many > passed then
-      next_look := '-infinity';  -- behind others in the queue
+      next_look := '-infinity';  -- they come after queued jobs
     else
-      -- Left to others, or locked by somebody, so a look is worth it soon; or paused, and then
-      -- that has to end.
+      -- For other workers or locked: check again soon. Or paused: check when the pause ends.
       perform 1 from $schema.job j
       where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
         and j.state = 'waiting' and j.task <> all (paused) limit 1;
@@ -615,13 +714,13 @@ begin
   where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
 end $$;
 
--- Lets those pass their gates that a claim of these queues would take now: so many of each kind.
--- For a claimer that is enlisted they run at once, if it is sure that the claim would take them: where
--- jobs of unknown kind are, that takes a look at all of them. Answers who is in its queue now, or runs.
--- To be called in no transaction: see lock_gates. Nothing waits for the disk here, so that the lock
--- is a short one; whoever is given jobs that run makes a commit that does.
+-- Lets the jobs pass their gates that a claim of these queues would take now, so many of each kind. For a
+-- registered claimer they run at once, if it is certain that the claim would take them: not where there
+-- are jobs of unknown kind. Returns the jobs that are in their queue now, or run. Must not be called in a
+-- transaction: see lock_gates. It does not wait for the disk, so that the lock is short. A claimer that
+-- gets running jobs makes a commit that does.
 create function $schema.grant_slots(
-  space text, queues text[], io integer, cpu integer, without text[] default '{}',
+  space text, queues text[], kinds text[], capacity integer[], without text[] default '{}',
   claimer text default null
 ) returns setof $schema.job language plpgsql
 set enable_seqscan to off set enable_bitmapscan to off set enable_sort to off
@@ -630,7 +729,6 @@ set plan_cache_mode to force_generic_plan
 as $$
 declare
   to_queue text;
-  kinds constant text[] := array['', 'io', 'cpu'];
   room integer[];
   at integer;
   share integer;
@@ -644,8 +742,8 @@ declare
   granted uuid[] := '{}';
   its_name text;
   unsorted boolean;
-  -- Who passes a gate may stand at the next one: a long line moves on in several calls.
-  left_to_pass integer := 1000 + 2 * (io + cpu);
+  -- A job that passes may wait at the next gate. Long waiting lists move in several calls.
+  left_to_pass integer := 1000 + 2 * (select sum(many) from unnest(capacity) c (many));
 begin
   if claimer is not null then
     select w.name into its_name from $schema.worker w where w.incarnation = claimer;
@@ -661,9 +759,9 @@ begin
     update $schema.line l set look = '-infinity'
     where l.namespace = space and l.queue = to_queue
       and l.look > '-infinity' and l.look <= statement_timestamp();
-    room := array[least(io, cpu), io, cpu];
-    deepest := array[0, 0, 0];
-    -- What is in the queue already and comes first leaves no room for what is behind it.
+    room := capacity;
+    deepest := array_fill(0, array[cardinality(kinds)]);
+    -- Queued jobs that come first take the slots before waiting jobs.
     select array_agg(k.kind), array_agg(q.priority), array_agg(q.seq)
     into queued_kinds, priorities, seqs
     from unnest(kinds, room) k (kind, room), lateral (
@@ -712,7 +810,276 @@ begin
   return query select j.* from $schema.job j where j.id = any(granted) and j.namespace = space;
 end $$;
 
--- The same for an attribute of an event: a time, or a duration such as PT30S.
+-- Registers an incarnation at the requested index, at one that is kept for its name, or at the lowest
+-- free one. If a worker of another name has the requested index, returns that name and registers nothing.
+create function $schema.enlist(
+  space text, life text, called text, said jsonb, inout seat integer, out taken text
+) language plpgsql as $$
+declare
+  found_at integer;
+begin
+  perform $schema.lock_gates(space);
+  select w.idx into found_at from $schema.worker w where w.incarnation = life;
+  if found then
+    seat := found_at;
+    return;
+  end if;
+  if seat is null then
+    select s.idx into seat from $schema.seat s
+    where s.namespace = space and s.name = called
+      and not exists (select 1 from $schema.worker w where w.namespace = space and w.idx = s.idx)
+    order by coalesce(s.kept > statement_timestamp(), false) desc, s.idx limit 1;
+    if not found then
+      select min(f.idx) into seat
+      from (select 0 as idx union all select s.idx + 1 from $schema.seat s where s.namespace = space) f
+      where not exists (select 1 from $schema.worker w where w.namespace = space and w.idx = f.idx)
+        and not exists (select 1 from $schema.seat k where k.namespace = space and k.idx = f.idx
+                                                       and k.kept > statement_timestamp());
+    end if;
+  else
+    select w.name into taken from $schema.worker w
+    where w.namespace = space and w.idx = seat and w.name <> called limit 1;
+    if found then
+      return;
+    end if;
+  end if;
+  if exists (select 1 from $schema.seat s
+             where s.namespace = space and s.idx = enlist.seat and s.name <> called) then
+    -- The routes of this index belong to another worker, which is gone.
+    update $schema.seat s set kept = null where s.namespace = space and s.idx = enlist.seat;
+    perform $schema.settle_routes(space);
+  end if;
+  insert into $schema.seat as s (namespace, idx, name) values (space, seat, called)
+  on conflict (namespace, idx) do update set name = excluded.name, kept = null, retiring = false;
+  insert into $schema.worker (incarnation, namespace, entry, name, idx)
+  values (life, space, jsonb_set(said, '{index}', to_jsonb(seat)), called, seat);
+  -- It may get routes that no other worker could have, or return to its own.
+  insert into $schema.knock (namespace, key) values (space, 'route:');
+  perform pg_notify('$channel', 'g:' || space);
+end $$;
+
+-- Whether a worker with this index is registered, or the index kept.
+create function $schema.is_seated(space text, seat integer) returns boolean language sql stable as $$
+  select exists (select 1 from $schema.worker w where w.namespace = space and w.idx = seat)
+      or exists (select 1 from $schema.seat s
+                 where s.namespace = space and s.idx = seat and s.kept > statement_timestamp())
+$$;
+
+-- Releases closing routes that can be released, and puts their jobs back on the waiting list before.
+create function $schema.settle_routes(space text, idle double precision default null)
+returns setof $schema.route language plpgsql
+set enable_seqscan to off set enable_bitmapscan to off
+as $$
+declare
+  ended $schema.route;
+begin
+  perform $schema.lock_gates(space);
+  update $schema.route r
+  set closing = 2, why = case r.why when '' then 'its worker is gone' else r.why end
+  where r.namespace = space and r.released is null and r.closing < 2
+    and not $schema.is_seated(space, r.idx);
+  if idle is not null then
+    perform $schema.fold_knocks(space);
+    update $schema.route r set rested = statement_timestamp()
+    where r.namespace = space and r.released is null and r.held = 0 and r.rested is null;
+    update $schema.route r set closing = 1, why = 'idle'
+    where r.namespace = space and r.released is null and r.closing = 0 and r.held = 0
+      and r.rested <= statement_timestamp() - make_interval(secs => idle)
+      and not exists (select 1 from $schema.job j
+                      where j.namespace = space and j.line = 'route:#' || r.key
+                        and j.state = 'waiting');
+  end if;
+  if not exists (select 1 from $schema.route r
+                 where r.namespace = space and r.released is null and r.closing > 0) then
+    return;
+  end if;
+  update $schema.job j
+  set state = 'waiting', queue = j.slots -> -1 ->> 'home', line = j.gates ->> 0, slots = null
+  from $schema.route r
+  where r.namespace = space and r.released is null and r.closing > 0
+    and j.namespace = space and j.queue = 'worker-' || r.idx
+    and j.state in ('queued', 'sent') and (j.slots -> -1 ->> 'route')::bigint = r.id;
+  perform $schema.fold_knocks(space);
+  for ended in
+    update $schema.route r set released = clock_timestamp()
+    where r.namespace = space and r.released is null and r.closing > 0
+      and (r.held = 0 or r.closing = 2)
+    returning r.*
+  loop
+    update $schema.line l set look = '-infinity'
+    where l.namespace = space and l.key = 'route:#' || ended.key;
+    return next ended;
+  end loop;
+  perform pg_notify('$channel', 'g:' || space);
+end $$;
+
+-- Makes a route to the worker with the fewest live routes, then the lowest index, or to the index that the
+-- last route was to move to. No row if no worker could run the task.
+create function $schema.make_route(space text, named text, to_queue text, of_task text)
+returns setof $schema.route language plpgsql as $$
+declare
+  among_whom jsonb;
+  chosen integer;
+  wanted integer;
+begin
+  select jsonb_agg(jsonb_build_array(c.idx, c.many) order by c.many, c.idx) into among_whom
+  from (
+    select w.idx, (select count(*) from $schema.route r
+                   where r.namespace = space and r.idx = w.idx and r.released is null) as many
+    from $schema.worker w join $schema.seat s on s.namespace = w.namespace and s.idx = w.idx
+    where w.namespace = space and not w.stopping and not s.retiring
+      and w.entry -> 'queues' ? to_queue and w.entry -> 'tasks' ? of_task
+    group by w.idx) c;
+  if among_whom is null then
+    return;
+  end if;
+  chosen := (among_whom -> 0 ->> 0)::integer;
+  select r.target into wanted from $schema.route r
+  where r.namespace = space and r.key = named order by r.id desc limit 1;
+  if exists (select 1 from jsonb_array_elements(among_whom) a where (a ->> 0)::integer = wanted) then
+    chosen := wanted;
+  end if;
+  update $schema.line l set look = '-infinity'  -- for jobs of other queues and kinds
+  where l.namespace = space and l.key = 'route:#' || named;
+  return query insert into $schema.route (namespace, key, idx, among)
+  values (space, named, chosen, among_whom) returning *;
+end $$;
+
+-- Moves jobs of one lane into the inbox of the worker that has their key. A job that is to run only if
+-- there is a route, and has none, passes into this queue to end, as far as the demand allows.
+create function $schema.send_on(
+  space text, at_gate text, to_queue text, of_kind text, room integer, out passed integer,
+  out entered uuid[]
+) language plpgsql as $$
+declare
+  named constant text := substr(at_gate, 8);  -- after 'route:#'
+  most constant integer := 1000;
+  paused constant text[] := array(select p.name from $schema.pause p
+                                  where p.namespace = space and p.scope = 'task');
+  way $schema.route;
+  job record;
+  jobs uuid[] := '{}';
+  next_look timestamptz;
+  found_many integer := 0;
+begin
+  passed := 0;
+  entered := '{}';
+  select * into way from $schema.route r
+  where r.namespace = space and r.key = named and r.released is null;
+  if found and (way.closing > 0 or not $schema.is_seated(space, way.idx)) then
+    perform $schema.settle_routes(space);
+    select * into way from $schema.route r
+    where r.namespace = space and r.key = named and r.released is null;
+  end if;
+  if way.id is null or way.closing = 0 then
+    for job in
+      select j.id, j.seq, j.task, j.headers ? 'onlyifrouted' as only_if_routed from $schema.job j
+      where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+        and j.state = 'waiting' and j.task <> all (paused)
+      order by j.priority desc, j.seq limit most for update skip locked
+    loop
+      found_many := found_many + 1;
+      if way.id is null and job.only_if_routed then
+        if exists (
+          select 1 from $schema.job b
+          where b.namespace = space and b.line = at_gate and b.state = 'waiting'
+            and b.seq < job.seq and not b.headers ? 'onlyifrouted') then
+          -- That job makes the route, or leaves without a notification.
+          jobs := jobs || job.id;
+          next_look := statement_timestamp() + interval '1 second';
+          continue;
+        end if;
+        if cardinality(entered) >= room then
+          next_look := '-infinity';
+          exit;
+        end if;
+        update $schema.job j
+        set state = 'queued', line = null,
+            slots = coalesce(j.slots, '[]') || jsonb_build_array(
+              jsonb_build_object('gate', at_gate, 'rejected', true))
+        where j.id = job.id and j.namespace = space;
+        entered := entered || job.id;
+        continue;
+      end if;
+      if way.id is null then
+        select * into way from $schema.make_route(space, named, to_queue, job.task);
+        exit when way.id is null;
+      end if;
+      jobs := jobs || job.id;
+    end loop;
+  end if;
+  if way.id is null then
+    jobs := '{}';
+  elsif cardinality(jobs) > 0 then
+    update $schema.job j
+    set state = 'queued', line = null, queue = 'worker-' || way.idx,
+        slots = coalesce(j.slots, '[]') || jsonb_build_array(
+          jsonb_build_object('gate', at_gate, 'route', way.id, 'home', to_queue))
+    where j.id = any (jobs) and j.namespace = space;
+    update $schema.route r set held = r.held + cardinality(jobs), rested = null where r.id = way.id;
+    perform pg_notify('$channel', 'r:' || space || ':worker-' || way.idx);
+  end if;
+  passed := cardinality(jobs) + cardinality(entered);
+  if found_many = most and passed > 0 then
+    next_look := '-infinity';
+  end if;
+  perform 1 from $schema.job j
+  where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+    and j.state = 'waiting' and j.task <> all (paused) limit 1;
+  if found and found_many = 0 and (way.id is null or way.closing = 0) then
+    next_look := statement_timestamp() + interval '50 ms';  -- another transaction has locked them
+  end if;
+  perform 1 from $schema.job j
+  where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+    and j.state = 'waiting' limit 1;
+  if found then
+    update $schema.line l set look = next_look, turn = nextval('$schema.turn')
+    where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
+  else
+    delete from $schema.line l
+    where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
+  end if;
+end $$;
+
+-- Closes the route of a key. The next route of the key goes to an index if one is given. Returns the last
+-- route of the key; no row if it has none.
+create function $schema.close_route(space text, named text, reason text, wanted integer)
+returns setof $schema.route language plpgsql as $$
+begin
+  perform $schema.lock_gates(space);
+  update $schema.route r set closing = greatest(r.closing, 1), why = reason, target = wanted
+  where r.namespace = space and r.key = named and r.released is null;
+  if not found then
+    return;
+  end if;
+  perform $schema.settle_routes(space);
+  return query select * from $schema.route r
+  where r.namespace = space and r.key = named order by r.id desc limit 1;
+end $$;
+
+-- Closes all routes of an index and gives it no more, or lets it have routes again. Returns how many it
+-- has.
+create function $schema.retire(space text, seat integer, leaves boolean)
+returns bigint language plpgsql as $$
+declare
+  many bigint;
+begin
+  perform $schema.lock_gates(space);
+  select count(*) into many from $schema.route r
+  where r.namespace = space and r.idx = seat and r.released is null;
+  update $schema.seat s set retiring = leaves where s.namespace = space and s.idx = seat;
+  if leaves then
+    update $schema.route r set closing = greatest(r.closing, 1), why = 'retired'
+    where r.namespace = space and r.idx = seat and r.released is null;
+    perform $schema.settle_routes(space);
+  else
+    insert into $schema.knock (namespace, key) values (space, 'route:');
+    perform pg_notify('$channel', 'g:' || space);
+  end if;
+  return many;
+end $$;
+
+-- The time of an attribute of an event, which is a time or a duration such as PT30S.
 create function $schema.moment_in(value text) returns timestamptz language sql stable as $$
   select case when value like 'P%' then statement_timestamp() + value::interval
               else value::timestamptz end
@@ -759,8 +1126,8 @@ begin
       raise exception 'must have 1 to 63 characters' using errcode = 'invalid_parameter_value';
     end if;
     field := 'kind';
-    if event ->> field not in ('', 'io', 'cpu') then
-      raise exception 'must be io or cpu' using errcode = 'invalid_parameter_value';
+    if event ->> field not in ($kinds) then
+      raise exception 'must be a kind of tasks' using errcode = 'invalid_parameter_value';
     end if;
     job.kind := coalesce(event ->> field, '');
     field := 'onconflict';
@@ -821,7 +1188,7 @@ begin
       raise exception 'uniquekey: job % already holds the unique key %', holder, job.unique_key
         using errcode = 'unique_violation';
     end if;
-  end loop;  -- the holder has finished meanwhile: the key is free
+  end loop;  -- the holder has finished, so the key is free
 end $$;
 
 -- Publishing from psql: select umbel.publish('tasks.add', '[1, 2]');
@@ -878,7 +1245,7 @@ begin
         raise invalid_text_representation;
       end if;
       data := convert_from(found_record.result, 'UTF8')::jsonb;
-    exception when data_exception then  -- other bytes; or JSON with a NUL, which jsonb does not take
+    exception when data_exception then  -- other bytes, or JSON with a NUL, which jsonb does not accept
       return event || jsonb_build_object(
         'datacontenttype', found_record.result_type,
         'data_base64', translate(encode(found_record.result, 'base64'), E'\n', ''));
