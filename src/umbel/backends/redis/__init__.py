@@ -1,4 +1,6 @@
-"""Redis and Valkey: few connections, one script for each step, woken by a channel.
+"""Redis and Valkey as a broker and store, or as a transport for another store.
 
-Beside another store, Redis is a transport that only carries messages.
+Owns: all code that knows Redis: connections, Lua scripts (keys.lua describes the keys), roles.
+Called by: the choice of a backend by its URL, and ``backends.pairs``.
+Never: imports another backend, or reads a clock other than the server's in a script.
 """

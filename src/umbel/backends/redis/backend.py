@@ -1,11 +1,11 @@
-"""A Redis or Valkey server: broker and store in one."""
+"""The backend of a Redis or Valkey server, which is a broker and a store."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from umbel.backends.backend import Roles
-from umbel.backends.redis.address import Home
+from umbel.backends.redis.address import RedisAddress
 from umbel.backends.redis.broker import RedisBroker
 from umbel.backends.redis.control import RedisControl
 from umbel.backends.redis.database import Database
@@ -18,24 +18,24 @@ from umbel.backends.redis.routes import RedisRoutes
 from umbel.backends.redis.steps import RedisSteps
 from umbel.backends.redis.transport import RedisTransport
 from umbel.backends.steps import NoTransactions, Transactions
-from umbel.backends.transport import Lost, OpenTransport, Transport
+from umbel.backends.transport import OnLaneMissing, OpenTransport, Transport
 from umbel.clock import Clock
 
 
 class RedisBackend:
-    """A namespace on a Redis server. It has no schema that could be old."""
+    """A namespace on a Redis server. It has no schema to migrate."""
 
     def __init__(self, url: str, *, namespace: str, deadline: float, clock: Clock) -> None:
-        self._home = Home(url)
+        self._address = RedisAddress(url)
         self._namespace = namespace
         self._clock = clock
 
-    def open(self, *, inline: bool = False, ledger: bool = False) -> Roles:
-        database = Database(self._home)
+    def open(self, *, is_loop_dedicated: bool = False, as_job_store: bool = False) -> Roles:
+        database = Database(self._address)
         common: Any = {"namespace": self._namespace, "clock": self._clock}
         records = RedisRecords(database, **common)
         return Roles(
-            (RedisJobStore if ledger else RedisBroker)(database, **common, find=records.find),
+            (RedisJobStore if as_job_store else RedisBroker)(database, **common, find=records.find),
             records,
             RedisRegistry(database, **common),
             RedisControl(database, **common),
@@ -63,12 +63,12 @@ class RedisBackend:
 
 def transport(url: str, namespace: str) -> OpenTransport:
     """Return a function that opens a transport to this server. Raises ConfigurationError."""
-    home = Home(url)
+    address = RedisAddress(url)
 
-    def opened(lost: Lost) -> Transport:
-        return RedisTransport(home, namespace=namespace, lost=lost)
+    def open_transport(on_lane_missing: OnLaneMissing) -> Transport:
+        return RedisTransport(address, namespace=namespace, on_lane_missing=on_lane_missing)
 
-    return opened
+    return open_transport
 
 
 store = RedisBackend

@@ -1,4 +1,4 @@
-"""A blocking connection for callers' own threads, which keeps a deadline."""
+"""A blocking connection that a caller uses in its own thread, with a deadline for each call."""
 
 from __future__ import annotations
 
@@ -11,133 +11,145 @@ from typing import Any
 
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from umbel.backends.connecting import connected_by
-from umbel.backends.redis.connections import Blocking
-from umbel.backends.redis.errors import FAULTS, explained
-from umbel.backends.redis.raw_connection import Answer, Line
+from umbel.backends.connecting import connect_before
+from umbel.backends.redis.connections import SyncConnection
+from umbel.backends.redis.errors import DRIVER_ERRORS, translate_error
+from umbel.backends.redis.raw_connection import RawConnection, ReadAnswer
 from umbel.backends.redis.scripts import Arguments, Script
 from umbel.errors import UmbelError
 
-_all: weakref.WeakSet[Direct] = weakref.WeakSet()
-_inherited: list[Line | None] = []
-"""Connections of a parent process: never used again here, and never closed by collection."""
+_all: weakref.WeakSet[BlockingConnection] = weakref.WeakSet()
+_inherited: list[RawConnection | None] = []
+"""Connections of the parent process. Garbage collection must not close them, so they are kept."""
 
 
-def _part_in_child() -> None:
-    # The parent goes on talking over its connection, and a thread of it may have held the lock.
-    for direct in list(_all):
-        _inherited.append(direct.start_over())
+def _reset_in_child() -> None:
+    # The parent continues to use its connection, and one of its threads may have held the lock.
+    for connection in list(_all):
+        _inherited.append(connection.reset())
 
 
-os.register_at_fork(after_in_child=_part_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
-class Direct:
-    """Runs scripts on one connection, in whatever thread calls; one at a time."""
+class BlockingConnection:
+    """Runs scripts on one connection, one at a time, in the thread of the caller."""
 
-    def __init__(self, connect: Callable[[], Blocking], address: str) -> None:
+    def __init__(self, connect: Callable[[], SyncConnection], label: str) -> None:
         self._connect = connect
-        self._address = address
+        self._label = label
         self._lock = threading.Lock()
-        self._line: Line | None = None
+        self._raw: RawConnection | None = None
         _all.add(self)
 
-    def start_over(self) -> Line | None:
-        """Be as new; gives the connection that was there."""
-        line, self._line = self._line, None
+    def reset(self) -> RawConnection | None:
+        """Forget the connection and the lock. Return the connection."""
+        raw, self._raw = self._raw, None
         self._lock = threading.Lock()
-        return line
+        return raw
 
     def run(self, script: Script, root: str, arguments: Arguments, timeout: float) -> Any:
-        """What a script answers. Errors are those of ``Database.run``."""
-        with self.ask(script, root, arguments, timeout) as asked:
-            return asked.answer()
+        """Return a script's answer. Raises the errors of ``Database.run``."""
+        with self.start(script, root, arguments, timeout) as pending:
+            return pending.read()
 
-    def ask(self, script: Script, root: str, arguments: Arguments, timeout: float) -> Asked:
-        """``run`` in two parts: the server is asked, its answer can be waited for later.
+    def start(
+        self, script: Script, root: str, arguments: Arguments, timeout: float
+    ) -> PendingReply:
+        """Send a script; its answer can be read later. Raises the errors of ``Database.run``.
 
-        Until the block of what this gives ends, the connection is nobody else's.
+        No other caller can use the connection until the ``with`` block of the reply ends.
         """
         until, lock = time.monotonic() + timeout, self._lock
         try:
             if not lock.acquire(timeout=max(timeout, 0.0)):
                 raise TimeoutError
             try:
-                line = self._take() or self._connected(until)
+                raw = self._take() or self._open(until)
                 try:
-                    return Asked(self, lock, line, line.ask(script, root, arguments, until))
+                    return PendingReply(self, lock, raw, raw.start(script, root, arguments, until))
                 except BaseException:
-                    line.close()
+                    raw.close()
                     raise
             except BaseException:
                 lock.release()
                 raise
         except UmbelError:
             raise
-        except FAULTS as error:
-            raise explained(error, self._address) from error
+        except DRIVER_ERRORS as error:
+            raise translate_error(error, self._label) from error
 
     @property
     def is_busy(self) -> bool:
-        """Whether somebody uses it this moment."""
+        """Whether a thread is using the connection."""
         return self._lock.locked()
 
     def close(self) -> None:
-        """Close the connection. Twice is fine, and using it again opens another."""
+        """Close the connection. May be called twice; the next call opens a new connection."""
         with self._lock:
-            line, self._line = self._line, None
-        if line is not None:
-            line.close()
+            raw, self._raw = self._raw, None
+        if raw is not None:
+            raw.close()
 
-    def take_back(self, line: Line) -> None:
-        """Whoever asks next may use it."""
-        self._line = line
+    def give_back(self, raw: RawConnection) -> None:
+        """Keep the connection for the next call."""
+        self._raw = raw
 
-    def explained(self, error: Exception) -> UmbelError:
-        """Ours for theirs."""
-        return explained(error, self._address)
+    def translate_error(self, error: Exception) -> UmbelError:
+        """Return Umbel's error for one of redis-py."""
+        return translate_error(error, self._label)
 
-    def _take(self) -> Line | None:
-        line, self._line = self._line, None
-        if line is None or line.is_fresh(time.monotonic()):
-            return line
-        line.close()
+    def _take(self) -> RawConnection | None:
+        raw, self._raw = self._raw, None
+        if raw is None or raw.is_usable(time.monotonic()):
+            return raw
+        raw.close()
         return None
 
-    def _connected(self, until: float) -> Line:
-        return Line(connected_by(until, self._connect, lambda connection: connection.disconnect()))
+    def _open(self, until: float) -> RawConnection:
+        return RawConnection(
+            connect_before(until, self._connect, lambda connection: connection.disconnect())
+        )
 
 
-class Asked:
-    """A script that was sent; its answer may be waited for, once. The connection is held."""
+class PendingReply:
+    """The answer of a script that was sent; it can be read once. The connection is in use."""
 
-    __slots__ = ("_direct", "_fine", "_line", "_lock", "_wait")
+    __slots__ = ("_connection", "_is_usable", "_lock", "_raw", "_read_answer")
 
-    def __init__(self, direct: Direct, lock: threading.Lock, line: Line, wait: Answer) -> None:
-        self._direct = direct
+    def __init__(
+        self,
+        connection: BlockingConnection,
+        lock: threading.Lock,
+        raw: RawConnection,
+        read_answer: ReadAnswer,
+    ) -> None:
+        self._connection = connection
         self._lock = lock
-        self._line = line
-        self._wait = wait
-        self._fine = False
+        self._raw = raw
+        self._read_answer = read_answer
+        self._is_usable = False
 
-    def answer(self) -> Any:
-        """What the script answers. Errors are those of ``Database.run``."""
+    def read(self) -> Any:
+        """Return the script's answer. Raises the errors of ``Database.run``."""
         try:
-            found = self._wait()
-        except FAULTS as error:
-            # An answer like any other; but where there is no primary any more, another connection
-            # may find it.
-            self._fine = isinstance(error, ResponseError) and not isinstance(error, ReadOnlyError)
-            raise self._direct.explained(error) from error
-        self._fine = True
-        return found
+            answer = self._read_answer()
+        except DRIVER_ERRORS as error:
+            # An error answer leaves the connection usable. But a server that is no longer the
+            # primary is left, because a new connection may find the new primary.
+            self._is_usable = isinstance(error, ResponseError) and not isinstance(
+                error, ReadOnlyError
+            )
+            raise self._connection.translate_error(error) from error
+        self._is_usable = True
+        return answer
 
-    def __enter__(self) -> Asked:
+    def __enter__(self) -> PendingReply:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._fine:
-            self._direct.take_back(self._line)
+        if self._is_usable:
+            self._connection.give_back(self._raw)
         else:
-            self._line.close()
+            self._raw.close()
         self._lock.release()

@@ -1,4 +1,4 @@
-"""Claims, settlements and the rest as scripts on one server. Every one is one step."""
+"""The broker on Redis: each operation is one script, which is one atomic step on the server."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
-from umbel.backends.broker import Capabilities, Demand, Depth, Published
+from umbel.backends.broker import Capabilities, Demand, Depth, Published, needed
 from umbel.backends.notifier import WakeUpListener
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.inbox import Inbox
-from umbel.backends.redis.job_rows import Row, delivery, handed
-from umbel.backends.redis.list_watch import Doorbell
+from umbel.backends.redis.job_rows import Row, handed_delivery, read_delivery
+from umbel.backends.redis.list_watch import ListWatch
 from umbel.backends.redis.listener import Listener
-from umbel.backends.redis.publishing import PUBLISHING, publish_step, published
-from umbel.backends.redis.replies import hand_out
+from umbel.backends.redis.publishing import PUBLISH_SCRIPTS, publish_call, read_published
+from umbel.backends.redis.replies import push_replies
 from umbel.backends.redis.scripts import pack, root_of, scripts
 from umbel.backends.redis.settling import recover_arguments, settle_arguments
-from umbel.backends.redis.values import moment, text
-from umbel.backends.replies import Answers, Find
+from umbel.backends.redis.values import optional_float, text
+from umbel.backends.replies import Find, ReplySender
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError, LeaseLost, Unavailable, UnknownJob
 from umbel.messages import Delivery, Envelope, Lease, Record, Settlement, State
 
-_COURTESY = 0.001
-"""Seconds by which who found nothing lets others go first: all at once are in each other's way."""
-_SHARED = {
+_YIELD_SECONDS = 0.001
+"""Delay of a worker that was too late after its last wake-up: not all should claim at once."""
+_SHARED_FILES = {
     "settling": (),
     "inbox": (),
-    "claiming": ("lanes.lua", "standby.lua", "sending.lua", "granting.lua"),
+    "claiming": ("lanes.lua", "standby.lua", "route_gates.lua", "granting.lua"),
     "queues": ("lanes.lua",),
-    "job_store": ("lanes.lua", "standby.lua", "sending.lua", "granting.lua"),
+    "job_store": ("lanes.lua", "standby.lua", "route_gates.lua", "granting.lua"),
 }
-LUA = PUBLISHING | {
+LUA = PUBLISH_SCRIPTS | {
     name: script
-    for file, shared in _SHARED.items()
+    for file, shared in _SHARED_FILES.items()
     for name, script in scripts(f"{file}.lua", *shared).items()
 }
 
@@ -46,14 +46,15 @@ async def _unknown(job: str) -> Record:
 
 
 class RedisBroker:
-    """See ``brokers.port.Broker`` for what each method promises.
+    """See ``umbel.backends.broker.Broker`` for what each method guarantees.
 
-    Other programs push CloudEvents to its inbox; ``find`` is where the records are, from which a
-    sender is answered that asks again.
+    Other programs push CloudEvents to its inbox. ``find`` returns the record of a job; a sender
+    that sends an event again gets its reply from there.
     """
 
     capabilities = Capabilities(
-        direct=True,
+        blocking=True,
+        blocking_records=True,
         records=True,
         delay=True,
         priority=True,
@@ -77,33 +78,36 @@ class RedisBroker:
         self._root = root_of(namespace)
         self._clock = clock
         self._safety_poll = safety_poll
-        self._nudges = 0
-        self._late = False
-        """Whether others were faster when it was last called: then they may go first again."""
-        self._ears: set[WakeUpListener] = set()
+        self._stops = 0
+        """How many times ``stop_waiting`` was called."""
+        self._was_late = False
+        """Whether other workers had claimed the job of the last wake-up."""
+        self._wake_ups: set[WakeUpListener] = set()
         common: Any = {"namespace": namespace, "clock": clock}
-        self._answers = Answers(partial(hand_out, database), find, **common)
-        self._inbox = Inbox(self._run, self._answers, **common)
-        self._doorbell = Doorbell(database.home.connect, f"{self._root}:inbox", self._ring)
+        self._replies = ReplySender(partial(push_replies, database), find, **common)
+        self._inbox = Inbox(self._run, self._replies, **common)
+        self._inbox_watch = ListWatch(
+            database.address.connect, f"{self._root}:inbox", self._notify_all
+        )
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if within is not None:
             return self.publish_within(envelopes, within)
         if not envelopes:
             return []
-        script, arguments = publish_step(envelopes)
+        script, arguments = publish_call(envelopes)
         answer = await self._database.run(script, self._root, *arguments)
-        return published(envelopes, answer)
+        return read_published(envelopes, answer)
 
-    def publish_now(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+    def publish_blocking(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
         if not envelopes:
             return []
-        script, arguments = publish_step(envelopes)
-        answer = self._database.direct.run(script, self._root, arguments, timeout)
-        return published(envelopes, answer)
+        script, arguments = publish_call(envelopes)
+        answer = self._database.blocking.run(script, self._root, arguments, timeout)
+        return read_published(envelopes, answer)
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
-        """Redis has no part in a caller's transaction. Raises ConfigurationError."""
+        """Raise ConfigurationError: Redis cannot take part in a caller's transaction."""
         raise ConfigurationError(
             f"connection={type(connection).__name__}: Redis cannot join a transaction; publish"
             " after the commit, or use PostgreSQL or SQLite as the broker"
@@ -113,90 +117,95 @@ class RedisBroker:
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
         until = self._clock.monotonic() + wait
-        nudges, called = self._nudges, False
-        with self._listening(queues) as (ear, ticket):
-            by = None if wait <= 0 else ""
-            while nudges == self._nudges:
-                ear.clear()
+        stops, was_notified = self._stops, False
+        with self._listening(queues) as (wake_up, ticket):
+            standby = None if wait <= 0 else ""
+            while stops == self._stops:
+                wake_up.clear()
                 if wait > 0 and demand.fits_any:
-                    by = ticket if self._hears() else ""
-                deliveries, more, due, inbox = await self._claim(queues, demand, owner, by)
-                if called or deliveries:
-                    self._late = not deliveries
+                    standby = ticket if self._is_subscribed() else ""
+                deliveries, more, due, inbox = await self._claim(queues, demand, owner, standby)
+                if was_notified or deliveries:
+                    self._was_late = not deliveries
                 if inbox:
                     more = await self._adopt() or more
                 if deliveries:
-                    self._answers.remember(deliveries)
+                    self._replies.remember(deliveries)
                     return deliveries
                 if more:
                     continue
                 left = until - self._clock.monotonic()
                 if left <= 0:
                     break
-                if not inbox:  # else they could not be adopted: look later, not at once
-                    self._doorbell.listen()
-                called = await self._sleep(ear, left, due)
-                if handed := self._handed(ticket, owner):
-                    self._answers.remember(handed)
+                if not inbox:  # otherwise adopting has failed: try again later, not at once
+                    self._inbox_watch.request()
+                was_notified = await self._sleep(wake_up, left, due)
+                if handed := self._take_handed(ticket, owner):
+                    self._replies.remember(handed)
                     return handed
-                if called and self._late and nudges == self._nudges:
-                    await asyncio.sleep(_COURTESY)
-            left_over = await self._stand_down(owner, by) if by else []
-            self._answers.remember(left_over)
-            return left_over
+                if was_notified and self._was_late and stops == self._stops:
+                    await asyncio.sleep(_YIELD_SECONDS)
+            handed = await self._end_standby(owner, standby) if standby else []
+            self._replies.remember(handed)
+            return handed
 
-    def nudge(self) -> None:
-        self._nudges += 1
-        self._ring()
+    def stop_waiting(self) -> None:
+        self._stops += 1
+        self._notify_all()
 
-    def _ring(self) -> None:
-        for ear in self._ears:
-            ear.ring("")
+    def _notify_all(self) -> None:
+        for wake_up in self._wake_ups:
+            wake_up.notify("")
 
-    async def sort(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
-        done, at = 0, [1, 0]
-        while at:  # in portions: a lane may be long
-            found, *at = await self._run("sort", pack([*queues], dict(kinds), *at))
-            done += found
-        return done
+    async def assign_kinds(self, queues: Sequence[str], kinds: Mapping[str, str]) -> int:
+        changed, cursor = 0, [1, 0]
+        while cursor:  # in portions: a lane may be long
+            arguments = pack([*queues], dict(kinds), *cursor)
+            found, *cursor = await self._run("assign_kinds", arguments)
+            changed += found
+        return changed
 
     async def extend(self, owner: str, held: Sequence[Lease], older_than: float) -> list[Lease]:
         leases = [part for lease in held for part in (lease.job, lease.fence)]
-        places = await self._run("extend", pack(owner, float(older_than), leases))
-        lost = [held[place] for place in places]
-        self._answers.forget(lost)
+        indexes = await self._run("extend", pack(owner, float(older_than), leases))
+        lost = [held[index] for index in indexes]
+        self._replies.forget(lost)
         return lost
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         if not settlements:
             return []
-        places = await self._run("settle", settle_arguments(settlements))
-        refused = [settlements[place].lease for place in places]
-        self._answers.settled(settlements, refused)
+        indexes = await self._run("settle", settle_arguments(settlements))
+        refused = [settlements[index].lease for index in indexes]
+        self._replies.reply(settlements, refused)
         return refused
 
     async def recover(self) -> list[str]:
         orphans: list[Row] = await self._run("orphans")
         if not orphans:
             return []
-        # Between the two steps somebody else may recover them: then their lease is gone.
+        # If another process recovers them between the two steps, their leases are gone.
         arguments = recover_arguments(orphans, self._clock.now())
         return [text(job) for job in await self._run("recover", arguments)]
 
     async def depths(self) -> list[Depth]:
         rows: list[Row] = await self._run("depths")
         return [
-            Depth(queue=text(q), state=State(text(s)), jobs=n, age=moment(o) or 0.0)
-            for q, s, n, o in rows
+            Depth(
+                queue=text(queue),
+                state=State(text(state)),
+                jobs=jobs,
+                age=optional_float(age) or 0.0,
+            )
+            for queue, state, jobs, age in rows
         ]
 
-    async def waiting(
+    async def has_waiting_jobs(
         self, queues: Sequence[str], kinds: Sequence[str], without: Sequence[str] = ()
     ) -> bool:
-        # A job of unknown kind starts only where both kinds have room.
-        lanes = ["", *kinds] if {"io", "cpu"} <= set(kinds) else [*kinds]
-        asked = pack([*queues], lanes, [*without])
-        return bool(await self._run("waiting", asked))
+        lanes = ["", *kinds] if {*needed("")} <= {*kinds} else [*kinds]
+        arguments = pack([*queues], lanes, [*without])
+        return bool(await self._run("has_waiting_jobs", arguments))
 
     async def purge(self, queue: str) -> int:
         purged = 0
@@ -205,93 +214,92 @@ class RedisBroker:
         return purged
 
     async def move(self, source: str, target: str) -> int:
-        moved, fresh, passed = 0, 0, 0
+        moved, moved_since_start, skipped = 0, 0, 0
         while source != target:
-            found, passed, more = await self._run("move", pack(source, target, passed))
-            moved, fresh = moved + found, fresh + found
-            if not more and not fresh:
+            found, skipped, more = await self._run("move", pack(source, target, skipped))
+            moved, moved_since_start = moved + found, moved_since_start + found
+            if not more and not moved_since_start:
                 break
-            if not more:  # who was passed over may have gone meanwhile, and others with them
-                fresh, passed = 0, 0
+            if not more:  # skipped jobs may have gone meanwhile, so others may have been missed
+                moved_since_start, skipped = 0, 0
         return moved
 
     async def check(self) -> None:
-        await self._database.ask("PING")
+        await self._database.execute("PING")
 
     async def close(self) -> None:
-        await self._doorbell.close()
-        await self._answers.close()
+        await self._inbox_watch.close()
+        await self._replies.close()
         await self._database.close()
 
     async def _claim(
         self, queues: Sequence[str], demand: Demand, owner: str, ticket: str | None
     ) -> tuple[list[Delivery], bool, float | None, int]:
-        """Deliveries, whether to look again at once, seconds until one is due, events to adopt.
+        """Claim jobs, or begin standby if there are none; see standby.py.
 
-        Who finds nothing stands by, unless it does not wait: with a ticket it can be handed a job.
+        Return the deliveries, whether to claim again at once, the seconds until a job is due, and
+        the number of events to adopt. Without a ticket (an empty one), the incarnation is only
+        notified of jobs; with None, it does not wait.
         """
-        hands = self._listener.hands
-        heard = hands.heard(owner)
-        asked = (demand.io, demand.cpu, [*queues], [*demand.without])
-        standing = (hands.token, heard, ticket is not None, ticket or "")
-        answer = await self._run("claim", pack(owner, *asked, *standing))
+        tickets = self._listener.tickets
+        received = tickets.last_received(owner)
+        wanted = (demand.free, [*queues], [*demand.without])
+        standby = (tickets.token, received, ticket is not None, ticket or "")
+        answer = await self._run("claim", pack(owner, *wanted, *standby))
         if not answer[0]:
-            raise LeaseLost(f"incarnation {owner} is not enlisted")
-        hands.forget(owner, heard)
+            raise LeaseLost(f"incarnation {owner} is not registered")
+        tickets.forget(owner, received)
         _, more, due, rows, inbox, claimed = answer
-        found = [delivery(row, self._namespace, owner, claimed) for row in rows]
-        return found, bool(more), moment(due), inbox
+        found = [read_delivery(row, self._namespace, owner, claimed) for row in rows]
+        return found, bool(more), optional_float(due), inbox
 
     async def _adopt(self) -> bool:
-        """Make jobs of what others have pushed. Nothing that was claimed is lost over it."""
+        """Make jobs of pushed events. An error must not lose the jobs that were claimed before."""
         with suppress(Unavailable):
             return await self._inbox.adopt()
         return False
 
-    def _handed(self, ticket: str, owner: str) -> list[Delivery]:
-        """What somebody has handed to this incarnation since it stands by; nothing, or one."""
-        job = self._listener.hands.take(ticket, owner)
+    def _take_handed(self, ticket: str, owner: str) -> list[Delivery]:
+        """Return the job that was handed to this incarnation during standby, if there is one."""
+        job = self._listener.tickets.take(ticket, owner)
         if not job:
             return []
-        return [handed(job, self._namespace, owner)]
+        return [handed_delivery(job, self._namespace, owner)]
 
-    async def _stand_down(self, owner: str, ticket: str) -> list[Delivery]:
-        """Stand by no more. Gives what was handed over in the last moment."""
-        hands = self._listener.hands
-        asked = pack(owner, hands.token, hands.heard(owner), ticket)
-        claimed, *rows = await self._run("stand_down", asked) or [None]
-        return [delivery(row, self._namespace, owner, claimed) for row in rows]
+    async def _end_standby(self, owner: str, ticket: str) -> list[Delivery]:
+        """End standby. Return a job that was handed over and not received, if there is one."""
+        tickets = self._listener.tickets
+        arguments = pack(owner, tickets.token, tickets.last_received(owner), ticket)
+        claimed, *rows = await self._run("end_standby", arguments) or [None]
+        return [read_delivery(row, self._namespace, owner, claimed) for row in rows]
 
     @property
     def _listener(self) -> Listener:
         return self._database.listener(self._root)
 
-    def _hears(self) -> bool:
-        """Whether silence means that nothing happened."""
-        return self._listener.hears(self._root)
+    def _is_subscribed(self) -> bool:
+        """Return whether wake-ups arrive. If not, the broker must poll."""
+        return self._listener.is_subscribed(self._root)
 
     @contextmanager
     def _listening(self, queues: Sequence[str]) -> Iterator[tuple[WakeUpListener, str]]:
-        """An ear for everything that may bring work to these queues, and a ticket to stand by."""
+        """Yield a listener for wake-ups of these queues, and a ticket for standby."""
         root, listener = self._root, self._listener
-        ticket = listener.hands.open()
+        ticket = listener.tickets.open()
         topics = [f"{kind}:{root}:{queue}" for queue in queues for kind in "rs"]
-        with listener.bell.listen([*topics, f"c:{root}", ticket]) as ear:
-            self._ears.add(ear)
+        with listener.notifier.listen([*topics, f"c:{root}", ticket]) as wake_up:
+            self._wake_ups.add(wake_up)
             try:
-                yield ear, ticket
+                yield wake_up, ticket
             finally:
-                self._ears.discard(ear)
-                listener.hands.close(ticket)
+                self._wake_ups.discard(wake_up)
+                listener.tickets.close(ticket)
 
-    async def _sleep(self, ear: WakeUpListener, left: float, due: float | None) -> bool:
-        """Until a hint comes, something falls due, or it is time for a look anyway.
-
-        Whether it was a hint.
-        """
-        poll = self._safety_poll if self._hears() else self._database.home.poll
+    async def _sleep(self, wake_up: WakeUpListener, left: float, due: float | None) -> bool:
+        """Wait for a wake-up, a due job or the next poll. Return whether it was a wake-up."""
+        poll = self._safety_poll if self._is_subscribed() else self._database.address.poll
         until_due = left if due is None else max(due, 0.001)
-        return await ear.wait(min(left, until_due, poll))
+        return await wake_up.wait(min(left, until_due, poll))
 
     async def _run(self, name: str, packed: bytes = b"\x90") -> Any:
         return await self._database.run(LUA[name], self._root, packed)

@@ -1,7 +1,8 @@
-"""Connections to a server: redis-py's own, without its retries and its pools.
+"""Connections to a server: those of redis-py, without its retries and connection pools.
 
-A command that was repeated behind our back would be answered as a repetition: settled before,
-published before. Whoever called decides whether to repeat.
+A retry by redis-py would repeat a command without the caller's knowledge, and its answer would be
+that of a repetition: already settled, already published. The caller decides whether to repeat a
+command.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ from typing import Any, Protocol
 
 import hiredis
 from redis import connection as blocking
-from redis.asyncio import connection as waiting
-from redis.asyncio.retry import Retry as WaitingRetry
+from redis.asyncio import connection as asynchronous
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError
 from redis.retry import Retry
 
 from umbel.backends.redis.scripts import Script
 
-_WAITING: dict[str, Any] = {
-    "redis": waiting.Connection,
-    "rediss": waiting.SSLConnection,
-    "unix": waiting.UnixDomainSocketConnection,
+_ASYNC_CLASSES: dict[str, Any] = {
+    "redis": asynchronous.Connection,
+    "rediss": asynchronous.SSLConnection,
+    "unix": asynchronous.UnixDomainSocketConnection,
 }
-_BLOCKING: dict[str, Any] = {
+_BLOCKING_CLASSES: dict[str, Any] = {
     "redis": blocking.Connection,
     "rediss": blocking.SSLConnection,
     "unix": blocking.UnixDomainSocketConnection,
@@ -32,7 +33,7 @@ _BLOCKING: dict[str, Any] = {
 
 
 class Connection(Protocol):
-    """What is used of redis-py's connection on an event loop."""
+    """The parts of redis-py's asyncio connection that Umbel uses."""
 
     is_connected: bool
     _reader: Any
@@ -45,8 +46,8 @@ class Connection(Protocol):
     def _close(self) -> None: ...
 
 
-class Blocking(Protocol):
-    """What is used of redis-py's connection in a thread that may wait."""
+class SyncConnection(Protocol):
+    """The parts of redis-py's blocking connection that Umbel uses."""
 
     _sock: Any
 
@@ -56,65 +57,76 @@ class Blocking(Protocol):
     def disconnect(self) -> None: ...
 
 
-async def connected(scheme: str, options: dict[str, Any]) -> Connection:
-    """A new connection, ready for use. Raises redis-py's errors."""
-    retry = WaitingRetry(NoBackoff(), 0)
-    # Every call has a deadline of its own; one more for each write would be a task each.
-    made: Connection = _WAITING[scheme](**options, retry=retry, socket_timeout=None, protocol=2)
+async def connect(scheme: str, options: dict[str, Any]) -> Connection:
+    """Return a new connection, ready for use. Raises redis-py's errors."""
+    retry = AsyncRetry(NoBackoff(), 0)
+    # Every call has a deadline of its own. A timeout of redis-py would create a task for each
+    # write.
+    made: Connection = _ASYNC_CLASSES[scheme](
+        **options, retry=retry, socket_timeout=None, protocol=2
+    )
     try:
         await made.connect()
     except BaseException:
-        drop(made)
+        abort(made)
         raise
     return made
 
 
-def connected_blocking(scheme: str, options: dict[str, Any]) -> Blocking:
-    """The same for a thread that may wait."""
-    made: Blocking = _BLOCKING[scheme](**options, retry=Retry(NoBackoff(), 0), protocol=2)
+def connect_blocking(scheme: str, options: dict[str, Any]) -> SyncConnection:
+    """Return a new blocking connection, ready for use. Raises redis-py's errors."""
+    made: SyncConnection = _BLOCKING_CLASSES[scheme](
+        **options, retry=Retry(NoBackoff(), 0), protocol=2
+    )
     made.connect()
     return made
 
 
-async def ask(connection: Connection, *command: str | bytes | int | float) -> Any:
-    """What the server answers. After any error but one that it said, the connection is unusable."""
-    await say(connection, *command)
+async def execute(connection: Connection, *command: str | bytes | int | float) -> Any:
+    """Return the server's answer to a command.
+
+    After any error except an error answer of the server, the connection is unusable.
+    """
+    await send_command(connection, *command)
     return await connection.read_response()
 
 
-async def say(connection: Connection, *command: str | bytes | int | float) -> None:
+async def send_command(connection: Connection, *command: str | bytes | int | float) -> None:
     """Send a command. Raises OSError."""
     if connection._writer is None:
         raise ConnectionResetError("the connection was closed")
     try:
-        # redis-py packs in Python here, which takes longer than all the rest of it.
+        # redis-py packs commands in Python here, which takes longer than everything else.
         connection._writer.write(hiredis.pack_command(command))  # type: ignore[arg-type]
         await connection._writer.drain()
-    except RuntimeError as error:  # uvloop's word for a line that was closed meanwhile
+    except RuntimeError as error:  # uvloop raises this if the connection was closed meanwhile
         raise ConnectionResetError(str(error)) from error
 
 
-async def run(
+async def run_script(
     connection: Connection, script: Script, root: str, *arguments: str | bytes | int | float
 ) -> Any:
-    """What a script answers. A server that has not seen it gets the text, and remembers it."""
+    """Return a script's answer. A server that does not know the script gets its text."""
     try:
-        return await ask(connection, "EVALSHA", script.digest, 1, root, *arguments)
+        return await execute(connection, "EVALSHA", script.digest, 1, root, *arguments)
     except NoScriptError:
-        return await ask(connection, "EVAL", script.text, 1, root, *arguments)
+        return await execute(connection, "EVAL", script.text, 1, root, *arguments)
 
 
-async def is_fresh(connection: Connection) -> bool:
-    """Whether the server has left it alone. A server that goes away closes it, unasked."""
+async def is_usable(connection: Connection) -> bool:
+    """Return whether a connection is open and has no unread data.
+
+    Data that was not requested means that the server is closing the connection.
+    """
     with suppress(Exception):
         is_open = connection.is_connected and not connection._writer.is_closing()
         return is_open and not await connection.can_read()
     return False
 
 
-def drop(connection: Connection) -> None:
-    """Close it without a word, whatever it was doing."""
-    # What belongs to an event loop that has ended cannot be told; it is closed when collected.
+def abort(connection: Connection) -> None:
+    """Close a connection at once, whatever it is doing."""
+    # The transport of an event loop that has ended cannot be closed; garbage collection closes it.
     with suppress(RuntimeError):
         connection._close()
     connection._reader = connection._writer = None

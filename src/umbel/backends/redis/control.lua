@@ -1,38 +1,38 @@
--- Pauses and cancellations. Keys: see keys.lua; touches pauses, epoch, awake, looks, and for a job that is
--- cancelled job, live, lane, aside, sent, due, done, unique; of gates waiting, line, lines, gates, away,
--- absent, holders, member, free.
--- Guarantees: every change raises the epoch in the same step; a pause holds for each claim that starts
--- after it; what waits is cancelled at once and what runs is asked to stop, never neither.
+-- Pauses and cancellations. Keys: see keys.lua; writes pauses, epoch, check_now, check_later; for a cancelled job
+-- job, live, lane, aside, sent, due, done, unique; of gates waiting, waiting_list, waiting_lists, gates,
+-- aside_waiting, aside_counts, holders, member, free.
+-- Guarantees: every change raises the epoch in the same step; a pause holds for each claim that starts after it; a
+-- job that waits is cancelled at once, and a running job is asked to stop, always one of the two.
 
 -- name: state
--- The epoch, the server's time, and what operators, a deployment and missing tasks paused:
+-- Returns the epoch, the server's time, and the pauses of operators, of a deployment and of missing tasks:
 -- {epoch, time, {name, value ...}, {name, value ...}, {name, value ...}}.
-return {redis.call('GET', root .. ':epoch') or '0', written(now), redis.call('HGETALL', root .. ':pauses'),
-        redis.call('HGETALL', root .. ':holds'), redis.call('HGETALL', root .. ':missing')}
+return {redis.call('GET', root .. ':epoch') or '0', format_number(now), redis.call('HGETALL', root .. ':pauses'),
+        redis.call('HGETALL', root .. ':deployment_pauses'), redis.call('HGETALL', root .. ':missing_tasks')}
 
 -- name: pause
--- {name, reason}: pauses; the first reason stays. Gives the epoch.
+-- {name, reason}: pauses; the first reason stays. Returns the epoch.
 local name, reason = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
-redis.call('HSETNX', root .. ':pauses', name, noted(reason))
-tell('c')
+allow_when_full()
+redis.call('HSETNX', root .. ':pauses', name, encode_pause(reason))
+notify('c')
 return redis.call('INCR', root .. ':epoch')
 
 -- name: resume
--- {name}: resumes. Gives the epoch. Jobs that were put aside come back with the next claims; the lines of
--- a gate are worth a look.
+-- {name}: resumes. Returns the epoch. Jobs that were set aside return with the next claims; the waiting lists of a
+-- resumed gate are checked.
 local name = unpack(cmsgpack.unpack(ARGV[1]))
 redis.call('HDEL', root .. ':pauses', name)
 local gate = string.match(name, '^gate:(.*)$')
-if gate then wake(gate) end
-tell('c')
+if gate then request_check(gate) end
+notify('c')
 return redis.call('INCR', root .. ':epoch')
 
 -- name: cancel
--- {reason, ids}: cancels what waits, asks for what runs to be stopped; the first reason stays. Gives
--- {id, state, id, state ...} of those that are known.
+-- {reason, ids}: cancels jobs that wait, and requests the stop of jobs that run; the first reason stays. Returns
+-- {id, state, id, state ...} of the jobs that exist.
 local reason, ids = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
+allow_when_full()
 local answer, asked = {}, false
 for _, id in ipairs(ids) do
   local state = cancel_idle(id, reason, now)
@@ -47,40 +47,42 @@ for _, id in ipairs(ids) do
 end
 if asked then
   redis.call('INCR', root .. ':epoch')
-  tell('c')
+  notify('c')
 end
-write_all()
+write_pending()
 return answer
 
 -- name: change_missing
--- {missing, found, reason}: lifts the pauses of tasks that a running worker has, and pauses those that none has.
--- Gives the epoch.
+-- {missing, found, reason}: resumes the tasks that a running worker has, and pauses those that no worker has.
+-- Returns the epoch.
 local missing, found, reason = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
-for _, task in ipairs(found) do redis.call('HDEL', root .. ':missing', 'task:' .. task) end
-for _, task in ipairs(missing) do redis.call('HSETNX', root .. ':missing', 'task:' .. task, noted(reason)) end
-tell('c')
+allow_when_full()
+for _, task in ipairs(found) do redis.call('HDEL', root .. ':missing_tasks', 'task:' .. task) end
+for _, task in ipairs(missing) do
+  redis.call('HSETNX', root .. ':missing_tasks', 'task:' .. task, encode_pause(reason))
+end
+notify('c')
 return redis.call('INCR', root .. ':epoch')
 
 -- name: bury
--- {reason, ids}: buries those that wait. Gives their ids.
+-- {reason, ids}: buries jobs that wait. Returns their ids.
 local reason, ids = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
+allow_when_full()
 local buried = {}
 for _, id in ipairs(ids) do
-  local job = read(id)
+  local job = read_job(id)
   if job and not FINAL[job[1]] and cancel_idle(id, reason, now, 'buried') == 'buried' then
     buried[#buried + 1] = id
   end
 end
-write_all()
+write_pending()
 return buried
 
 -- name: cancellations
--- {ids}: which of these live jobs somebody wants stopped: {id, reason, id, reason ...}.
+-- {ids}: returns those of these live jobs that are to be stopped: {id, reason, id, reason ...}.
 local answer = {}
 for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
-  local job = read(id, 'cancel')
+  local job = read_job(id, 'cancel')
   if job and job[2] and not FINAL[job[1]] then
     answer[#answer + 1] = id
     answer[#answer + 1] = job[2]

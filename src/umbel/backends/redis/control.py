@@ -11,18 +11,18 @@ from umbel.backends.control import MISSING, NO_WORKER, ControlState, Pause, Scop
 from umbel.backends.deployments import DEPLOY
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.scripts import pack, root_of, scripts
-from umbel.backends.redis.values import text, whole
+from umbel.backends.redis.values import integer, text
 from umbel.clock import Clock
 from umbel.messages import State
 
 LUA = scripts("control.lua")
 
 _STATES = {state.value: state for state in State}
-_HOLDERS = ("", DEPLOY, MISSING)
+_PAUSE_HOLDERS = ("", DEPLOY, MISSING)
 
 
 class RedisControl:
-    """See ``stores.control.Control`` for what each method promises."""
+    """See ``umbel.backends.control.Control`` for what each method guarantees."""
 
     def __init__(
         self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 5.0
@@ -36,12 +36,12 @@ class RedisControl:
         epoch, now, *lists = await self._run("state")
         pauses = [
             _pause(text(name), value, holder, float(now))
-            for holder, rows in zip(_HOLDERS, lists, strict=True)
+            for holder, rows in zip(_PAUSE_HOLDERS, lists, strict=True)
             for name, value in zip(rows[::2], rows[1::2], strict=True)
         ]
         known = [pause for pause in pauses if pause is not None]
         known.sort(key=lambda pause: (pause.scope, pause.name, pause.holder))
-        return ControlState(whole(epoch), tuple(known))
+        return ControlState(integer(epoch), tuple(known))
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
         epoch: int = await self._run("pause", f"{scope}:{name}", reason)
@@ -66,19 +66,19 @@ class RedisControl:
         found = await self._run("cancellations", *jobs)
         return {text(j): text(why) for j, why in zip(found[::2], found[1::2], strict=True)}
 
-    async def changed(self, since: int, wait: float) -> bool:
+    async def wait_for_change(self, since: int, wait: float) -> bool:
         until = self._clock.monotonic() + wait
         listener = self._database.listener(self._root)
-        with listener.bell.listen([f"c:{self._root}"]) as ear:
+        with listener.notifier.listen([f"c:{self._root}"]) as wake_up:
             while True:
-                ear.clear()
-                if whole(await self._database.ask("GET", f"{self._root}:epoch")) != since:
+                wake_up.clear()
+                if integer(await self._database.execute("GET", f"{self._root}:epoch")) != since:
                     return True
                 left = until - self._clock.monotonic()
                 if left <= 0:
                     return False
-                hears = listener.hears(self._root)
-                await ear.wait(min(left, self._safety_poll if hears else 1.0))
+                is_subscribed = listener.is_subscribed(self._root)
+                await wake_up.wait(min(left, self._safety_poll if is_subscribed else 1.0))
 
     async def close(self) -> None:
         await self._database.close()
@@ -87,28 +87,28 @@ class RedisControl:
         return await self._database.run(LUA[name], self._root, pack(*values))
 
 
-class Noted(msgspec.Struct):
-    """What stands beside a pause."""
+class _PauseInfo(msgspec.Struct):
+    """The stored value of a pause."""
 
     since: float = 0.0
     reason: str = ""
 
 
 def _pause(name: str, value: bytes, holder: str, now: float) -> Pause | None:
-    """A pause holds whatever stands beside it; only of another scope it is none."""
+    """Return a pause, even if its value cannot be read; None if its scope is unknown."""
     scope, _, rest = name.partition(":")
     known: dict[str, Scope] = {one: one for one in get_args(Scope)}
     if scope not in known:
         return None
     try:
-        noted = msgspec.json.decode(value, type=Noted)
+        info = msgspec.json.decode(value, type=_PauseInfo)
     except (ValueError, RecursionError):
-        noted = Noted(reason="cannot be read")
+        info = _PauseInfo(reason="cannot be read")
     return Pause(
         scope=known[scope],
         name=rest,
-        since=noted.since,
-        reason=noted.reason,
+        since=info.since,
+        reason=info.reason,
         holder=holder,
-        age=now - noted.since,
+        age=now - info.since,
     )

@@ -1,4 +1,4 @@
-"""One event loop's connections to one server: few, opened on use, replaced when broken."""
+"""One event loop's connections to one server: few, opened on use, replaced if broken."""
 
 from __future__ import annotations
 
@@ -9,108 +9,110 @@ from typing import Any
 
 from redis.exceptions import ReadOnlyError, ResponseError
 
-from umbel.backends.redis.address import Home
-from umbel.backends.redis.blocking_connection import Direct
-from umbel.backends.redis.connections import Connection, ask, drop, is_fresh, run
-from umbel.backends.redis.errors import FAULTS, explained
+from umbel.backends.redis.address import RedisAddress
+from umbel.backends.redis.blocking_connection import BlockingConnection
+from umbel.backends.redis.connections import Connection, abort, execute, is_usable, run_script
+from umbel.backends.redis.errors import DRIVER_ERRORS, translate_error
 from umbel.backends.redis.listener import Listener
 from umbel.backends.redis.scripts import Script
 from umbel.errors import UmbelError
 
 _inherited: list[Any] = []
-"""Connections of a parent process: never used again here, and never closed by collection."""
+"""Connections of the parent process. Garbage collection must not close them, so they are kept."""
 
 
 class Database:
-    """Runs scripts on up to ``size`` connections. Nothing takes longer than ``timeout``."""
+    """Runs scripts on up to ``size`` connections. No call takes longer than ``timeout``."""
 
-    def __init__(self, home: Home, *, size: int = 2, timeout: float = 10.0) -> None:
-        self.home = home
+    def __init__(self, address: RedisAddress, *, size: int = 2, timeout: float = 10.0) -> None:
+        self.address = address
         self._size = size
         self._timeout = timeout
         self._free: list[Connection] = []
-        self._turn = asyncio.Semaphore(size)
-        self._here: tuple[int, asyncio.AbstractEventLoop] | None = None
+        self._semaphore = asyncio.Semaphore(size)
+        self._process_and_loop: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._listener: Listener | None = None
-        self.direct = Direct(home.connect_blocking, home.address)
-        """For callers that may block."""
+        self.blocking = BlockingConnection(address.connect_blocking, address.label)
+        """The connection for callers that may block."""
 
     async def run(self, script: Script, root: str, *arguments: str | bytes | int | float) -> Any:
-        """What a script answers; it is one step on the server, and one round trip.
+        """Return a script's answer. The script is one atomic step and usually one round trip.
 
         Raises:
-            Unavailable: out of reach, refused, too slow, full.
+            Unavailable: the server cannot be reached, refuses, is too slow, or is out of memory.
         """
-        return await self.use(lambda connection: run(connection, script, root, *arguments))
+        return await self.with_connection(
+            lambda connection: run_script(connection, script, root, *arguments)
+        )
 
-    async def ask(self, *command: str | bytes | int | float) -> Any:
-        """What the server answers to a plain command. Errors are those of ``run``."""
-        return await self.use(lambda connection: ask(connection, *command))
+    async def execute(self, *command: str | bytes | int | float) -> Any:
+        """Return the server's answer to a plain command. Raises the errors of ``run``."""
+        return await self.with_connection(lambda connection: execute(connection, *command))
 
     def listener(self, root: str) -> Listener:
-        """Where hints are heard; shared with the other databases of this home and event loop."""
-        self._arrive()
+        """Return the listener, which all databases of this address and event loop share."""
+        self._reset_if_moved()
         if self._listener is None:
-            self._listener = self.home.listener()
+            self._listener = self.address.listener()
         self._listener.join(self, root)
         return self._listener
 
     async def close(self) -> None:
-        """Close the connections; stop listening when nobody else does. Twice is fine."""
-        self._arrive()
-        self.direct.close()
+        """Close the connections, and an otherwise unused listener. May be called twice."""
+        self._reset_if_moved()
+        self.blocking.close()
         while self._free:
             await self._free.pop().disconnect()
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.leave(self)
 
-    async def use(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
-        """What comes of work with a connection, which is nobody else's until then.
+    async def with_connection(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
+        """Return the result of ``work``, which has a connection to itself.
 
-        It is replaced after any error that was not an answer of the server. Errors are those of
-        ``run``.
+        Raises the errors of ``run``. After any error except an error answer of the server, the
+        connection is replaced.
         """
-        self._arrive()
+        self._reset_if_moved()
         try:
-            async with asyncio.timeout(self._timeout), self._turn:
-                connection = await self._take() or await self.home.connect()
+            async with asyncio.timeout(self._timeout), self._semaphore:
+                connection = await self._take_free() or await self.address.connect()
                 try:
                     answer = await work(connection)
-                except ReadOnlyError:  # no primary any more: another connection may find that
-                    drop(connection)
+                except ReadOnlyError:  # no longer the primary: a new connection may find it
+                    abort(connection)
                     raise
-                except ResponseError:  # an answer like any other
+                except ResponseError:  # an error answer: the connection remains usable
                     self._free.append(connection)
                     raise
                 except BaseException:
-                    drop(connection)
+                    abort(connection)
                     raise
                 self._free.append(connection)
                 return answer
         except UmbelError:
             raise
-        except FAULTS as error:
-            raise explained(error, self.home.address) from error
+        except DRIVER_ERRORS as error:
+            raise translate_error(error, self.address.label) from error
 
-    async def _take(self) -> Connection | None:
+    async def _take_free(self) -> Connection | None:
         while self._free:
             connection = self._free.pop()
-            if await is_fresh(connection):
+            if await is_usable(connection):
                 return connection
-            drop(connection)
+            abort(connection)
         return None
 
-    def _arrive(self) -> None:
-        """Start over in a new process or event loop."""
-        here = (os.getpid(), asyncio.get_running_loop())
-        if here == self._here:
+    def _reset_if_moved(self) -> None:
+        """Forget all connections after a fork or in a new event loop."""
+        current = (os.getpid(), asyncio.get_running_loop())
+        if current == self._process_and_loop:
             return
-        if self._here is not None and self._here[0] != here[0]:
+        if self._process_and_loop is not None and self._process_and_loop[0] != current[0]:
             _inherited.append((self._free, self._listener))
         else:
             for connection in self._free:
-                drop(connection)
+                abort(connection)
         self._free, self._listener = [], None
-        self._turn = asyncio.Semaphore(self._size)
-        self._here = here
+        self._semaphore = asyncio.Semaphore(self._size)
+        self._process_and_loop = current

@@ -1,4 +1,4 @@
-"""What is lost when the server dies, in one sentence, as far as it tells."""
+"""Describing which data is lost if the server dies, as far as its settings can be read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ _FSYNC = {
     " (appendfsync no)",
 }
 
-_SOME = "A little confirmed work may be lost when the server dies (appendfsync is not told)"
+_UNKNOWN_FSYNC = (
+    "A little confirmed work may be lost when the server dies (appendfsync cannot be read)"
+)
 _REMEDY = ": set appendonly yes"
 
 
-def verdict(settings: Mapping[str, str], replicas: int | None) -> str:
-    """The sentence, from the server's settings; those it did not tell are missing."""
-    parts = [_kept(settings)]
+def describe_durability(settings: Mapping[str, str], replicas: int | None) -> str:
+    """Return the description. ``settings`` has only those that could be read."""
+    parts = [_describe_persistence(settings)]
     policy = settings.get("maxmemory-policy", "noeviction")
     if policy != "noeviction" and settings.get("maxmemory", "0") != "0":
         parts.append(
@@ -31,25 +33,25 @@ def verdict(settings: Mapping[str, str], replicas: int | None) -> str:
     return "; ".join(parts) + "."
 
 
-def _kept(settings: Mapping[str, str]) -> str:
+def _describe_persistence(settings: Mapping[str, str]) -> str:
     appends = settings.get("appendonly")
     if appends is None:
         return _UNKNOWN
     if appends == "yes":
         fsync = settings.get("appendfsync", "")
-        return _FSYNC.get(fsync, _SOME)
+        return _FSYNC.get(fsync, _UNKNOWN_FSYNC)
     saves = settings.get("save")
     if saves == "":
         return f"Everything is lost when the server dies (appendonly no, no snapshots){_REMEDY}"
-    often = f"; a snapshot after {_often(saves)}" if saves else ""
+    snapshots = f"; a snapshot after {_describe_snapshots(saves)}" if saves else ""
     return (
         "Everything since the last snapshot is lost when the server dies"
-        f" (appendonly no{often}){_REMEDY}"
+        f" (appendonly no{snapshots}){_REMEDY}"
     )
 
 
-def _often(saves: str) -> str:
-    """``900 1 60 1000`` in words."""
+def _describe_snapshots(saves: str) -> str:
+    """Return ``900 1 60 1000`` in words."""
     parts = saves.split()
     pairs = zip(parts[::2], parts[1::2], strict=False)
     return " or ".join(f"{writes} writes in {seconds} s" for seconds, writes in pairs)

@@ -1,49 +1,51 @@
--- Rules of gates and members of pools. Keys: see keys.lua; touches rules, imposed, waking, awake, looks,
--- pools, members, member, free; reads gates, lines, line, absent, holders.
--- Guarantees: whatever may let somebody pass makes the lines there worth a look in the same step, or, where
--- they are many, with the next claims; a member can be handed out exactly when it is ready and nobody's.
+-- Rules of gates and members of pools. Keys: see keys.lua; writes rules, capacity_overrides, rules_to_check, check_now,
+-- check_later, pools, members, member, free; reads gates, waiting_lists, waiting_list, aside_counts, holders.
+-- Guarantees: a change that may let jobs pass requests a check of the waiting lists in the same step, or, if there
+-- are many, with the next claims; a member can be assigned exactly if it is ready and no job holds it.
 
 -- name: declare
--- {name, declared, lifted, name ...}: what the code says of rules; one that is lifted was there before.
-local said = cmsgpack.unpack(ARGV[1])
-even_if_full()
-for at = 1, #said, 3 do
-  local name, declared, lifted = said[at], said[at + 1], said[at + 2]
+-- {name, declared, lifted, name ...}: stores the rules that the code declares; a lifted rule is stored only if it
+-- was declared before.
+local arguments = cmsgpack.unpack(ARGV[1])
+allow_when_full()
+for at = 1, #arguments, 3 do
+  local name, declared, lifted = arguments[at], arguments[at + 1], arguments[at + 2]
   local before = redis.call('HGET', root .. ':rules', name)
   if before ~= declared and (before or not lifted) then
     redis.call('HSET', root .. ':rules', name, declared)
-    wake_rule(name, '')
+    request_rule_checks(name, '')
   end
 end
 return 0
 
--- name: impose
--- {rule, capacity}: what an operator says of a limit, or nothing any more. 0 when there is no such limit.
+-- name: override_capacity
+-- {rule, capacity}: stores the capacity with which an operator overrides a limit, or removes it. Returns 0 if there is
+-- no such limit.
 local name, capacity = unpack(cmsgpack.unpack(ARGV[1]), 1, 2)
-even_if_full()
-local fine, rule = pcall(cjson.decode, redis.call('HGET', root .. ':rules', name) or 'null')
-if not fine or type(rule) ~= 'table' or (rule.kind and rule.kind ~= 'limit') then return 0 end
+allow_when_full()
+local ok, rule = pcall(cjson.decode, redis.call('HGET', root .. ':rules', name) or 'null')
+if not ok or type(rule) ~= 'table' or (rule.kind and rule.kind ~= 'limit') then return 0 end
 if capacity then
-  redis.call('HSET', root .. ':imposed', name, capacity)
+  redis.call('HSET', root .. ':capacity_overrides', name, capacity)
 else
-  redis.call('HDEL', root .. ':imposed', name)
+  redis.call('HDEL', root .. ':capacity_overrides', name)
 end
-wake_rule(name, '')
+request_rule_checks(name, '')
 return 1
 
 -- name: rules
--- All rules, {name, declared ...}, and what is imposed on them, {name, capacity ...}.
-return {redis.call('HGETALL', root .. ':rules'), redis.call('HGETALL', root .. ':imposed')}
+-- Returns all rules, {name, declared ...}, and the capacities that override them, {name, capacity ...}.
+return {redis.call('HGETALL', root .. ':rules'), redis.call('HGETALL', root .. ':capacity_overrides')}
 
 -- name: gates
--- {keys, first, last, limit}: these gates, and those known between two, at most a portion: {key, held, waiting}
--- of each.
+-- {keys, first, last, limit}: returns {key, held, waiting} of these gates, and of at most a limit of the known gates
+-- in a range.
 local keys, first, last, limit = unpack(cmsgpack.unpack(ARGV[1]))
 local rows = {}
 local function show(gate)
-  local waiting = number(redis.call('HGET', root .. ':absent', gate), 0)
-  for _, lane in ipairs(redis.call('HKEYS', root .. ':lines:' .. gate)) do
-    waiting = waiting + redis.call('ZCARD', line_of(gate, lane))
+  local waiting = to_number(redis.call('HGET', root .. ':aside_counts', gate), 0)
+  for _, lane in ipairs(redis.call('HKEYS', root .. ':waiting_lists:' .. gate)) do
+    waiting = waiting + redis.call('ZCARD', waiting_list_key(gate, lane))
   end
   rows[#rows + 1] = {gate, redis.call('SCARD', root .. ':holders:' .. gate), waiting}
 end
@@ -53,86 +55,86 @@ for _, gate in ipairs(redis.call('ZRANGEBYLEX', root .. ':gates', first, last, '
 end
 return rows
 
--- name: enrol
--- {pool, only, name, data, name, data ...}: members that are there from now on. Only: they are all that the
--- code names. Coded, 1: the code names it and may drop it; 2: it did, and may bring it back.
-local said = cmsgpack.unpack(ARGV[1])
-even_if_full()
-local pool, only = said[1], said[2]
+-- name: add_members
+-- {pool, only, name, data, name, data ...}: adds members. Only: they are all members that the code names. in_code is 1
+-- if the code names the member and may remove it; 2 if the code has removed it and may add it again.
+local arguments = cmsgpack.unpack(ARGV[1])
+allow_when_full()
+local pool, only = arguments[1], arguments[2]
 local named = {}
 redis.call('SADD', root .. ':pools', pool)
-for at = 3, #said, 2 do
-  local name, data = said[at], said[at + 1]
+for at = 3, #arguments, 2 do
+  local name, data = arguments[at], arguments[at + 1]
   local key = member_key(pool, name)
-  local found = redis.call('HMGET', key, 'condition', 'coded')
-  local condition, coded = found[1] or 'ready', number(found[2], 0)
+  local found = redis.call('HMGET', key, 'condition', 'in_code')
+  local condition, in_code = found[1] or 'ready', to_number(found[2], 0)
   local leaves = condition == 'leaving' or condition == 'gone'
   named[name] = true
   if only then
-    if coded == 2 then condition, leaves = 'ready', false end
-    if not leaves then coded = 1 end
+    if in_code == 2 then condition, leaves = 'ready', false end
+    if not leaves then in_code = 1 end
   else
     if leaves then condition = 'ready' end
-    coded = 0
+    in_code = 0
   end
   redis.call('ZADD', root .. ':members:' .. pool, 0, name)
-  redis.call('HSET', key, 'data', data, 'condition', condition, 'coded', coded)
-  see_to_member(pool, name)
+  redis.call('HSET', key, 'data', data, 'condition', condition, 'in_code', in_code)
+  update_free_member(pool, name)
 end
 if only then
   for _, name in ipairs(redis.call('ZRANGE', root .. ':members:' .. pool, 0, -1)) do
-    local found = redis.call('HMGET', member_key(pool, name), 'coded', 'job')
+    local found = redis.call('HMGET', member_key(pool, name), 'in_code', 'job')
     if found[1] == '1' and not named[name] then
-      redis.call('HSET', member_key(pool, name), 'coded', 2, 'condition', found[2] and 'leaving' or 'gone')
-      see_to_member(pool, name)
+      redis.call('HSET', member_key(pool, name), 'in_code', 2, 'condition', found[2] and 'leaving' or 'gone')
+      update_free_member(pool, name)
     end
   end
 end
 return 0
 
--- name: dismiss
--- {pool, name, name ...}: members that are gone when nobody holds them any more. Gives those that were there.
-local said = cmsgpack.unpack(ARGV[1])
-even_if_full()
-return each_member(said[1], {unpack(said, 2)}, function(key, _, job)
-  redis.call('HSET', key, 'condition', job and 'leaving' or 'gone', 'coded', 0)
+-- name: remove_members
+-- {pool, name, name ...}: removes members as soon as no job holds them. Returns those that existed.
+local arguments = cmsgpack.unpack(ARGV[1])
+allow_when_full()
+return change_members(arguments[1], {unpack(arguments, 2)}, function(key, _, job)
+  redis.call('HSET', key, 'condition', job and 'leaving' or 'gone', 'in_code', 0)
 end)
 
--- name: turn
--- {pool, condition, name, name ...}: members are handed out, or not. Gives those that were there.
-local said = cmsgpack.unpack(ARGV[1])
-even_if_full()
-return each_member(said[1], {unpack(said, 3)}, function(key)
-  redis.call('HSET', key, 'condition', said[2], 'failures', 0)
+-- name: set_condition
+-- {pool, condition, name, name ...}: changes whether members are assigned to jobs. Returns those that existed.
+local arguments = cmsgpack.unpack(ARGV[1])
+allow_when_full()
+return change_members(arguments[1], {unpack(arguments, 3)}, function(key)
+  redis.call('HSET', key, 'condition', arguments[2], 'failures', 0)
   redis.call('HDEL', key, 'check_at')
 end)
 
--- name: suspect
--- {pool, name, delay}: a member failed its check; the next is due after so many seconds.
+-- name: quarantine
+-- {pool, name, delay}: a member failed its check; the next check is due after so many seconds.
 local pool, name, delay = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
-return each_member(pool, {name}, function(key, condition)
+allow_when_full()
+return change_members(pool, {name}, function(key, condition)
   if condition == 'drained' then return end
-  redis.call('HSET', key, 'condition', 'quarantined', 'check_at', written(now + delay))
+  redis.call('HSET', key, 'condition', 'quarantined', 'check_at', format_number(now + delay))
   redis.call('HINCRBY', key, 'failures', 1)
 end)
 
--- name: suspects
--- {pool, delay}: members that are to be checked now, and not by others before so many seconds have passed.
+-- name: claim_due_checks
+-- {pool, delay}: returns the members that are to be checked now; no other caller gets them for so many seconds.
 local pool, delay = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
+allow_when_full()
 local rows = {}
 for _, name in ipairs(redis.call('ZRANGE', root .. ':members:' .. pool, 0, -1)) do
   local found = redis.call('HMGET', member_key(pool, name), 'condition', 'check_at')
-  if found[1] == 'quarantined' and number(found[2], MOST) <= now then
-    redis.call('HSET', member_key(pool, name), 'check_at', written(now + delay))
+  if found[1] == 'quarantined' and to_number(found[2], MAX_NUMBER) <= now then
+    redis.call('HSET', member_key(pool, name), 'check_at', format_number(now + delay))
     rows[#rows + 1] = member_row(pool, name)
   end
 end
 return rows
 
 -- name: members
--- {pool}: members that are there, or on their way out, by name; of all pools when none is named.
+-- {pool}: returns the members that exist or are leaving, by name; of all pools if none is given.
 local pool = unpack(cmsgpack.unpack(ARGV[1]))
 local pools, rows = {pool}, {}
 if pool == '' then pools = redis.call('SMEMBERS', root .. ':pools') end

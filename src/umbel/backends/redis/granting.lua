@@ -1,53 +1,54 @@
--- What claims and the ledger share: letting jobs pass their gates, in one step with handing them out. So a
--- slot is held by what runs, and not by what waits for a worker. It stands after sending.lua; touches job,
--- lane, waiting, line, lines, gates, awake, looks, holders, pace, member, free, turn, waking, and what
--- lanes.lua and sending.lua do; reads rules, imposed, pauses.
--- Guarantees: no more hold a slot of a limit than its capacity says when they pass, and a member one; who
--- passes the last gate is one that would be claimed now; a line that is not awake has nobody who could
--- pass; at most a portion of lines and of jobs is touched a call.
+-- Letting jobs pass their gates in the same step in which they are claimed; shared by claims and the job store.
+-- So a slot is held by a job that runs, and not by one that waits for a worker. Included after route_gates.lua;
+-- writes job, lane, waiting, waiting_list, waiting_lists, gates, check_now, check_later, holders, pace, member,
+-- free, turn, rules_to_check, and what lanes.lua and route_gates.lua write; reads rules, capacity_overrides, pauses.
+-- Guarantees: when a job passes a limit, no more jobs hold a slot than its capacity allows, and a pool member is
+-- held by one job; a job that passes its last gate is one that would be claimed now; a waiting list that is in
+-- neither check_now nor check_later has no job that could pass; a call touches at most a portion of waiting lists
+-- and jobs.
 
--- Made only where there are gates: making so many functions takes as long as claiming a job.
-local function granting()
-  local NOW, NEVER = 0, false  -- of a line: when it is worth another look
-  local looked, in_vain = 0, 0  -- lines and jobs that were looked at; lines of them that stay as they were
-  local granted = {}  -- from the place of who has passed its last gate to what is to be written of it
-  local sent_to = {}  -- queues of workers to which some went
+-- Called only if there are gates, because creating these functions takes as long as claiming a job.
+local function new_granter()
+  local CHECK_NOW, NO_CHECK = 0, false  -- when to check a waiting list again
+  local checked, unchanged = 0, 0  -- lists and jobs that were checked; lists that let no job pass and stay in check_now
+  local granted = {}  -- from the position of a job that has passed its last gate to what is still to be written
+  local worker_queues = {}  -- queues of workers to which route gates sent jobs
 
-  local function readable(rule)
+  local function is_valid_rule(rule)
     if type(rule) ~= 'table' or (rule.rates and type(rule.rates) ~= 'table') then return false end
     for _, rate in ipairs(rule.rates or {}) do
-      if type(rate) ~= 'table' or number(rate[1], 0) <= 0 or number(rate[2], 0) <= 0 then return false end
+      if type(rate) ~= 'table' or to_number(rate[1], 0) <= 0 or to_number(rate[2], 0) <= 0 then return false end
     end
     return true
   end
 
-  -- What a gate goes by; nil before it was declared. What cannot be read lets nobody pass.
+  -- Return the rule of a gate; nil if it is not declared yet. A rule that cannot be read lets no job pass.
   local rules = {}
-  local function rule_of(gate)
+  local function read_rule(gate)
     local name = string.match(gate, '^[^#]*')
     if rules[name] == nil then
       local text = redis.call('HGET', root .. ':rules', name)
-      local fine, rule = pcall(cjson.decode, text or 'null')
-      if text and not (fine and readable(rule)) then rule = {} end
+      local ok, rule = pcall(cjson.decode, text or 'null')
+      if text and not (ok and is_valid_rule(rule)) then rule = {} end
       if text then
-        rule.capacity = number(redis.call('HGET', root .. ':imposed', name) or rule.capacity, 0)
+        rule.capacity = to_number(redis.call('HGET', root .. ':capacity_overrides', name) or rule.capacity, 0)
       end
       rules[name] = text and rule or false
     end
     return rules[name] or nil
   end
 
-  -- The rates of a rule, each with its step and the moment from which the next one counts; see
+  -- Return the rates of a rule, each with its step and the time from which the next job counts; see
   -- resilience/pace.py.
   local SLACK, CREDIT = 0.01, 0.009
-  local function paces_of(gate, rule, now)
+  local function read_paces(gate, rule, now)
     local paces, known = {}, {}
     for word in string.gmatch(redis.call('GET', root .. ':pace:' .. gate) or '', '%S+') do
-      known[#known + 1] = number(word, 0)
+      known[#known + 1] = to_number(word, 0)
     end
-    for place, rate in ipairs(rule.rates or {}) do
-      local pace = known[place] or 0
-      paces[place] = {
+    for index, rate in ipairs(rule.rates or {}) do
+      local pace = known[index] or 0
+      paces[index] = {
         step = rate[2] / rate[1] * (1 + SLACK), credit = CREDIT * rate[2], pace = pace,
         start = math.max(pace, now - CREDIT * rate[2]),
       }
@@ -55,102 +56,103 @@ local function granting()
     return paces
   end
 
-  local function allowed(paces, burst, now)
-    local most = MOST
-    for _, one in ipairs(paces) do
-      local ahead = now + (burst - 1) * one.step - one.start
-      most = math.min(most, ahead >= 0 and math.floor(ahead / one.step) + 1 or 0)
+  local function allowed_now(paces, burst, now)
+    local limit = MAX_NUMBER
+    for _, rate in ipairs(paces) do
+      local ahead = now + (burst - 1) * rate.step - rate.start
+      limit = math.min(limit, ahead >= 0 and math.floor(ahead / rate.step) + 1 or 0)
     end
-    return most
+    return limit
   end
 
-  -- When the next one may go after so many.
-  local function next_time(paces, burst, many)
+  -- Return when the next job may pass after this number of jobs.
+  local function next_time(paces, burst, count)
     local at = 0
-    for _, one in ipairs(paces) do
-      local pace = many > 0 and one.start + many * one.step or one.pace
-      at = math.max(at, pace - (burst - 1) * one.step)
+    for _, rate in ipairs(paces) do
+      local pace = count > 0 and rate.start + count * rate.step or rate.pace
+      at = math.max(at, pace - (burst - 1) * rate.step)
     end
     return at
   end
 
-  -- A pace that is long past is none: it is not kept. That is when nothing could be caught up, and an hour at
-  -- least, for clocks differ.
-  local function spend(gate, paces, now, many)
-    local words, last, longer = {}, now, 3600
-    for place, one in ipairs(paces) do
-      local pace = one.start + many * one.step
-      words[place], last, longer = string.format('%.17g', pace), math.max(last, pace), math.max(longer, one.credit)
+  -- Store the paces after this number of jobs. A pace expires when nothing could be caught up any more, but after
+  -- an hour at the earliest, because clocks differ.
+  local function record_paces(gate, paces, now, count)
+    local words, last, grace = {}, now, 3600
+    for index, rate in ipairs(paces) do
+      local pace = rate.start + count * rate.step
+      words[index], last, grace = string.format('%.17g', pace), math.max(last, pace), math.max(grace, rate.credit)
     end
-    local life = math.min(math.ceil(last - now + longer), 1e9)
-    redis.call('SET', root .. ':pace:' .. gate, table.concat(words, ' '), 'EX', life)
+    local ttl = math.min(math.ceil(last - now + grace), 1e9)
+    redis.call('SET', root .. ':pace:' .. gate, table.concat(words, ' '), 'EX', ttl)
   end
 
-  -- How many slots are free, when to look again once they are taken, and what comes with them.
-  local function offered(gate, most, now)
-    local rule = rule_of(gate)
-    if not rule then return 0, NEVER, {} end
+  -- Return how many slots are free, when to check again once they are taken, and what a job gets with a slot.
+  local function available_slots(gate, limit, now)
+    local rule = read_rule(gate)
+    if not rule then return 0, NO_CHECK, {} end
     if rule.kind == 'pool' then
       local pool = string.match(gate, '^pool:(.*)$') or ''
-      local names = redis.call('ZRANGE', root .. ':free:' .. pool, 0, most - 1)
-      return #names, #names == most and NOW, {pool = pool, names = names}
+      local names = redis.call('ZRANGE', root .. ':free:' .. pool, 0, limit - 1)
+      return #names, #names == limit and CHECK_NOW, {pool = pool, names = names}
     elseif rule.kind == 'rate' then
-      local paces, burst = paces_of(gate, rule, now), number(rule.burst, 1)
-      local many = math.min(most, allowed(paces, burst, now))
-      return many, many == most and NOW or next_time(paces, burst, many), {paces = paces}
+      local paces, burst = read_paces(gate, rule, now), to_number(rule.burst, 1)
+      local count = math.min(limit, allowed_now(paces, burst, now))
+      return count, count == limit and CHECK_NOW or next_time(paces, burst, count), {paces = paces}
     elseif rule.kind == 'open' then
-      return most, NOW, {}
+      return limit, CHECK_NOW, {}
     elseif rule.rejects == true and rule.capacity == 0 then
-      return most, NOW, {rejected = true}
+      return limit, CHECK_NOW, {rejected = true}
     end
     local held = redis.call('SCARD', root .. ':holders:' .. gate)
-    local many = math.max(math.min(most, rule.capacity - held), 0)
-    return many, many == most and NOW, {}
+    local count = math.max(math.min(limit, rule.capacity - held), 0)
+    return count, count == limit and CHECK_NOW, {}
   end
 
-  -- Whether a place comes before another one.
-  local function before(score, place, last)
+  -- Return whether a position comes before another one.
+  local function comes_before(score, position, last)
     if not last then return true end
-    return score < last.score or (score == last.score and place < last.place)
+    return score < last.score or (score == last.score and position < last.position)
   end
 
-  -- Who is first in a line, so many, before the last that a claim would take. Also whether others could be
-  -- if there were time. Outline: how to read those that go elsewhere, wanted here or not.
-  local function line_front(gate, lane, queue, most, last, paused, outline)
-    local key, found, passed = line_of(gate, lane), {}, 0
-    while #found < most do
+  -- Return the first jobs of a waiting list that come before the last job that a claim would take, and whether the
+  -- portion was used up before the end. Jobs that go to another queue are read with read_outline, even those of
+  -- excluded tasks.
+  local function waiting_list_front(gate, lane, queue, limit, last, paused, read_outline)
+    local key, found, passed = waiting_list_key(gate, lane), {}, 0
+    while #found < limit do
       local at = #found + passed
-      local some = redis.call('ZRANGE', key, at, at + most - #found - 1, 'WITHSCORES')
+      local some = redis.call('ZRANGE', key, at, at + limit - #found - 1, 'WITHSCORES')
       if #some == 0 then break end
       for at = 1, #some, 2 do
-        local place, score = some[at], tonumber(some[at + 1])
-        if not before(score, place, last) then return found, false end
-        local id = id_of(place)
-        local skipped = any_unwanted and not outline and unwanted[(read(id, 'task') or {})[2] or '']
-        local job = not skipped and (outline or message)(id)
+        local position, score = some[at], tonumber(some[at + 1])
+        if not comes_before(score, position, last) then return found, false end
+        local id = id_of(position)
+        local skipped = has_excluded and not read_outline and excluded_tasks[(read_job(id, 'task') or {})[2] or '']
+        local job = not skipped and (read_outline or read_delivery)(id)
         local task = job and job[TASK] or ''
-        local its = job and job[1] == 'waiting' and gate_at(job[GATES], job[SLOTS])
+        local actual_gate = job and job[1] == 'waiting' and next_gate(job[GATES], job[SLOTS])
         if skipped then
-          passed, patience = passed + 1, patience - 1
-          if patience <= 0 then return found, false end
-        elseif its ~= gate then  -- deleted or changed by hand
-          redis.call('ZREM', key, place)
-          if its then stand(its, lane, score, place) end
+          passed, skips_left = passed + 1, skips_left - 1
+          if skips_left <= 0 then return found, false end
+        elseif actual_gate ~= gate then  -- deleted or changed by hand
+          redis.call('ZREM', key, position)
+          if actual_gate then join_waiting_list(actual_gate, lane, score, position) end
         elseif paused.task[task] then
-          if left <= 0 then return found, true end
-          left = left - 1
-          put_aside(key, queue, task, place, score, ':away:')
-          redis.call('HINCRBY', root .. ':absent', gate, 1)
+          if budget <= 0 then return found, true end
+          budget = budget - 1
+          set_aside(key, queue, task, position, score, ':aside_waiting:')
+          redis.call('HINCRBY', root .. ':aside_counts', gate, 1)
         else
-          found[#found + 1] = {id = id, place = place, score = score, lane = lane, job = job}
+          found[#found + 1] = {id = id, position = position, score = score, lane = lane, job = job}
         end
       end
     end
     return found, false
   end
 
-  -- The next member goes to a job. Gives its name, fence and data.
-  local function hand_out(pool, name, id)
+  -- Assign a pool member to a job. Return its name, fence and data.
+  local function assign_member(pool, name, id)
     local key = member_key(pool, name)
     local fence = redis.call('HINCRBY', key, 'fence', 1)
     redis.call('HSET', key, 'job', id, 'turn', redis.call('INCR', root .. ':turn'))
@@ -158,184 +160,189 @@ local function granting()
     return name, fence, redis.call('HGET', key, 'data') or '{}'
   end
 
-  -- One job takes a slot and goes on: into its lane, or else to the next gate. Whether it is to be in its
-  -- lane; that is not written yet, for most are taken from there at once.
-  local plain = {}
-  local function pass(one, gate, lane, given, place)
-    local job = one.job
+  -- Give a job a slot and let it proceed to the next gate or to its lane. Return whether it is to enter its lane.
+  -- That is not written yet, because most jobs are claimed at once.
+  local single_slots = {}
+  local function pass_gate(candidate, gate, lane, given, index)
+    local job = candidate.job
     if not job[SLOTS] and not given.names then
-      plain[gate] = plain[gate] or cmsgpack.pack({gate, '', 0, '{}', given.rejected or false})
-      job[SLOTS] = plain[gate]
+      single_slots[gate] = single_slots[gate] or cmsgpack.pack({gate, '', 0, '{}', given.rejected or false})
+      job[SLOTS] = single_slots[gate]
     else
-      local slots = {unpack(job[SLOTS] and slots_in(job[SLOTS]) or {})}
+      local slots = {unpack(job[SLOTS] and decode_slots(job[SLOTS]) or {})}
       local name, fence, data = '', 0, '{}'
-      if given.names then name, fence, data = hand_out(given.pool, given.names[place], one.id) end
+      if given.names then name, fence, data = assign_member(given.pool, given.names[index], candidate.id) end
       local size = #slots
       slots[size + 1], slots[size + 2], slots[size + 3], slots[size + 4], slots[size + 5] =
         gate, name, fence, data, given.rejected or false
       job[SLOTS] = cmsgpack.pack(slots)
     end
-    drop(line_of(gate, lane), one.place)
-    local onwards = gate_at(job[GATES], job[SLOTS])
-    if onwards then
-      redis.call('HSET', root .. ':job:' .. one.id, 'slots', job[SLOTS])
-      if onwards == gate then write_all() end
-      stand(onwards, lane, one.score, one.place)
+    remove_later(waiting_list_key(gate, lane), candidate.position)
+    local following_gate = next_gate(job[GATES], job[SLOTS])
+    if following_gate then
+      redis.call('HSET', root .. ':job:' .. candidate.id, 'slots', job[SLOTS])
+      if following_gate == gate then write_pending() end
+      join_waiting_list(following_gate, lane, candidate.score, candidate.position)
       return false
     end
-    drop(root .. ':waiting:' .. lane, one.place)
-    granted[one.place] = one
+    remove_later(root .. ':waiting:' .. lane, candidate.position)
+    granted[candidate.position] = candidate
     return true
   end
 
-  -- Writes down who has passed and is not taken at once.
-  local function queue_granted()
-    for place, one in pairs(granted) do
-      redis.call('HSET', root .. ':job:' .. one.id, 'state', 'queued', 'slots', one.job[SLOTS])
-      add(root .. ':lane:' .. one.lane, one.score, place)
-      granted[place] = nil
+  -- Write the jobs that have passed and were not claimed at once.
+  local function enqueue_granted()
+    for position, candidate in pairs(granted) do
+      redis.call('HSET', root .. ':job:' .. candidate.id, 'state', 'queued', 'slots', candidate.job[SLOTS])
+      add_later(root .. ':lane:' .. candidate.lane, candidate.score, position)
+      granted[position] = nil
     end
-    write_all()
+    write_pending()
   end
 
-  -- These hold a slot from now on.
-  local function hold(gate, jobs)
+  -- Record that these jobs hold a slot.
+  local function add_holders(gate, jobs)
     local ids = {}
-    for place, job in ipairs(jobs) do ids[place] = job.id end
-    write('SADD', {[root .. ':holders:' .. gate] = ids})
+    for index, job in ipairs(jobs) do ids[index] = job.id end
+    write_lists('SADD', {[root .. ':holders:' .. gate] = ids})
   end
 
-  -- A line has had its turn; it ends with the last who stood there.
-  local function served(gate, lane, look, passed)
-    if redis.call('EXISTS', line_of(gate, lane)) == 0 then
-      end_line(gate, lane)
+  -- End the turn of a waiting list: remove it if it is empty, else store when to check it again.
+  local function end_turn(gate, lane, check_at, passed)
+    if redis.call('EXISTS', waiting_list_key(gate, lane)) == 0 then
+      remove_waiting_list(gate, lane)
       return
     end
     local turn = redis.call('INCR', root .. ':turn')
-    redis.call('HSET', root .. ':lines:' .. gate, lane, turn)
-    redis.call('ZREM', root .. (look == NOW and ':looks:' or ':awake:') .. lane, gate)
-    if look == NOW then
-      redis.call('ZADD', root .. ':awake:' .. lane, turn, gate)
-    elseif look then
-      redis.call('ZADD', root .. ':looks:' .. lane, look, gate)
+    redis.call('HSET', root .. ':waiting_lists:' .. gate, lane, turn)
+    redis.call('ZREM', root .. (check_at == CHECK_NOW and ':check_later:' or ':check_now:') .. lane, gate)
+    if check_at == CHECK_NOW then
+      redis.call('ZADD', root .. ':check_now:' .. lane, turn, gate)
+    elseif check_at then
+      redis.call('ZADD', root .. ':check_later:' .. lane, check_at, gate)
     end
-    if look == NOW and passed == 0 then in_vain = in_vain + 1 end
+    if check_at == CHECK_NOW and passed == 0 then unchanged = unchanged + 1 end
   end
 
-  -- Lets some of one line pass; adds those that are to be in their lane. How many passed, how many of them are
-  -- such, and whether others could have if there were time.
-  local sends
-  local function serve(gate, lane, queue, share, last, paused, now, entered)
-    if string.sub(gate, 1, #HERE) == HERE then
-      sends = sends or sending(now, {line_front = line_front, pass = pass, served = served, sent_to = sent_to})
-      return sends(gate, lane, queue, share, paused, entered)
+  -- Let jobs of one waiting list pass. Append those that are to enter their lane to entered. Return how many passed,
+  -- how many of these are to enter their lane, and whether the portion was used up before the end.
+  local send_to_worker
+  local function serve_list(gate, lane, queue, share, last, paused, now, entered)
+    if string.sub(gate, 1, #ROUTE_GATE) == ROUTE_GATE then
+      send_to_worker = send_to_worker or new_route_sender(now, {
+        waiting_list_front = waiting_list_front, pass_gate = pass_gate, end_turn = end_turn,
+        worker_queues = worker_queues
+      })
+      return send_to_worker(gate, lane, queue, share, paused, entered)
     end
-    local many, look, given = offered(gate, share, now)
+    local count, check_at, given = available_slots(gate, share, now)
     local jobs, unfinished = {}, false
-    if many > 0 then jobs, unfinished = line_front(gate, lane, queue, many, last, paused) end
+    if count > 0 then jobs, unfinished = waiting_list_front(gate, lane, queue, count, last, paused) end
     local so_far = #entered
     if #jobs > 0 then
-      hold(gate, jobs)
-      if given.paces then spend(gate, given.paces, now, #jobs) end
-      for place, one in ipairs(jobs) do
-        if pass(one, gate, lane, given, place) then entered[#entered + 1] = one end
+      add_holders(gate, jobs)
+      if given.paces then record_paces(gate, given.paces, now, #jobs) end
+      for index, candidate in ipairs(jobs) do
+        if pass_gate(candidate, gate, lane, given, index) then entered[#entered + 1] = candidate end
       end
-      write_all()
+      write_pending()
     end
-    if #jobs < many then look = NOW end  -- who is left is behind others, or for another worker
-    served(gate, lane, look, #jobs)
+    if #jobs < count then check_at = CHECK_NOW end  -- the others come after other jobs, or are for another worker
+    end_turn(gate, lane, check_at, #jobs)
     return #jobs, #entered - so_far, unfinished
   end
 
-  -- Lines whose time has come are worth a look.
-  local function rouse(lane, now)
-    local looks = root .. ':looks:' .. lane
-    for _, gate in ipairs(redis.call('ZRANGEBYSCORE', looks, '-inf', now, 'LIMIT', 0, PORTION)) do
-      local turn = redis.call('HGET', root .. ':lines:' .. gate, lane)
-      redis.call('ZREM', looks, gate)
-      if turn then redis.call('ZADD', root .. ':awake:' .. lane, number(turn, 0), gate) end
+  -- Mark the waiting lists whose time has come to be checked now.
+  local function move_due_checks(lane, now)
+    local check_later = root .. ':check_later:' .. lane
+    for _, gate in ipairs(redis.call('ZRANGEBYSCORE', check_later, '-inf', now, 'LIMIT', 0, PORTION)) do
+      local turn = redis.call('HGET', root .. ':waiting_lists:' .. gate, lane)
+      redis.call('ZREM', check_later, gate)
+      if turn then redis.call('ZADD', root .. ':check_now:' .. lane, to_number(turn, 0), gate) end
     end
   end
 
-  -- The lines of a lane that are worth a look, who was served last at the end. Those of paused gates
-  -- sleep until that is over.
-  local function lines_awake(lane, most, stuck, paused)
-    local awake, open, asleep = root .. ':awake:' .. lane, {}, false
-    for _, gate in ipairs(redis.call('ZRANGE', awake, 0, most - 1)) do
+  -- Return the gates whose waiting list in this lane is to be checked, the one served last at the end, and whether
+  -- some are paused. The lists of paused gates are not checked until the gate is resumed.
+  local function lists_to_check(lane, limit, blocked, paused)
+    local check_now, open, has_paused = root .. ':check_now:' .. lane, {}, false
+    for _, gate in ipairs(redis.call('ZRANGE', check_now, 0, limit - 1)) do
       if paused.gate[gate] then
-        redis.call('ZREM', awake, gate)
-        looked, asleep = looked + 1, true
-      elseif not stuck[gate] then
+        redis.call('ZREM', check_now, gate)
+        checked, has_paused = checked + 1, true
+      elseif not blocked[gate] then
         open[#open + 1] = gate
       end
     end
-    return open, asleep
+    return open, has_paused
   end
 
-  -- The places of a lane, with their scores, and those of who has just passed, in one order.
-  local function merged(found, entered)
-    table.sort(entered, function(one, other)
-      return one.score < other.score or (one.score == other.score and one.place < other.place)
+  -- Return the positions of a lane, with their scores, merged with those of the jobs that have just passed.
+  local function merge_in_order(found, entered)
+    table.sort(entered, function(candidate, other)
+      return candidate.score < other.score
+             or (candidate.score == other.score and candidate.position < other.position)
     end)
     local all, at = {}, 1
-    local function note(place, score)
-      all[#all + 1], all[#all + 2] = place, score
+    local function append(position, score)
+      all[#all + 1], all[#all + 2] = position, score
     end
-    for _, one in ipairs(entered) do
-      while found[at] and before(tonumber(found[at + 1]), found[at], one) do
-        note(found[at], found[at + 1])
+    for _, candidate in ipairs(entered) do
+      while found[at] and comes_before(tonumber(found[at + 1]), found[at], candidate) do
+        append(found[at], found[at + 1])
         at = at + 2
       end
-      note(one.place, one.score)
+      append(candidate.position, candidate.score)
     end
-    for rest = at, #found, 2 do note(found[rest], found[rest + 1]) end
+    for rest = at, #found, 2 do append(found[rest], found[rest + 1]) end
     return all
   end
 
-  -- Lets those pass that a claim of a lane would take now: so many. Found: what it would take already.
-  -- Gives that with who has passed, and whether to look again at once.
-  local function grant(queue, kind, room, found, paused, now)
+  -- Let jobs pass that a claim of this lane would take now, up to its capacity. Found has the jobs that it would take
+  -- without them. Return both together, and whether to claim again at once.
+  local function grant(queue, kind, capacity, found, paused, now)
     local lane, entered, more = kind .. ':' .. queue, {}, false
-    local stuck, many_stuck = {}, 0
-    rouse(lane, now)
-    while room > 0 do
-      local lines, asleep = lines_awake(lane, room + many_stuck, stuck, paused)
-      if #lines == 0 and not asleep then break end
-      for place, gate in ipairs(lines) do
-        if room == 0 then break end
-        if looked >= PORTION then
-          room, more = 0, more or looked > in_vain
+    local blocked, blocked_count = {}, 0
+    move_due_checks(lane, now)
+    while capacity > 0 do
+      local gates, has_paused = lists_to_check(lane, capacity + blocked_count, blocked, paused)
+      if #gates == 0 and not has_paused then break end
+      for index, gate in ipairs(gates) do
+        if capacity == 0 then break end
+        if checked >= PORTION then
+          capacity, more = 0, more or checked > unchanged
           break
         end
-        local last = found[2 * room] and {place = found[2 * room - 1], score = tonumber(found[2 * room])}
-        local share = math.max(1, math.floor(room / (#lines - place + 1)))
-        local passed, came, unfinished = serve(gate, lane, queue, share, last, paused, now, entered)
-        looked, room, more = looked + math.max(passed, 1), room - came, more or unfinished
+        local last = found[2 * capacity] and {position = found[2 * capacity - 1], score = tonumber(found[2 * capacity])}
+        local share = math.max(1, math.floor(capacity / (#gates - index + 1)))
+        local passed, entered_now, unfinished = serve_list(gate, lane, queue, share, last, paused, now, entered)
+        checked, capacity, more = checked + math.max(passed, 1), capacity - entered_now, more or unfinished
         if passed == 0 then
-          stuck[gate], many_stuck = true, many_stuck + 1
+          blocked[gate], blocked_count = true, blocked_count + 1
         end
       end
     end
-    return #entered > 0 and merged(found, entered) or found, more
+    return #entered > 0 and merge_in_order(found, entered) or found, more
   end
 
-  -- When a line of these lanes is worth a look.
-  local function next_look(queue, kind, soonest)
-    local first = redis.call('ZRANGE', root .. ':looks:' .. kind .. ':' .. queue, 0, 0, 'WITHSCORES')[2]
+  -- Return when a waiting list of this lane is to be checked, or the given time if that is earlier.
+  local function next_check(queue, kind, soonest)
+    local first = redis.call('ZRANGE', root .. ':check_later:' .. kind .. ':' .. queue, 0, 0, 'WITHSCORES')[2]
     if not first then return soonest end
     return math.min(soonest or tonumber(first), tonumber(first))
   end
 
   return {
-    grant = grant, next_look = next_look, queue_granted = queue_granted, granted = granted, sent_to = sent_to,
+    grant = grant, next_check = next_check, enqueue_granted = enqueue_granted, granted = granted,
+    worker_queues = worker_queues,
   }
 end
 
--- What lets jobs pass, or nothing where there are no gates; goes on with waking the lines of rules that have
--- changed. Also whether that goes on.
-local function see_to_gates()
+-- Return the functions that let jobs pass (nil if there are no gates), and whether some gates of changed rules
+-- are still to be marked for a check; marks a portion of them.
+local function prepare_gates()
   if redis.call('EXISTS', root .. ':gates') == 0 then return nil, false end
-  local waking = redis.call('HGETALL', root .. ':waking')
-  if #waking > 0 then wake_rule(waking[1], waking[2]) end
-  return granting(), #waking > 0 and redis.call('EXISTS', root .. ':waking') == 1
+  local rules_to_check = redis.call('HGETALL', root .. ':rules_to_check')
+  if #rules_to_check > 0 then request_rule_checks(rules_to_check[1], rules_to_check[2]) end
+  return new_granter(), #rules_to_check > 0 and redis.call('EXISTS', root .. ':rules_to_check') == 1
 end

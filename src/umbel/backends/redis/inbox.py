@@ -1,4 +1,4 @@
-"""The inbox: a list to which any program pushes CloudEvents, adopted by whoever fetches next."""
+"""The inbox: a list to which other programs push CloudEvents. The next fetch adopts them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from umbel.backends.foreign_messages import TAKEN, id_of, stand_in
+from umbel.backends.foreign_messages import UNIQUE_KEY_HELD, build_placeholder, id_of
 from umbel.backends.redis.job_rows import job_row
-from umbel.backends.redis.scripts import octets, pack
+from umbel.backends.redis.scripts import pack, pack_bytes
 from umbel.backends.redis.values import text
-from umbel.backends.replies import Answers
-from umbel.backends.transport import Arrival, Heading, Lane
+from umbel.backends.replies import ReplySender
+from umbel.backends.transport import Arrival, Lane, MessageHeaders
 from umbel.clock import Clock
 from umbel.errors import BadMessage
 from umbel.messages import Attempt, Envelope
-from umbel.messages.documents import asked_by
+from umbel.messages.documents import find_reply_request
 from umbel.messages.wire import MEDIA_TYPE, read
 
-_PORTION = 100
-_LARGEST = 16 * 1024 * 1024
-"""Bytes of an event. A larger one nobody could have sent over another broker either."""
-_BEGINNING = 4096
-"""Bytes that are kept of such a one."""
+_MAX_EVENTS = 100
+_MAX_EVENT_BYTES = 16 * 1024 * 1024
+"""A larger event could not have been sent over another broker either."""
+_EXCERPT_BYTES = 4096
+"""How much is kept of an event that is too large."""
 
 Run = Callable[[str, bytes], Awaitable[Any]]
 
@@ -37,54 +37,58 @@ class _Event(NamedTuple):
 
 
 class Inbox:
-    """Makes jobs of what was pushed. What is no job is buried, with the reason."""
+    """Makes jobs of pushed events. An event that is not a valid job is buried with the reason."""
 
-    def __init__(self, run: Run, answers: Answers, *, namespace: str, clock: Clock) -> None:
+    def __init__(self, run: Run, replies: ReplySender, *, namespace: str, clock: Clock) -> None:
         self._run = run
-        self._answers = answers
+        self._replies = replies
         self._namespace = namespace
         self._clock = clock
 
     async def adopt(self) -> bool:
-        """Take over a portion; whether there was something, for us or for somebody else.
+        """Adopt a portion of the events. Return whether there were any.
 
         Raises:
-            Unavailable: all of it was adopted, or nothing.
+            Unavailable: either the whole portion was adopted or nothing.
         """
-        seen = await self._run("peek", pack(_PORTION, _LARGEST, _BEGINNING))
-        if not seen:
+        pushed = await self._run("peek", pack(_MAX_EVENTS, _MAX_EVENT_BYTES, _EXCERPT_BYTES))
+        if not pushed:
             return False
-        events = [self._read(*each) for each in seen]
+        events = [self._read(*one) for one in pushed]
         now = self._clock.now()
-        arguments = pack([_row(each, now) for each in events])
-        for place in await self._run("adopt", arguments):
-            job = events[place - 1].envelope
-            asked = asked_by(job.id, job.headers)
+        arguments = pack([_adopt_argument(one, now) for one in events])
+        for index in await self._run("adopt", arguments):
+            job = events[index - 1].envelope
+            asked = find_reply_request(job.id, job.headers)
             if asked is not None:
-                self._answers.asked_again(job.id, asked)
+                self._replies.reply_from_record(job.id, asked)
         return True
 
     def _read(self, data: bytes, size: int, digest: bytes) -> _Event:
         try:
-            if size > _LARGEST:
-                raise BadMessage("data", f"{size:,} bytes, the limit is {_LARGEST:,}")
+            if size > _MAX_EVENT_BYTES:
+                raise BadMessage("data", f"{size:,} bytes, the limit is {_MAX_EVENT_BYTES:,}")
             return _Event(replace(read(data), namespace=self._namespace), digest, "")
         except BadMessage as error:
-            # It may be for any queue; the one that everybody has is as good as another.
-            arrival = Arrival.of(Lane("default", ""), None, Heading({}, MEDIA_TYPE), data)
+            # The event may be for any queue; every application has the default queue.
+            arrival = Arrival.of(Lane("default", ""), None, MessageHeaders({}, MEDIA_TYPE), data)
             job = id_of(arrival, self._namespace)
-            return _Event(stand_in(arrival, self._namespace, job), digest, str(error))
+            return _Event(build_placeholder(arrival, self._namespace, job), digest, str(error))
 
 
-def _row(event: _Event, now: float) -> list[Any]:
-    """What ``adopt`` takes for it."""
-    envelope, problem, if_taken = event.envelope, event.problem, False
+def _adopt_argument(event: _Event, now: float) -> list[Any]:
+    """Return the event as an argument of ``adopt``."""
+    envelope, problem, only_if_taken = event.envelope, event.problem, False
     row = job_row(envelope)
-    if row[6] == "raise":  # nobody is there to catch it
+    if row[6] == "raise":  # there is no caller who could catch the error
         row[6] = "return"
     if envelope.unique is not None and envelope.on_conflict != "return":
-        problem, if_taken = TAKEN, True
+        problem, only_if_taken = UNIQUE_KEY_HELD, True
     if not problem:
         return [text(event.digest), row]
-    story = Attempt(envelope.attempt, "", now, now, "rejected", reason=problem)
-    return [text(event.digest), row, [problem, octets(msgspec.json.encode(story)), if_taken]]
+    attempt = Attempt(envelope.attempt, "", now, now, "rejected", reason=problem)
+    return [
+        text(event.digest),
+        row,
+        [problem, pack_bytes(msgspec.json.encode(attempt)), only_if_taken],
+    ]

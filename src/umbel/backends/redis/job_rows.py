@@ -1,4 +1,4 @@
-"""Between envelopes and what scripts take and give."""
+"""Converting between envelopes and the rows of scripts."""
 
 from __future__ import annotations
 
@@ -7,30 +7,32 @@ from typing import Any
 
 import msgspec
 
-from umbel.backends.redis.scripts import octets
-from umbel.backends.redis.values import maybe, moment, text, whole
+from umbel.backends.redis.scripts import pack_bytes
+from umbel.backends.redis.values import integer, optional_float, optional_text, text
 from umbel.errors import BadMessage
 from umbel.messages import (
+    DEFAULT_KINDS,
     JSON,
     KINDS,
-    ROUTE,
+    ROUTE_PREFIX,
     Body,
     Delivery,
     Envelope,
     Lease,
     MessageType,
     Slot,
+    known_kind,
 )
 from umbel.messages.columns import MALFORMED, read_gates, read_headers, read_sections
 
 _json = msgspec.json.Encoder().encode
-_KINDS = {b"io": "io", b"cpu": "cpu"}
-"""As the scripts take them: one that is none of these is unknown."""
+_KINDS = {kind.encode(): kind for kind in KINDS if kind}
+"""The kinds as scripts store them; any other value means that the kind is unknown."""
 _TYPES = {kind.value.encode(): kind for kind in MessageType}
-_LONGEST = 255
-_FEW = 2**31
-"""Numbers below this are the same in every language."""
-_COLUMNS = [
+_MAX_NAME_LENGTH = 255
+_INT32_LIMIT = 2**31
+"""Integers below this limit are exact in Lua and in every option of the server."""
+_DELIVERY_FIELDS = [
     name.encode()
     for name in (
         *("task", "queue", "kind", "priority", "type", "content_type", "body", "created"),
@@ -38,20 +40,20 @@ _COLUMNS = [
         *("deaths", "sections", "gates", "slots"),
     )
 ]
-"""The fields of a row after id and fence, as ``message`` in lanes.lua gives them."""
-_FIRST = 1
-"""The fence of a job that nobody has held before."""
-_SLOT = 5
-"""Parts of a slot, see jobs.lua."""
+"""The fields of a row after id and fence, in the order of ``read_delivery`` in lanes.lua."""
+_FIRST_FENCE = 1
+"""The fence of a job that was never claimed before."""
+_SLOT_PARTS = 5
+"""The number of parts of a slot, see jobs.lua."""
 
 Row = list[Any]
 
 
 def job_row(envelope: Envelope) -> Row:
-    """A row of ``publish``.
+    """Return a row of ``publish``.
 
     Raises:
-        BadMessage: a part of it that no job can have.
+        BadMessage: a value that no job can have.
     """
     _check(envelope)
     return [
@@ -62,35 +64,37 @@ def job_row(envelope: Envelope) -> Row:
         None if envelope.not_before is None else float(envelope.not_before),
         envelope.unique,
         envelope.on_conflict,
-        [octets(one) if isinstance(one, bytes) else one for one in _fields(envelope)],
-        octets(_json(envelope.gates)) if envelope.gates else None,
+        [pack_bytes(one) if isinstance(one, bytes) else one for one in _fields(envelope)],
+        pack_bytes(_json(envelope.gates)) if envelope.gates else None,
         None if envelope.delay is None else float(envelope.delay),
         None if envelope.expires_in is None else float(envelope.expires_in),
         float(envelope.created) or None,
     ]
 
 
-def plain_row(envelope: Envelope, idle: str) -> list[Any] | None:
-    """The arguments of ``publish_plain``; None for what is not plain.
+def simple_arguments(envelope: Envelope, idle: str) -> list[Any] | None:
+    """Return the arguments of ``publish_one``; None if the envelope needs ``publish``.
 
     Raises:
-        BadMessage: a part of it that no job can have.
+        BadMessage: a value that no job can have.
     """
     one = envelope
     if one.unique is not None or one.not_before is not None or one.attempt != 1 or one.gates:
         return None
+    if one.kind and one.kind not in DEFAULT_KINDS:  # a worker on standby may have no capacity
+        return None
     if one.delay is not None or one.expires_in is not None:
         return None
-    if not -_FEW < one.priority < _FEW or not -_FEW < one.max_deaths < _FEW:
+    if max(abs(one.priority), abs(one.max_deaths)) >= _INT32_LIMIT:
         return None
     _check(one)
     where = (one.id, one.queue, one.kind, -one.priority, idle)
     what = (one.subject, one.body.data, float(one.created) or "")
-    return [*where, *what, *_unusual(one)]
+    return [*where, *what, *_optional_fields(one)]
 
 
 def _fields(envelope: Envelope) -> list[Any]:
-    """Names and values of what a job keeps of its message."""
+    """Return the names and values of the fields that a job has from its message."""
     fields: list[Any] = [
         "task",
         envelope.subject,
@@ -101,11 +105,11 @@ def _fields(envelope: Envelope) -> list[Any]:
     ]
     if envelope.kind:
         fields += ("kind", envelope.kind)
-    return fields + _unusual(envelope)
+    return fields + _optional_fields(envelope)
 
 
-def _unusual(envelope: Envelope) -> list[Any]:
-    """The same of what not every message says."""
+def _optional_fields(envelope: Envelope) -> list[Any]:
+    """Return the names and values of the fields that differ from their default."""
     body, fields = envelope.body, list[Any]()
     if envelope.traceparent is not None:
         fields += ("traceparent", envelope.traceparent)
@@ -131,70 +135,70 @@ def _unusual(envelope: Envelope) -> list[Any]:
 
 
 def _check(envelope: Envelope) -> None:
-    """There is no schema that would refuse it."""
-    if envelope.kind not in KINDS:
-        raise BadMessage("kind", f"{envelope.kind!r} is none of io, cpu and nothing")
-    if not 0 < len(envelope.queue) <= _LONGEST:
-        raise BadMessage("queue", f"must have 1 to {_LONGEST} characters")
-    if not 0 < len(envelope.subject) <= _LONGEST:
-        raise BadMessage("subject", f"must have 1 to {_LONGEST} characters")
+    """Raise BadMessage for a value that no job can have: Redis has no schema to refuse it."""
+    known_kind(envelope.kind)
+    if not 0 < len(envelope.queue) <= _MAX_NAME_LENGTH:
+        raise BadMessage("queue", f"must have 1 to {_MAX_NAME_LENGTH} characters")
+    if not 0 < len(envelope.subject) <= _MAX_NAME_LENGTH:
+        raise BadMessage("subject", f"must have 1 to {_MAX_NAME_LENGTH} characters")
     if not envelope.id:
         raise BadMessage("id", "must not be empty")
 
 
-def delivery(row: Row, namespace: str, owner: str, claimed: bytes | None) -> Delivery:
-    """A delivery from a row of ``claim`` or ``take``, and when that was by the server's clock."""
-    found = envelope(row, namespace)
+def read_delivery(row: Row, namespace: str, owner: str, claimed: bytes | None) -> Delivery:
+    """Return the delivery of a row of a claim. ``claimed`` is its time by the server's clock."""
+    found = read_envelope(row, namespace)
     return Delivery(
         envelope=found,
         lease=Lease(found.id, owner, row[1]),
         attempt=found.attempt,
-        deaths=0 if row[17] is None else whole(row[17]),
+        deaths=0 if row[17] is None else integer(row[17]),
         sections={} if row[18] is None else read_sections(text(row[18])),
-        claimed=moment(claimed) or 0.0,
+        claimed=optional_float(claimed) or 0.0,
         slots=_slots(row[20]) if row[20] else (),
     )
 
 
-def handed(job: Sequence[bytes], namespace: str, owner: str) -> Delivery:
-    """The delivery of a job that was handed over: its id, field, value, field, value, …"""
+def handed_delivery(job: Sequence[bytes], namespace: str, owner: str) -> Delivery:
+    """Return the delivery of a job that was handed over: id, field, value, field, value, …"""
     fields = dict(zip(job[1::2], job[2::2], strict=True))
-    row = [job[0], _FIRST, *map(fields.get, _COLUMNS)]
-    return delivery(row, namespace, owner, fields.get(b"claimed"))
+    row = [job[0], _FIRST_FENCE, *map(fields.get, _DELIVERY_FIELDS)]
+    return read_delivery(row, namespace, owner, fields.get(b"claimed"))
 
 
 def _slots(packed: bytes) -> tuple[Slot, ...]:
-    """What a job holds: gate, member, fence, data, whether it is rejected; and so on.
+    """Return the slots of a job: gate, member, fence, data and whether it is rejected, of each.
 
-    Before a worker, the queue that it left and the number of the route stand for member and fence.
+    At the gate of a route, the original queue and the route number replace member and fence.
     """
     try:
         parts = msgspec.msgpack.decode(packed)
-        each = zip(*(parts[part::_SLOT] for part in range(_SLOT)), strict=True)
+        each = zip(*(parts[part::_SLOT_PARTS] for part in range(_SLOT_PARTS)), strict=True)
         return tuple(_slot(*one) for one in each)
     except (msgspec.MsgspecError, UnicodeError, ValueError, TypeError, AttributeError):
         return ()
 
 
 def _slot(gate: str, member: str, number: int, data: str, rejected: bool) -> Slot:
-    if gate.startswith(ROUTE):
+    if gate.startswith(ROUTE_PREFIX):
         return Slot(gate, rejected=rejected, route=number, home=member)
     return Slot(gate, member, number, msgspec.json.decode(data), rejected)
 
 
-def envelope(row: Row, namespace: str) -> Envelope:
-    """An envelope from a row of ``unsent``, ``claim`` or ``take``.
+def read_envelope(row: Row, namespace: str) -> Envelope:
+    """Return the envelope of a row of ``find_unsent`` or of a claim.
 
-    People edit values by hand: what has no message type says so in a header, and is rejected.
+    People edit values by hand: a message that cannot be read has a header that says so, and is
+    rejected.
     """
-    (job, _, task, queue, kind, priority, kind_of, content_type, body, created) = row[:10]
+    (job, _, task, queue, kind, priority, message_type, content_type, body, created) = row[:10]
     (not_before, expires, attempt, max_deaths, unique, trace, headers, _, sections) = row[10:19]
-    told = {} if headers is sections is None else _told(headers, sections)
-    message = MessageType.COMMAND if kind_of is None else _TYPES.get(kind_of)
+    all_headers = {} if headers is sections is None else _read_all_headers(headers, sections)
+    message = MessageType.COMMAND if message_type is None else _TYPES.get(message_type)
     if message is None:
-        message, told = MessageType.COMMAND, {MALFORMED: "type: is no type of message"}
+        message, all_headers = MessageType.COMMAND, {MALFORMED: "type: is no type of message"}
     if task is None or body is None:
-        told = {MALFORMED: "task: is missing" if task is None else "body: is missing"}
+        all_headers = {MALFORMED: "task: is missing" if task is None else "body: is missing"}
     return Envelope(
         id=text(job),
         subject=text(task),
@@ -203,23 +207,23 @@ def envelope(row: Row, namespace: str) -> Envelope:
         namespace=namespace,
         queue=text(queue),
         kind=_KINDS.get(kind, ""),
-        priority=0 if priority is None else whole(priority),
-        created=moment(created) or 0.0,
-        not_before=None if not_before is None else moment(not_before),
-        expires=None if expires is None else moment(expires),
-        attempt=1 if attempt is None else whole(attempt, 1),
-        max_deaths=3 if max_deaths is None else whole(max_deaths, 3),
-        unique=None if unique is None else maybe(unique),
-        traceparent=maybe(trace),
-        headers=told,
+        priority=0 if priority is None else integer(priority),
+        created=optional_float(created) or 0.0,
+        not_before=None if not_before is None else optional_float(not_before),
+        expires=None if expires is None else optional_float(expires),
+        attempt=1 if attempt is None else integer(attempt, 1),
+        max_deaths=3 if max_deaths is None else integer(max_deaths, 3),
+        unique=None if unique is None else optional_text(unique),
+        traceparent=optional_text(trace),
+        headers=all_headers,
         gates=read_gates(text(row[19])) if row[19] else (),
     )
 
 
-def _told(headers: bytes | None, sections: bytes | None) -> dict[str, str]:
+def _read_all_headers(headers: bytes | None, sections: bytes | None) -> dict[str, str]:
     return read_headers(text(headers, "{}"), text(sections, "{}"))
 
 
-def by_place(answer: Sequence[Any]) -> dict[int, str]:
-    """Pairs of a place, counted from 1, and an id."""
+def read_existing(answer: Sequence[Any]) -> dict[int, str]:
+    """Return a mapping of index, counted from 1, to id, from a list of such pairs."""
     return {answer[at]: text(answer[at + 1]) for at in range(0, len(answer), 2)}

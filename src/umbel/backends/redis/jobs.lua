@@ -1,243 +1,270 @@
--- The moves that scripts share. Keys: see keys.lua, which stands before it.
+-- Functions that many scripts share. Keys: see keys.lua, which comes before this file in every script.
 
 local PORTION = 1000
-local MOST = 9007199254740990
+local MAX_NUMBER = 9007199254740990
 local FINAL = {succeeded = true, buried = true, cancelled = true, expired = true}
-local KINDS = {'', 'io', 'cpu'}
-local NOWHERE = string.rep('0', 16)
-local SLOT = 5  -- parts of a slot: gate, member, its fence, its data, whether it is rejected; of one before
-                -- a worker: gate, the queue that the job left, number of the route, nothing, rejected
-local ROUTE = 'route:'
+local KINDS = {$kinds}
+local DEFAULT_KINDS = {$default_kinds}
+local NO_SEQUENCE = string.rep('0', 16)
+-- Parts of a slot: gate, pool member, its fence, its data, whether the job is rejected. Of a slot at the gate of a
+-- route: gate, the job's original queue, the route number, '{}', whether the job is rejected.
+local SLOT_PARTS = 5
+local ROUTE_RULE = 'route:'  -- the rule of these gates, and the beginning of their names
 
--- The server's time in seconds. No other clock decides anything: those who call may have wrong ones.
+-- The server's time in seconds. Scripts use no other clock, because a caller's clock may be wrong.
 local clock = redis.call('TIME')
 local now = tonumber(clock[1]) + tonumber(clock[2]) / 1000000
 
--- What frees memory, or keeps a worker alive, has to go on when the server is full: such a script
--- begins with a write that needs none.
-local function even_if_full()
+-- A script that frees memory or keeps a worker alive must run even if the server is out of memory. Redis allows
+-- that if the first write of the script needs no memory, such as this one.
+local function allow_when_full()
   redis.call('DEL', root)
 end
 
--- People edit values by hand; what is no number is the usual one.
-local function number(text, usual)
+-- Return text as a number, or the default if it is not a number: people edit values by hand.
+local function to_number(text, default)
   local found = tonumber(text)
-  if not found or found ~= found then return usual end
-  return math.max(math.min(found, MOST), -MOST)
+  if not found or found ~= found then return default end
+  return math.max(math.min(found, MAX_NUMBER), -MAX_NUMBER)
 end
 
--- A number as the server writes it for a command, which takes it longer than most else there: each once a script.
-local texts = {}
-local function written(value)
+-- Return a number as text with all its digits. Formatting is slow, so each number is formatted once per script.
+local formatted = {}
+local function format_number(value)
   if type(value) == 'string' then return value end
-  local text = texts[value]
+  local text = formatted[value]
   if not text then
     text = string.format('%.17g', value)
-    texts[value] = text
+    formatted[value] = text
   end
   return text
 end
 
-local function known_kind(kind)
-  return (kind == 'io' or kind == 'cpu') and kind or ''
+local function normalize_kind(kind)
+  for _, known in ipairs(KINDS) do
+    if kind == known then return kind end
+  end
+  return ''
 end
 
--- Fields of a job; nil when there is no such job, or something else in its place.
-local function read(id, ...)
+-- The kinds of which a job takes one unit of capacity each. A job of unknown kind may be of any default kind.
+local function needed(kind)
+  return kind == '' and DEFAULT_KINDS or {kind}
+end
+
+-- How many jobs of a kind could start with this free capacity.
+local function capacity_for(free, kind)
+  local least = math.huge
+  for _, one in ipairs(needed(kind)) do least = math.min(least, free[one] or 0) end
+  return least
+end
+
+local function has_capacity(free)
+  for _, many in pairs(free) do
+    if many > 0 then return true end
+  end
+  return false
+end
+
+-- Return the state and these fields of a job; nil if the key does not exist or is not a hash.
+local function read_job(id, ...)
   local found = redis.pcall('HMGET', root .. ':job:' .. id, 'state', ...)
   if not found[1] then return nil end
   return found
 end
 
--- Says it once a script. A user who may not use the channel gets no hints, but the step is done.
-local told = {}
-local function tell(kind, name)
-  local hint = kind .. ':' .. root .. (name and ':' .. name or '')
-  if not told[hint] then
-    told[hint] = true
-    redis.pcall('PUBLISH', root .. ':hints', hint)
+-- Publish a wake-up, at most once per script. If the user may not use the channel, there is no wake-up, but the
+-- script still does its work.
+local sent_wake_ups = {}
+local function notify(kind, name)
+  local wake_up = kind .. ':' .. root .. (name and ':' .. name or '')
+  if not sent_wake_ups[wake_up] then
+    sent_wake_ups[wake_up] = true
+    redis.pcall('PUBLISH', root .. ':wake_ups', wake_up)
   end
 end
 
--- The lines of a gate are worth a look. A slot set free changes nothing for one that waits for a time. Where
--- one was so before, everybody was told, and has looked, or looks when there is room.
-local function wake(gate, freed)
-  local lines = redis.call('HGETALL', root .. ':lines:' .. gate)
-  for at = 1, #lines, 2 do
-    local lane = lines[at]
-    local looks = root .. ':looks:' .. lane
-    if not freed or not redis.call('ZSCORE', looks, gate) then
-      redis.call('ZREM', looks, gate)
-      if redis.call('ZADD', root .. ':awake:' .. lane, number(lines[at + 1], 0), gate) == 1 then
-        tell('r', string.sub(lane, string.find(lane, ':', 1, true) + 1))
+-- Mark the waiting lists of a gate to be checked now. After a freed slot, a list that waits for a time keeps
+-- waiting. If a list was marked before, the workers were notified already and check it as soon as they have
+-- capacity. Return twice the number of lists.
+local function request_check(gate, is_slot_freed)
+  local waiting_lists = redis.call('HGETALL', root .. ':waiting_lists:' .. gate)
+  for at = 1, #waiting_lists, 2 do
+    local lane = waiting_lists[at]
+    local check_later = root .. ':check_later:' .. lane
+    if not is_slot_freed or not redis.call('ZSCORE', check_later, gate) then
+      redis.call('ZREM', check_later, gate)
+      if redis.call('ZADD', root .. ':check_now:' .. lane, to_number(waiting_lists[at + 1], 0), gate) == 1 then
+        notify('r', string.sub(lane, string.find(lane, ':', 1, true) + 1))
       end
     end
   end
-  return #lines
+  return #waiting_lists
 end
 
--- The same for all gates of a rule, a portion of them; claims go on with the others.
-local function wake_rule(rule, from)
-  if from == '' then wake(rule) end
+-- Request a check of a portion of the gates of a rule; later claims continue with the others.
+local function request_rule_checks(rule, from)
+  if from == '' then request_check(rule) end
   from = from == '' and '[' .. rule .. '#' or '(' .. from
   local found = redis.call('ZRANGEBYLEX', root .. ':gates', from, '(' .. rule .. '$', 'LIMIT', 0, PORTION)
-  for _, gate in ipairs(found) do wake(gate) end
+  for _, gate in ipairs(found) do request_check(gate) end
   if #found < PORTION then
-    redis.call('HDEL', root .. ':waking', rule)
+    redis.call('HDEL', root .. ':rules_to_check', rule)
   else
-    redis.call('HSET', root .. ':waking', rule, found[#found])
-    tell('c')
+    redis.call('HSET', root .. ':rules_to_check', rule, found[#found])
+    notify('c')
   end
 end
 
--- A gate is known for as long as somebody waits at it or holds a slot of it.
+-- Remove a gate from the index of gates once no job waits at it and no job holds a slot of it.
 local function forget_gate(gate)
-  if redis.call('EXISTS', root .. ':lines:' .. gate, root .. ':holders:' .. gate) == 0 then
+  if redis.call('EXISTS', root .. ':waiting_lists:' .. gate, root .. ':holders:' .. gate) == 0 then
     redis.call('ZREM', root .. ':gates', gate)
   end
 end
 
--- Members of sorted sets are added and dropped together at the end: one command for many jobs.
-local added, dropped, released, returned = {}, {}, {}, {}
-local function write(command, lists)
-  for key, list in pairs(lists) do
-    for first = 1, #list, 4000 do
-      redis.call(command, key, unpack(list, first, math.min(first + 3999, #list)))
+-- Changes of sorted sets are collected and written at the end, with one command for many jobs.
+local pending_adds, pending_removals, freed_slots, left_routes = {}, {}, {}, {}
+local function write_lists(command, values_by_key)
+  for key, values in pairs(values_by_key) do
+    for first = 1, #values, 4000 do
+      redis.call(command, key, unpack(values, first, math.min(first + 3999, #values)))
     end
-    lists[key] = nil
+    values_by_key[key] = nil
   end
 end
-local function write_all()
-  write('ZADD', added)
-  write('ZREM', dropped)
-  for way, left in pairs(returned) do  -- one that is to be released may be when nobody goes by it
-    local went = root .. ':went:' .. way
-    returned[way] = nil
-    write('ZREM', {[went] = left})
-    local route = redis.call('HMGET', root .. ':route:' .. way, 'key', 'released', 'closing')
-    if route[1] and not route[2] and redis.call('EXISTS', went) == 0 then
-      if route[3] then wake(left.gate) else redis.call('ZADD', root .. ':resting', -1, way) end
+local function write_pending()
+  write_lists('ZADD', pending_adds)
+  write_lists('ZREM', pending_removals)
+  for route_number, ids in pairs(left_routes) do  -- a closing route can be released once no job uses it
+    local routed_jobs = root .. ':routed_jobs:' .. route_number
+    left_routes[route_number] = nil
+    write_lists('ZREM', {[routed_jobs] = ids})
+    local route = redis.call('HMGET', root .. ':route:' .. route_number, 'key', 'released', 'closing')
+    if route[1] and not route[2] and redis.call('EXISTS', routed_jobs) == 0 then
+      if route[3] then request_check(ids.gate) else redis.call('ZADD', root .. ':idle_routes', -1, route_number) end
     end
   end
-  for gate, ids in pairs(released) do
-    write('SREM', {[root .. ':holders:' .. gate] = ids})
-    released[gate] = nil
-    if wake(gate, true) == 0 then forget_gate(gate) end
+  for gate, ids in pairs(freed_slots) do
+    write_lists('SREM', {[root .. ':holders:' .. gate] = ids})
+    freed_slots[gate] = nil
+    if request_check(gate, true) == 0 then forget_gate(gate) end
   end
 end
-local function add(key, score, member)
-  local list = added[key]
+local function add_later(key, score, member)
+  local list = pending_adds[key]
   if not list then
     list = {}
-    added[key] = list
+    pending_adds[key] = list
   end
   local size = #list
-  list[size + 1], list[size + 2] = written(score), member
+  list[size + 1], list[size + 2] = format_number(score), member
 end
-local function drop(key, member)
-  local list = dropped[key]
+local function remove_later(key, member)
+  local list = pending_removals[key]
   if not list then
     list = {}
-    dropped[key] = list
+    pending_removals[key] = list
   end
   list[#list + 1] = member
 end
 
-local queues_seen = {}
-local function know(queue)
-  if not queues_seen[queue] then
-    queues_seen[queue] = true
+local known_queues = {}
+local function register_queue(queue)
+  if not known_queues[queue] then
+    known_queues[queue] = true
     redis.call('SADD', root .. ':queues', queue)
   end
 end
 
--- Into its lane, for whoever fetches.
-local function enter(id, queue, kind, priority, place)
-  add(root .. ':lane:' .. known_kind(kind) .. ':' .. queue, -number(priority, 0),
-      (place or NOWHERE) .. id)
-  tell('r', queue)
+-- Add a job to its lane, where fetches find it.
+local function enqueue(id, queue, kind, priority, sequence)
+  add_later(root .. ':lane:' .. normalize_kind(kind) .. ':' .. queue, -to_number(priority, 0),
+      (sequence or NO_SEQUENCE) .. id)
+  notify('r', queue)
 end
 
--- The gates that a job has to pass: nothing, where that cannot be read.
-local lists = {}
-local function gates_in(text)
+-- Return the gates that a job must pass: an empty list if they cannot be read.
+local decoded_gates = {}
+local function decode_gates(text)
   if not text then return nil end
-  if not lists[text] then
-    local fine, found = pcall(cjson.decode, text)
-    lists[text] = fine and type(found) == 'table' and found or {}
+  if not decoded_gates[text] then
+    local ok, found = pcall(cjson.decode, text)
+    decoded_gates[text] = ok and type(found) == 'table' and found or {}
   end
-  return lists[text]
+  return decoded_gates[text]
 end
 
--- The slots that a job holds, part by part.
-local unpacked = {}
-local function slots_in(packed)
-  if not unpacked[packed] then
-    local fine, found = pcall(cmsgpack.unpack, packed)
-    unpacked[packed] = fine and type(found) == 'table' and found or {}
+-- Return the slots that a job holds, as a flat list of parts.
+local decoded_slots = {}
+local function decode_slots(packed)
+  if not decoded_slots[packed] then
+    local ok, found = pcall(cmsgpack.unpack, packed)
+    decoded_slots[packed] = ok and type(found) == 'table' and found or {}
   end
-  return unpacked[packed]
+  return decoded_slots[packed]
 end
 
--- Where a job stands that has to pass these gates and holds these slots.
-local function gate_at(gates, slots)
-  local passed = slots and #slots_in(slots) / SLOT or 0
-  local gate = gates and gates_in(gates)[passed + 1]
+-- Return the gate at which a job with these gates and slots waits next; nil if it has passed all of them.
+local function next_gate(gates, slots)
+  local passed = slots and #decode_slots(slots) / SLOT_PARTS or 0
+  local gate = gates and decode_gates(gates)[passed + 1]
   return type(gate) == 'string' and gate or nil
 end
 
-local line_keys = {}
-local function line_of(gate, lane)
-  local keys = line_keys[gate]
+local waiting_list_keys = {}
+local function waiting_list_key(gate, lane)
+  local keys = waiting_list_keys[gate]
   if not keys then
     keys = {}
-    line_keys[gate] = keys
+    waiting_list_keys[gate] = keys
   end
-  if not keys[lane] then keys[lane] = root .. ':line:' .. #gate .. ':' .. gate .. ':' .. lane end
+  if not keys[lane] then keys[lane] = root .. ':waiting_list:' .. #gate .. ':' .. gate .. ':' .. lane end
   return keys[lane]
 end
 
--- Into the line of a gate. Where that is asleep nobody could pass, and so neither can who comes.
-local standing = {}
-local function stand(gate, lane, score, place)
-  local line = line_of(gate, lane)
-  add(line, score, place)
-  if standing[line] then return end
-  standing[line] = true
-  if redis.call('HSETNX', root .. ':lines:' .. gate, lane, 0) == 1 then
+-- Add a job to the waiting list of a gate. A list that is not to be checked now has no job that could pass, so
+-- the new job cannot pass either and no worker is notified.
+local lists_joined = {}
+local function join_waiting_list(gate, lane, score, position)
+  local list_key = waiting_list_key(gate, lane)
+  add_later(list_key, score, position)
+  if lists_joined[list_key] then return end
+  lists_joined[list_key] = true
+  if redis.call('HSETNX', root .. ':waiting_lists:' .. gate, lane, 0) == 1 then
     redis.call('ZADD', root .. ':gates', 0, gate)
-    redis.call('ZADD', root .. ':awake:' .. lane, 0, gate)
-  elseif not redis.call('ZSCORE', root .. ':awake:' .. lane, gate) then
+    redis.call('ZADD', root .. ':check_now:' .. lane, 0, gate)
+  elseif not redis.call('ZSCORE', root .. ':check_now:' .. lane, gate) then
     return
   end
-  tell('r', string.sub(lane, string.find(lane, ':', 1, true) + 1))
+  notify('r', string.sub(lane, string.find(lane, ':', 1, true) + 1))
 end
 
--- Nobody stands there any more.
-local function end_line(gate, lane)
-  standing[line_of(gate, lane)] = nil
-  redis.call('HDEL', root .. ':lines:' .. gate, lane)
-  redis.call('ZREM', root .. ':awake:' .. lane, gate)
-  redis.call('ZREM', root .. ':looks:' .. lane, gate)
+-- Remove all traces of a waiting list that is empty.
+local function remove_waiting_list(gate, lane)
+  lists_joined[waiting_list_key(gate, lane)] = nil
+  redis.call('HDEL', root .. ':waiting_lists:' .. gate, lane)
+  redis.call('ZREM', root .. ':check_now:' .. lane, gate)
+  redis.call('ZREM', root .. ':check_later:' .. lane, gate)
   forget_gate(gate)
 end
 
--- A job waits at a gate.
-local function wait_at(id, gate, queue, kind, priority, place)
-  local lane, score = known_kind(kind) .. ':' .. queue, -number(priority, 0)
-  local member = (place or NOWHERE) .. id
-  add(root .. ':waiting:' .. lane, score, member)
-  stand(gate, lane, score, member)
+-- Add a job to the waiting list of this gate, and to the index of waiting jobs of its lane.
+local function wait_at_gate(id, gate, queue, kind, priority, sequence)
+  local lane, score = normalize_kind(kind) .. ':' .. queue, -to_number(priority, 0)
+  local position = (sequence or NO_SEQUENCE) .. id
+  add_later(root .. ':waiting:' .. lane, score, position)
+  join_waiting_list(gate, lane, score, position)
 end
 
--- Into its lane, or into the line of its first gate. Gives the fields that say so.
-local function line_up(id, queue, kind, priority, place, gates)
-  local first = gate_at(gates)
+-- Add a job to its lane, or to the waiting list of its first gate. Return the field that stores the new state.
+local function enqueue_or_wait(id, queue, kind, priority, sequence, gates)
+  local first = next_gate(gates)
   if first then
-    wait_at(id, first, queue, kind, priority, place)
+    wait_at_gate(id, first, queue, kind, priority, sequence)
     return 'state', 'waiting'
   end
-  enter(id, queue, kind, priority, place)
+  enqueue(id, queue, kind, priority, sequence)
   return 'state', 'queued'
 end
 
@@ -245,7 +272,7 @@ local function member_key(pool, name)
   return root .. ':member:' .. #pool .. ':' .. pool .. ':' .. name
 end
 
--- A member is nobody's any more. One that was to leave is gone.
+-- Take a pool member back from a job. A member that was leaving is gone now.
 local function return_member(pool, name, id)
   local key = member_key(pool, name)
   local found = redis.call('HMGET', key, 'job', 'condition', 'turn')
@@ -254,31 +281,31 @@ local function return_member(pool, name, id)
   if found[2] == 'leaving' then
     redis.call('HSET', key, 'condition', 'gone')
   elseif found[2] == 'ready' then
-    redis.call('ZADD', root .. ':free:' .. pool, number(found[3], 0), name)
+    redis.call('ZADD', root .. ':free:' .. pool, to_number(found[3], 0), name)
   end
 end
 
--- The slots that a job holds are anybody's again. What says that it had them is the caller's to remove. Gives
--- the queue where the job belongs, if it left that for a worker's own.
-local function free(id, slots)
-  local found, home = slots_in(slots), nil
-  for at = 1, #found, SLOT do
-    local gate, member, way = found[at], found[at + 1], found[at + 2]
-    if string.sub(gate, 1, #ROUTE) ~= ROUTE then
-      local ids = released[gate] or {}
-      released[gate] = ids
+-- Free the slots that a job holds. The caller removes the job's field. Return the job's original queue if a
+-- route had moved the job into a worker's queue.
+local function free_slots(id, slots)
+  local found, original_queue = decode_slots(slots), nil
+  for at = 1, #found, SLOT_PARTS do
+    local gate, member, route_number = found[at], found[at + 1], found[at + 2]
+    if string.sub(gate, 1, #ROUTE_RULE) ~= ROUTE_RULE then
+      local ids = freed_slots[gate] or {}
+      freed_slots[gate] = ids
       ids[#ids + 1] = id
       if member ~= '' then return_member(string.match(gate, '^pool:(.*)$') or '', member, id) end
-    elseif way ~= 0 then
-      returned[way] = returned[way] or {gate = gate}
-      table.insert(returned[way], id)
-      home = member
+    elseif route_number ~= 0 then
+      left_routes[route_number] = left_routes[route_number] or {gate = gate}
+      table.insert(left_routes[route_number], id)
+      original_queue = member
     end
   end
-  return home
+  return original_queue
 end
 
--- Waits for its time. Whoever sleeps until something is due is told only of what is due earlier.
+-- Schedule a job. Workers sleep until the first due time, so they are notified only if this job is due earlier.
 local first_due = {}
 local function schedule(id, queue, when)
   local key = root .. ':due:' .. queue
@@ -288,81 +315,82 @@ local function schedule(id, queue, when)
   end
   if when < first then
     first = when
-    tell('s', queue)
+    notify('s', queue)
   end
   first_due[queue] = first
-  add(key, when, id)
+  add_later(key, when, id)
 end
 
--- Out of where it waits. What was added in the same script is written before.
-local function leave(id, state, queue, kind, place, aside, gate)
-  write_all()
-  local member = (place or NOWHERE) .. id
+-- Remove a job that does not run from the sorted sets in which it waits. Pending changes are written first.
+local function remove_from_index(id, state, queue, kind, sequence, aside, gate)
+  write_pending()
+  local position = (sequence or NO_SEQUENCE) .. id
   if state == 'scheduled' then
     redis.call('ZREM', root .. ':due:' .. queue, id)
   elseif state == 'sent' then
-    redis.call('ZREM', root .. ':sent:' .. known_kind(kind) .. ':' .. queue, member)
+    redis.call('ZREM', root .. ':sent:' .. normalize_kind(kind) .. ':' .. queue, position)
   elseif state == 'waiting' then
-    local lane = known_kind(kind) .. ':' .. queue
-    redis.call('ZREM', root .. ':waiting:' .. lane, member)
+    local lane = normalize_kind(kind) .. ':' .. queue
+    redis.call('ZREM', root .. ':waiting:' .. lane, position)
     if aside then
-      redis.call('ZREM', root .. ':away:' .. aside, member)
-      redis.call('HINCRBY', root .. ':absent', gate or '', -1)
+      redis.call('ZREM', root .. ':aside_waiting:' .. aside, position)
+      redis.call('HINCRBY', root .. ':aside_counts', gate or '', -1)
     elseif gate then
-      redis.call('ZREM', line_of(gate, lane), member)
-      if redis.call('EXISTS', line_of(gate, lane)) == 0 then end_line(gate, lane) end
+      redis.call('ZREM', waiting_list_key(gate, lane), position)
+      if redis.call('EXISTS', waiting_list_key(gate, lane)) == 0 then remove_waiting_list(gate, lane) end
     end
   elseif aside then
-    redis.call('ZREM', root .. ':aside:' .. aside, member)
+    redis.call('ZREM', root .. ':aside:' .. aside, position)
   else
-    redis.call('ZREM', root .. ':lane:' .. known_kind(kind) .. ':' .. queue, member)
+    redis.call('ZREM', root .. ':lane:' .. normalize_kind(kind) .. ':' .. queue, position)
   end
 end
 
--- The key of a job that ends is free again, and whoever waits for the end hears of it.
-local function let_go(id, unique, awaited)
+-- End the life of a job: free its unique key, notify the processes that wait for its end, and remove it from the
+-- live jobs.
+local function end_live_job(id, unique, awaited)
   if unique and redis.call('HGET', root .. ':unique', unique) == id then
     redis.call('HDEL', root .. ':unique', unique)
   end
-  if awaited then tell('d', id) end
-  drop(root .. ':live', id)
+  if awaited then notify('d', id) end
+  remove_later(root .. ':live', id)
 end
 
--- A job that waits or is held nowhere any more becomes a record.
+-- Turn a job that is in no lane and under no lease into a finished record.
 local function finish(id, state, now, fields)
-  redis.call('HSET', root .. ':job:' .. id, 'state', state, 'finished', written(now), unpack(fields))
-  add(root .. (state == 'buried' and ':buried' or ':done'), now, id)
+  redis.call('HSET', root .. ':job:' .. id, 'state', state, 'finished', format_number(now), unpack(fields))
+  add_later(root .. (state == 'buried' and ':buried' or ':done'), now, id)
 end
 
--- A job that does not run becomes a cancelled record. Gives its state then; nil: no such job.
+-- Turn a job that does not run into a cancelled record. Return its state then; nil if there is no such job.
 local function cancel_idle(id, reason, now, final)
-  local job = read(id, 'queue', 'kind', 'place', 'aside', 'unique', 'awaited', 'gates', 'slots')
+  local job = read_job(id, 'queue', 'kind', 'sequence', 'aside', 'unique', 'awaited', 'gates', 'slots')
   if not job then return nil end
   local state = job[1]
   if state == 'running' or FINAL[state] then return state end
-  leave(id, state, job[2] or '', job[3], job[4], job[5], gate_at(job[8], job[9]))
+  remove_from_index(id, state, job[2] or '', job[3], job[4], job[5], next_gate(job[8], job[9]))
   local fields = {'reason', reason}
   if job[9] then
     redis.call('HDEL', root .. ':job:' .. id, 'slots')
-    local home = free(id, job[9])
-    if home then fields[3], fields[4] = 'queue', home end
+    local original_queue = free_slots(id, job[9])
+    if original_queue then fields[3], fields[4] = 'queue', original_queue end
   end
-  let_go(id, job[6], job[7])
+  end_live_job(id, job[6], job[7])
   finish(id, final or 'cancelled', now, fields)
   return final or 'cancelled'
 end
 
--- A running job that nobody holds any more goes back to its queue, at once or later. A job: queue, kind,
--- priority, place, gates, slots.
+-- Put a running job whose lease has ended back into its queue, at once or after a delay. A job: queue, kind,
+-- priority, sequence, gates, slots.
 local function put_back(id, job, now, delay, fields)
-  local queue, kind, priority, place, gates, slots = unpack(job, 1, 6)
+  local queue, kind, priority, sequence, gates, slots = unpack(job, 1, 6)
   local key = root .. ':job:' .. id
   redis.call('HDEL', key, 'worker', 'done', 'of', 'slots')
-  local home = slots and free(id, slots)
-  if home then
-    queue = home
-    fields[#fields + 1], fields[#fields + 2] = 'queue', home
-    know(home)
+  local original_queue = slots and free_slots(id, slots)
+  if original_queue then
+    queue = original_queue
+    fields[#fields + 1], fields[#fields + 2] = 'queue', original_queue
+    register_queue(original_queue)
   end
   local size = #fields
   if delay > 0 then
@@ -370,44 +398,44 @@ local function put_back(id, job, now, delay, fields)
     fields[size + 3], fields[size + 4] = 'not_before', now + delay
     schedule(id, queue or '', now + delay)
   else
-    fields[size + 1], fields[size + 2] = line_up(id, queue or '', kind, priority, place, gates)
+    fields[size + 1], fields[size + 2] = enqueue_or_wait(id, queue or '', kind, priority, sequence, gates)
   end
   redis.call('HSET', key, unpack(fields))
 end
 
--- The story with one attempt more: a line each, the last hundred.
-local function retold(story, attempt)
-  if not story or story == '' then return attempt end
-  local _, breaks = string.gsub(story, '\n', '\n')
+-- Return the history with one attempt more: one line each, at most a hundred.
+local function append_attempt(history, attempt)
+  if not history or history == '' then return attempt end
+  local _, breaks = string.gsub(history, '\n', '\n')
   for _ = 99, breaks do
-    story = string.sub(story, string.find(story, '\n', 1, true) + 1)
+    history = string.sub(history, string.find(history, '\n', 1, true) + 1)
   end
-  return story .. '\n' .. attempt
+  return history .. '\n' .. attempt
 end
 
--- The live job that holds a unique key, and its state.
-local function holder_of(unique)
+-- Return the id of the live job that holds a unique key, and its state.
+local function find_unique_holder(unique)
   local id = redis.call('HGET', root .. ':unique', unique)
-  local job = id and read(id)
+  local job = id and read_job(id)
   if job and not FINAL[job[1]] then return id, job[1] end
   return nil
 end
 
--- Adds a job, or gives the id of the one that was there before. A row: id, queue, kind, priority,
--- not before, unique key, what to do when that is taken, fields, gates; seconds until it may run and until it
--- expires, where these are not moments; when it was made. A job that runs keeps its key.
-local function insert(row, sequence, now, idle)
+-- Add a job, or return the id of the job that existed before. A row: id, queue, kind, priority, not-before time,
+-- unique key, what to do if that key is taken, fields, gates; the delay and the time to live in seconds, if they
+-- are not given as times; when the message was created. A running job keeps its unique key.
+local function insert(row, number, now, idle)
   local id, queue, kind, priority, not_before, unique, on_conflict, fields, gates = unpack(row, 1, 9)
   local delay, expires_in, created = unpack(row, 10, 12)
   local key = root .. ':job:' .. id
   if redis.call('EXISTS', key) == 1 then return id end
   if unique then
-    local holder, state = holder_of(unique)
+    local holder, state = find_unique_holder(unique)
     if holder and (on_conflict == 'return' or state == 'running') then return holder end
     if holder then cancel_idle(holder, 'replaced by ' .. id, now) end
     redis.call('HSET', root .. ':unique', unique, id)
   end
-  local place = string.format('%016d', sequence)
+  local sequence = string.format('%016d', number)
   local state = idle
   local function set(field, value)
     fields[#fields + 1], fields[#fields + 2] = field, value
@@ -418,65 +446,65 @@ local function insert(row, sequence, now, idle)
   end
   if delay then
     not_before = now + delay
-    set('not_before', written(not_before))
+    set('not_before', format_number(not_before))
   end
-  if expires_in then set('expires', written(now + expires_in)) end
+  if expires_in then set('expires', format_number(now + expires_in)) end
   if not_before and not_before > now then state = 'scheduled' end
-  set('created', written(created or now))
+  set('created', format_number(created or now))
   set('state', state)
-  set('place', place)
+  set('sequence', sequence)
   redis.call('HSET', key, unpack(fields))
-  know(queue)
-  add(root .. ':live', place, id)
+  register_queue(queue)
+  add_later(root .. ':live', sequence, id)
   if state == 'scheduled' then
     schedule(id, queue, not_before)
   elseif state == 'sent' then
-    add(root .. ':sent:' .. known_kind(kind) .. ':' .. queue, -priority, place .. id)
+    add_later(root .. ':sent:' .. normalize_kind(kind) .. ':' .. queue, -priority, sequence .. id)
   elseif state == 'waiting' then
-    wait_at(id, gate_at(gates), queue, kind, priority, place)
+    wait_at_gate(id, next_gate(gates), queue, kind, priority, sequence)
   else
-    enter(id, queue, kind, priority, place)
+    enqueue(id, queue, kind, priority, sequence)
   end
   return nil
 end
 
--- What is kept of a pause: since when, and why.
-local function noted(reason)
+-- Return the stored value of a pause: when it began and why.
+local function encode_pause(reason)
   return cjson.encode({since = now, reason = reason})
 end
 
--- Deaths that were counted with an incarnation whose process was alive are counted as lapses. A job that was
--- buried for its deaths, and would not have been without this one, is queued again; one that may die only
--- once stays buried: it has started. A unique key that another job holds now is lost.
-local DAY = 86400
-local function come_back(id, key, queue, kind, priority, place, gates, unique)
+-- Count deaths of an incarnation as lapses, because its process has turned out to be alive. A job that was
+-- buried only because of this death is queued again. A job that may die only once stays buried, because it has
+-- started. A requeued job loses its unique key if another job holds that key now.
+local DAY_SECONDS = 86400
+local function requeue_buried(id, key, queue, kind, priority, sequence, gates, unique)
   redis.call('HDEL', key, 'finished', 'reason', 'done', 'of', 'worker', 'slots', 'awaited', 'aside', 'cancel')
-  if unique and holder_of(unique) then
+  if unique and find_unique_holder(unique) then
     redis.call('HDEL', key, 'unique')
   elseif unique then
     redis.call('HSET', root .. ':unique', unique, id)
   end
-  drop(root .. ':buried', id)
-  add(root .. ':live', number(place, 0), id)
-  know(queue)
-  return line_up(id, queue, kind, priority, place, gates)
+  remove_later(root .. ':buried', id)
+  add_later(root .. ':live', to_number(sequence, 0), id)
+  register_queue(queue)
+  return enqueue_or_wait(id, queue, kind, priority, sequence, gates)
 end
 local function take_back_deaths(owner)
   local counted = redis.call('HGETALL', root .. ':deaths:' .. owner)
   for at = 1, #counted, 2 do
-    local id, blamed = counted[at], number(counted[at + 1], 0)
+    local id, blamed = counted[at], to_number(counted[at + 1], 0)
     local key = root .. ':job:' .. id
-    local job = read(id, 'deaths', 'blame', 'lapses', 'max_deaths', 'reason', 'queue', 'kind', 'priority',
-                     'place', 'gates', 'unique')
+    local job = read_job(id, 'deaths', 'blame', 'lapses', 'max_deaths', 'reason', 'queue', 'kind', 'priority',
+                     'sequence', 'gates', 'unique')
     if job then
-      local fields = {'deaths', math.max(number(job[2], 0) - 1, 0), 'lapses', number(job[4], 0) + 1}
+      local fields = {'deaths', math.max(to_number(job[2], 0) - 1, 0), 'lapses', to_number(job[4], 0) + 1}
       local poison = job[1] == 'buried' and string.sub(job[6] or '', 1, 8) == 'poison: '
-      if poison and blamed > 0 and number(job[5], 3) > 1 then
-        fields[5], fields[6] = come_back(id, key, job[7] or '', unpack(job, 8, 12))
+      if poison and blamed > 0 and to_number(job[5], 3) > 1 then
+        fields[5], fields[6] = requeue_buried(id, key, job[7] or '', unpack(job, 8, 12))
       end
       if not FINAL[job[1]] or fields[5] then
         local size = #fields
-        fields[size + 1], fields[size + 2] = 'blame', math.max(number(job[3], 0) - blamed, 0)
+        fields[size + 1], fields[size + 2] = 'blame', math.max(to_number(job[3], 0) - blamed, 0)
       end
       redis.call('HSET', key, unpack(fields))
     end
@@ -484,10 +512,10 @@ local function take_back_deaths(owner)
   redis.call('DEL', root .. ':deaths:' .. owner)
 end
 
--- What is paused at this very moment, by operators or a deployment: everything, or by name.
+-- Return what operators, deployments and missing tasks pause now: everything, or queues, tasks and gates by name.
 local function read_pauses()
   local paused = {all = false, queue = {}, task = {}, tasks = false, gate = {}}
-  for _, key in ipairs({':pauses', ':holds', ':missing'}) do
+  for _, key in ipairs({':pauses', ':deployment_pauses', ':missing_tasks'}) do
     for _, name in ipairs(redis.call('HKEYS', root .. key)) do
       local scope, rest = string.match(name, '^(%a+):(.*)$')
       if scope == 'all' then
@@ -505,14 +533,14 @@ local function read_pauses()
   return paused
 end
 
--- The queue and the task in the name of an aside.
-local function aside_parts(name)
+-- Return the queue and the task in a name of a set of jobs that are set aside.
+local function split_aside_name(name)
   local size, rest = string.match(name, '^(%d+):(.*)$')
   size = tonumber(size or 0)
   return string.sub(rest or '', 1, size), string.sub(rest or '', size + 2)
 end
 
--- The id in a place.
-local function id_of(place)
-  return string.sub(place, 17)
+-- Return the job's id in a position.
+local function id_of(position)
+  return string.sub(position, 17)
 end

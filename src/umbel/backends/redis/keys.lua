@@ -1,75 +1,97 @@
--- What every script begins with: where a namespace keeps its jobs.
+-- The beginning of every script: the keys of a namespace.
 --
--- KEYS[1] is the root, umbel:{<namespace>}. No key has that very name, but each begins with it, and
--- the braces put all of them into one slot of a cluster. ARGV[1] is a list, packed, where a
--- script does not say otherwise.
+-- KEYS[1] is the root, umbel:{<namespace>}. All keys begin with it, and no key has exactly this name. The braces
+-- put all keys into one slot of a Redis cluster. Unless a script says otherwise, ARGV[1] is a list of arguments,
+-- packed with MessagePack. A portion is at most 1,000 (PORTION in jobs.lua), so that no script keeps the server busy.
 --
---   <root>:job:<id>             hash    a job, live or finished; what is usual is left out
---   <root>:steps:<id>           hash    from the number of a step that the job has done to what is kept of it
---   <root>:sequence             number  of the job that was published last
---   <root>:live                 zset    ids of live jobs, by their number
---   <root>:lane:<kind>:<queue>  zset    places of queued jobs, by priority turned round
---   <root>:aside:<aside>        zset    the same for jobs whose task is paused, out of the way
---   <root>:asides               set     names of those: <bytes of the queue>:<queue>:<task>
---   <root>:sent:<kind>:<queue>  zset    the same for queued jobs that another broker carries
---   <root>:due:<queue>          zset    ids of scheduled jobs, by when they are due
---   <root>:queues               set     queues that have live jobs, or had some a while ago
+-- Words: a lane is the jobs of one kind in one queue. A position is a job's sequence (its number in sixteen
+-- digits) followed by its id. Redis sorts members with equal scores by their bytes, so a lane is sorted by priority,
+-- then by sequence. A job is set aside while its task is paused. A waiting list has the jobs of one lane that wait at
+-- one gate. A worker index is the small number of a worker, to which routes lead.
+--
+-- Jobs
+--   <root>:job:<id>             hash    a job, live or finished; fields with default values are left out
+--   <root>:steps:<id>           hash    from the number of a finished step to its result
+--   <root>:sequence             number  number of the last published job
+--   <root>:live                 zset    ids of live jobs, by number
+--   <root>:done, :buried        zset    ids of finished jobs, by end time
 --   <root>:unique               hash    from a unique key to the id of the live job that holds it
---   <root>:held:<owner>         hash    from the id of a running job to its fence: the leases
---   <root>:owners               set     incarnations that hold something, or did a while ago
---   <root>:standby              hash    from an incarnation that waits for work to its ticket, since when, and the
---                                       job that it was handed since, if any: see standby.lua
---   <root>:standby:<queue>      zset    incarnations that may wait there, by since when
---   <root>:done, :buried        zset    ids of finished jobs, by when they ended
---   <root>:inbox                list    events that other programs pushed, not looked at yet
---   <root>:worker:<owner>       hash    a living worker; <root>:workers is the set of them
---   <root>:deaths:<owner>       hash    from the id of a job to whether the death that was counted with this
---                                       incarnation was blamed on it; expires
---   <root>:lapsed:<owner>       string  the process of this incarnation has reported that it was alive when
---                                       its leases lapsed; expires
---   <root>:pauses               hash    from <scope>:<name> to when and why; <root>:epoch counts
---   <root>:holds                hash    the same for what a deployment paused
---   <root>:missing              hash    the same for tasks that no running worker has
---   <root>:deployment           hash    the one under way, or the last there was
---   <root>:hints                channel where "look now" is said, see listener.py
---   <root>:hands:<listener>     channel where one process is handed jobs that it holds already
---   <root>:waiting:<kind>:<queue>  zset  places of jobs that stand in a line, like a lane
---   <root>:line:<bytes of the gate>:<gate>:<kind>:<queue>  zset  the same for those at one gate
---   <root>:lines:<gate>         hash    from <kind>:<queue> of each line there to its turn: who was
---                                       served last has the highest
---   <root>:awake:<kind>:<queue> zset    gates whose line is worth a look now, by its turn
---   <root>:looks:<kind>:<queue> zset    gates whose line is worth a look later, by when; where a line is
---                                       in neither, it takes a slot set free, or a change of the rule
---   <root>:away:<aside>         zset    like aside, for jobs that stand in a line
---   <root>:absent               hash    from a gate to how many of those would stand there
+--   <root>:inbox                list    events that other programs pushed and that are not adopted yet
+--
+-- Queues
+--   <root>:queues               set     queues that have live jobs, or had some recently
+--   <root>:lane:<kind>:<queue>  zset    positions of queued jobs, by negated priority
+--   <root>:sent:<kind>:<queue>  zset    the same for queued jobs that a transport carries
+--   <root>:due:<queue>          zset    ids of scheduled jobs, by due time
+--   <root>:aside:<name>         zset    positions of queued jobs that are set aside
+--   <root>:aside_names          set     these names: <bytes of the queue>:<queue>:<task>
+--
+-- Leases and workers
+--   <root>:worker:<owner>       hash    a registered worker; an owner is its incarnation
+--   <root>:workers              set     incarnations of registered workers
+--   <root>:leases:<owner>       hash    from the id of a running job to its fence
+--   <root>:owners               set     incarnations that hold leases, or did recently
+--   <root>:deaths:<owner>       hash    from the id of a job to whether it was blamed for the death of this
+--                                       incarnation; expires
+--   <root>:lapsed:<owner>       string  the process of this incarnation reported that it was alive when its
+--                                       leases lapsed; expires
+--   <root>:received:<id>        string  a message to one worker's inbox was received; expires
+--   <root>:standby              hash    from an incarnation that waits for jobs to its ticket, when it began, its
+--                                       worker's name, and the job that it was handed since, if any: see standby.py
+--   <root>:standby:<queue>      zset    incarnations on standby for a queue, by when they began
+--
+-- Pauses and deployments
+--   <root>:pauses               hash    from <scope>:<name> to when and why operators paused it
+--   <root>:deployment_pauses    hash    the same for pauses of a deployment
+--   <root>:missing_tasks        hash    the same for tasks that no running worker has
+--   <root>:epoch                number  counts the changes of pauses and cancellations
+--   <root>:deployment           hash    the current or last deployment
+--
+-- Channels
+--   <root>:wake_ups             channel wake-ups, see listener.py
+--   <root>:handovers:<listener> channel jobs that are handed to one process, see standby.py
+--
+-- Gates
+--   <root>:rules                hash    from a rule's name to its declaration in the code
+--   <root>:capacity_overrides   hash    from a rule's name to the capacity that an operator gave it
+--   <root>:gates                zset    gates at which jobs wait or of which jobs hold slots, by name
 --   <root>:holders:<gate>       set     ids of jobs that hold a slot
---   <root>:gates                zset    gates that have a line or a holder, by name
---   <root>:pace:<gate>          string  when each pace of a rate is next in step; expires
---   <root>:rules, :imposed      hash    from a rule's name to what the code declares, to an operator's capacity
---   <root>:waking               hash    from a rule whose lines are being woken to where that goes on
---   <root>:turn                 number  of the last who had a turn
---   <root>:members:<pool>       zset    names of all it ever had; <root>:pools is the set of them
---   <root>:member:<bytes of the pool>:<pool>:<name>  hash  a member; <root>:free:<pool> is the zset
---                                       of those that can be handed out, by their turn
---   <root>:seats                zset    indexes that a worker has or had, by their number
---   <root>:seat:<index>         hash    the name of that worker; until when it is kept, whether it retires
---   <root>:sitting:<index>      set     incarnations there; one whose worker is gone does not count
---   <root>:heard:<id>           string  a message to one worker was heard; expires
---   <root>:route                number  of the route that was made last
---   <root>:route:<number>       hash    a route, live or released; <root>:routes is the zset of all by number
---   <root>:routed               hash    from a key to the number of its live route
---   <root>:seated:<index>       zset    live routes that lead there, by number
---   <root>:went:<number>        zset    ids of jobs that are in the worker's queue by it, or run, by number
---   <root>:closing              zset    live routes that are to be released, by number
---   <root>:resting              zset    live routes by which nobody goes, by since when; -1 until somebody looks
---   <root>:past                 zset    released routes, by when they were
---   <root>:moves                hash    from a key to the route that says where the next one is to lead
---   <root>:stream, :receiver    and :lives belong to the transport, see streams.lua
+--   <root>:pace:<gate>          string  the pace of each rate of the gate; expires
+--   <root>:waiting:<kind>:<queue>  zset positions of all jobs of a lane that wait at gates
+--   <root>:waiting_list:<bytes of the gate>:<gate>:<kind>:<queue>  zset  positions of those at one gate
+--   <root>:waiting_lists:<gate> hash    from <kind>:<queue> of each waiting list of a gate to its turn; the list
+--                                       that was served last has the highest
+--   <root>:turn                 number  the last turn
+--   <root>:check_now:<kind>:<queue>    zset  gates whose waiting list is to be checked now, by turn
+--   <root>:check_later:<kind>:<queue>  zset  gates whose waiting list is to be checked later, by time. A list in
+--                                       neither set is checked after a slot was freed or the rule was changed
+--   <root>:rules_to_check       hash    from a changed rule, whose gates are being added to check_now, to the gate
+--                                       after which to continue
+--   <root>:aside_waiting:<name> zset    positions of waiting jobs that are set aside; names as in aside_names
+--   <root>:aside_counts         hash    from a gate to the number of these jobs that wait there
+--   <root>:pools                set     names of pools
+--   <root>:members:<pool>       zset    names of all members that a pool ever had
+--   <root>:member:<bytes of the pool>:<pool>:<name>  hash  a member
+--   <root>:free:<pool>          zset    members that can be assigned to a job, by turn
 --
--- A place is a job's number in sixteen digits and its id. Redis sorts equal scores by their bytes:
--- so the order of a lane is priority first, then number, whatever their size.
+-- Routes
+--   <root>:indexes              zset    worker indexes in use now or before, by number
+--   <root>:index:<index>        hash    the worker's name, until when the index is kept for it, whether it retires
+--   <root>:incarnations:<index> set     incarnations with this index; those of unregistered workers do not count
+--   <root>:route_sequence       number  number of the last route
+--   <root>:route:<number>       hash    a route, live or released
+--   <root>:routes               zset    numbers of all routes, by number
+--   <root>:live_routes          hash    from a routing key to the number of its live route
+--   <root>:routes_to:<index>    zset    numbers of the live routes to a worker index, by number
+--   <root>:routed_jobs:<number> zset    ids of jobs that are in the worker's queue by this route, or run, by number
+--   <root>:closing              zset    numbers of live routes that are to be released, by number
+--   <root>:idle_routes          zset    numbers of live routes without jobs, by since when; -1 until the next sweep
+--   <root>:released_routes      zset    numbers of released routes, by time of release
+--   <root>:moves                hash    from a routing key to the closing route whose target the next route uses
 --
--- A script is one step: others see all of it or nothing. Only a server that is full stops a script,
--- and only before its first write, if that may need memory.
+-- The transport's keys (:stream, :receiver, :server_runs) are described in streams.lua.
+--
+-- A script is one atomic step: other clients see all of its changes or none. Only a server that is out of memory
+-- stops a script, and only before its first write, if that write may need memory.
 
 local root = KEYS[1]

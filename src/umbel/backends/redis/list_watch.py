@@ -1,4 +1,4 @@
-"""Tells when somebody has pushed to a list. Like every wake-up it is a hint and takes nothing."""
+"""Notifies a worker when an entry was pushed to a list. Like every wake-up, it takes nothing."""
 
 from __future__ import annotations
 
@@ -8,80 +8,81 @@ from collections.abc import Awaitable, Callable
 
 from redis.exceptions import RedisError
 
-from umbel.backends.redis.connections import Connection, ask, drop
+from umbel.backends.redis.connections import Connection, abort, execute
 from umbel.resilience import Backoff
 
-_LONGEST = 10
-"""Seconds that the server may keep us waiting; then it has to show that it is there."""
-_GRACE = 3.0
-_RECONNECT = Backoff(first=0.1, factor=2, cap=5.0, jitter=0.5)
+_MAX_BLOCK_SECONDS = 10
+"""How long one command waits on the server. A server that does not answer then counts as gone."""
+_ANSWER_SECONDS = 3.0
+_RECONNECT_BACKOFF = Backoff(first=0.1, factor=2, cap=5.0, jitter=0.5)
 
 
-class Doorbell:
-    """Waits at a list for as long as somebody wants to know, on a connection of its own."""
+class ListWatch:
+    """Waits until a list has entries, on a connection of its own."""
 
     def __init__(
-        self, connect: Callable[[], Awaitable[Connection]], key: str, ring: Callable[[], None]
+        self, connect: Callable[[], Awaitable[Connection]], key: str, notify: Callable[[], None]
     ) -> None:
         self._connect = connect
         self._key = key
-        self._ring = ring
-        self._here: asyncio.AbstractEventLoop | None = None
-        self._wanted = asyncio.Event()
+        self._notify = notify
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._requested = asyncio.Event()
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def listen(self) -> None:
-        """Ring once, as soon as there is something in the list."""
-        self._arrive()
-        self._wanted.set()
+    def request(self) -> None:
+        """Notify once, as soon as the list has an entry."""
+        self._reset_if_moved()
+        self._requested.set()
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="umbel-doorbell")
+            self._task = asyncio.create_task(self._run(), name="umbel-list-watch")
 
     async def close(self) -> None:
-        """Stop waiting. Closing twice is fine."""
-        self._arrive()
+        """Stop waiting. May be called twice."""
+        self._reset_if_moved()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
 
-    def _arrive(self) -> None:
-        """Start over in another event loop."""
-        here = asyncio.get_running_loop()
-        if here is not self._here:
-            self._hang_up()
-            self._here, self._task, self._wanted = here, None, asyncio.Event()
+    def _reset_if_moved(self) -> None:
+        """Forget the connection and the task in a new event loop."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._disconnect()
+            self._loop, self._task, self._requested = loop, None, asyncio.Event()
 
     async def _run(self) -> None:
-        tries, token = 0, secrets.token_hex(4)
+        failures, token = 0, secrets.token_hex(4)
         try:
             while True:
-                await self._wanted.wait()
+                await self._requested.wait()
                 try:
-                    there = await self._wait()
-                    tries = 0
-                except (RedisError, OSError):  # asyncio's TimeoutError is one too
-                    self._hang_up()
-                    tries += 1
-                    await asyncio.sleep(_RECONNECT.delay(tries, token))
+                    has_entries = await self._wait()
+                    failures = 0
+                except (RedisError, OSError):  # TimeoutError is an OSError
+                    self._disconnect()
+                    failures += 1
+                    await asyncio.sleep(_RECONNECT_BACKOFF.delay(failures, token))
                     continue
-                if there:
-                    self._wanted.clear()
-                    self._ring()
+                if has_entries:
+                    self._requested.clear()
+                    self._notify()
         finally:
-            self._hang_up()
+            self._disconnect()
 
     async def _wait(self) -> bool:
         if self._connection is None:
-            async with asyncio.timeout(_GRACE):
+            async with asyncio.timeout(_ANSWER_SECONDS):
                 self._connection = await self._connect()
-        # From the list's end to its end: nothing moves, but there has to be something.
-        command = ("BLMOVE", self._key, self._key, "RIGHT", "RIGHT", _LONGEST)
-        async with asyncio.timeout(_LONGEST + _GRACE):
-            return await ask(self._connection, *command) is not None
+        # Moves the last entry to where it is: this changes nothing, but waits until there is an
+        # entry.
+        command = ("BLMOVE", self._key, self._key, "RIGHT", "RIGHT", _MAX_BLOCK_SECONDS)
+        async with asyncio.timeout(_MAX_BLOCK_SECONDS + _ANSWER_SECONDS):
+            return await execute(self._connection, *command) is not None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            drop(connection)
+            abort(connection)

@@ -1,14 +1,16 @@
--- Publishing. Keys: see keys.lua; touches job, sequence, live, lane, sent, due, queues, unique; for one that
--- has gates waiting, line, lines, gates, awake; and for a job that is replaced done, and what it held.
--- Guarantees: all rows of a batch are added, or none; an id that lives or has finished adds nothing;
--- of one unique key there is one live job.
+-- Publishing. Keys: see keys.lua; writes job, sequence, live, lane, sent, due, queues, unique; for a job with
+-- gates waiting, waiting_list, waiting_lists, gates, check_now; for a job that is replaced done, and its slots.
+-- Guarantees: all rows of a batch are added, or none; an id of a live or finished job adds nothing; there is one
+-- live job per unique key.
 
 -- name: publish
--- {idle, strict, rows}: adds all. Gives {1, place, id, place, id ...} of the rows, counted from 1,
--- that were there before; or {0, key, id} when strict and a key is taken: then nothing was added.
+-- {idle, strict, rows}: adds all rows; idle is the state of a job that can start. Returns {1, index, id, index,
+-- id ...} of the rows, counted from 1, that existed before; or {0, key, id} if strict and a key is taken: then
+-- nothing was added.
 local idle, strict, rows = unpack(cmsgpack.unpack(ARGV[1]))
 
--- The first row whose key is taken and that does not put up with it; looks ahead, changes nothing.
+-- Return the unique key, and its holder, of the first row that does not accept that its key is taken. Changes
+-- nothing.
 local function first_refusal()
   local holders, seen = {}, {}
   for _, row in ipairs(rows) do
@@ -17,7 +19,7 @@ local function first_refusal()
       local holder, state = nil, 'queued'
       if unique then
         holder = holders[unique]
-        if not holder then holder, state = holder_of(unique) end
+        if not holder then holder, state = find_unique_holder(unique) end
       end
       if holder and (on_conflict == 'raise' or (state == 'running' and on_conflict ~= 'return')) then
         return unique, holder
@@ -37,12 +39,12 @@ if strict then
 end
 local sequence = redis.call('INCRBY', root .. ':sequence', #rows) - #rows
 local answer = {1}
-for place, row in ipairs(rows) do
-  local existing = insert(row, sequence + place, now, idle)
+for index, row in ipairs(rows) do
+  local existing = insert(row, sequence + index, now, idle)
   if existing then
-    answer[#answer + 1] = place
+    answer[#answer + 1] = index
     answer[#answer + 1] = existing
   end
 end
-write_all()
+write_pending()
 return answer

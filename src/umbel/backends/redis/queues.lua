@@ -1,64 +1,65 @@
--- Queues as operators and workers see them. Keys: see keys.lua; touches job, lane, aside, sent, due, live,
--- done, queues, unique; of gates waiting, line, lines, gates, awake, looks, away, absent, holders.
--- Guarantees: each call is one step over at most a portion of the jobs, so that no queue, however long,
--- keeps the server busy; whoever asks repeats it until nothing is left.
+-- Queues, for operators and workers. Keys: see keys.lua; writes job, lane, aside, sent, due, live, done, queues,
+-- unique; of gates waiting, waiting_list, waiting_lists, gates, check_now, check_later, aside_waiting, aside_counts,
+-- holders.
+-- Guarantees: each call is one step over at most a portion of the jobs, so that no queue, however long, keeps the
+-- server busy; the caller repeats it until nothing is left.
 
 -- name: purge
--- {queue}: cancels a portion of what does not run. Gives how many.
+-- {queue}: cancels a portion of the jobs that do not run. Returns how many.
 local queue = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
+allow_when_full()
 local purged = 0
-for _, id in ipairs(idle_in(queue)) do
+for _, id in ipairs(idle_jobs_in(queue)) do
   if cancel_idle(id, 'purged', now) == 'cancelled' then purged = purged + 1 end
 end
-write_all()
+write_pending()
 return purged
 
 -- name: move
--- {source, target, passed}: puts a portion of what does not run into another queue; what came by a route is
--- that worker's and passed over, like so many before. Gives {how many were moved, how many are passed over,
--- whether there may be more}. What a transport carries has to be sent again from there.
-local source, target, passed = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
+-- {source, target, skipped}: moves a portion of the jobs that do not run to another queue. Jobs that came by a route
+-- belong to that worker and are skipped, like the given number before them. Returns {how many were moved, how many
+-- are skipped so far, whether there may be more}. Jobs that were sent to a transport must be sent again.
+local source, target, skipped = unpack(cmsgpack.unpack(ARGV[1]))
+allow_when_full()
 local moved = 0
 
 local function is_routed(slots)
-  local held = slots and slots_in(slots) or {}
-  return string.sub(tostring(held[#held - 4]), 1, #ROUTE) == ROUTE and held[#held - 2] ~= 0
+  local held = slots and decode_slots(slots) or {}
+  return string.sub(tostring(held[#held - 4]), 1, #ROUTE_RULE) == ROUTE_RULE and held[#held - 2] ~= 0
 end
 
-local found = idle_in(source, passed)
+local found = idle_jobs_in(source, skipped)
 for _, id in ipairs(found) do
-  local job = read(id, 'kind', 'priority', 'place', 'aside', 'gates', 'slots')
+  local job = read_job(id, 'kind', 'priority', 'sequence', 'aside', 'gates', 'slots')
   if job and is_routed(job[7]) then
-    passed = passed + 1
+    skipped = skipped + 1
   elseif job then
     local state = job[1]
-    local gate = gate_at(job[6], job[7])
+    local gate = next_gate(job[6], job[7])
     local when = redis.call('ZSCORE', root .. ':due:' .. source, id)
-    leave(id, state, source, job[2], job[4], job[5], gate)
+    remove_from_index(id, state, source, job[2], job[4], job[5], gate)
     redis.call('HDEL', root .. ':job:' .. id, 'aside')
     if state == 'scheduled' then
       redis.call('HSET', root .. ':job:' .. id, 'queue', target)
       schedule(id, target, tonumber(when or 0))
     elseif state == 'waiting' and gate then
       redis.call('HSET', root .. ':job:' .. id, 'queue', target)
-      wait_at(id, gate, target, job[2], job[3], job[4])
+      wait_at_gate(id, gate, target, job[2], job[3], job[4])
     else
       redis.call('HSET', root .. ':job:' .. id, 'queue', target, 'state', 'queued')
-      enter(id, target, job[2], job[3], job[4])
+      enqueue(id, target, job[2], job[3], job[4])
     end
     moved = moved + 1
   end
 end
-if moved > 0 then know(target) end
-write_all()
-return {moved, passed, #found > 0 and 1 or 0}
+if moved > 0 then register_queue(target) end
+write_pending()
+return {moved, skipped, #found > 0 and 1 or 0}
 
--- name: sort
--- {queues, kinds, at, from}: gives idle jobs of unknown kind the kind of their task, a portion of the
--- lanes a call, from a place of the lane at which to go on. Gives how many, and those two again; nothing
--- when the lanes are done. What was sent is to be sent again, to where its kind is waited for.
+-- name: assign_kinds
+-- {queues, kinds, at, from}: gives idle jobs of unknown kind the kind of their task, for a portion of the lanes,
+-- starting at a position of a lane. Returns how many, and the next two arguments; only the number if the lanes are
+-- done. Jobs that were sent must be sent again, to the lane of their kind.
 local queues, kinds, at, from = unpack(cmsgpack.unpack(ARGV[1]))
 local keys = {}
 for _, queue in ipairs(queues) do
@@ -66,52 +67,52 @@ for _, queue in ipairs(queues) do
   keys[#keys + 1] = {root .. ':sent::' .. queue, queue}
   keys[#keys + 1] = {root .. ':waiting::' .. queue, queue}
 end
-local sorted, looked = 0, 0
-while at <= #keys and looked < PORTION do
+local sorted, checked = 0, 0
+while at <= #keys and checked < PORTION do
   local key, queue = unpack(keys[at])
-  local places = redis.call('ZRANGE', key, from, from + PORTION - 1)
-  looked, from = looked + #places, from + #places
-  for _, place in ipairs(places) do
-    local id = id_of(place)
-    local job = read(id, 'task', 'priority', 'place', 'aside', 'gates', 'slots')
+  local positions = redis.call('ZRANGE', key, from, from + PORTION - 1)
+  checked, from = checked + #positions, from + #positions
+  for _, position in ipairs(positions) do
+    local id = id_of(position)
+    local job = read_job(id, 'task', 'priority', 'sequence', 'aside', 'gates', 'slots')
     local kind = job and kinds[job[2] or '']
     if kind and job[1] == 'waiting' then
-      local gate = gate_at(job[6], job[7])
+      local gate = next_gate(job[6], job[7])
       if gate and not job[5] then
-        leave(id, job[1], queue, '', job[4], job[5], gate)
+        remove_from_index(id, job[1], queue, '', job[4], job[5], gate)
         redis.call('HSET', root .. ':job:' .. id, 'kind', kind)
-        wait_at(id, gate, queue, kind, job[3], job[4])
+        wait_at_gate(id, gate, queue, kind, job[3], job[4])
         sorted, from = sorted + 1, from - 1
       end
     elseif kind then
-      redis.call('ZREM', key, place)
+      redis.call('ZREM', key, position)
       redis.call('HSET', root .. ':job:' .. id, 'kind', kind, 'state', 'queued')
-      enter(id, queue, kind, job[3], job[4])
+      enqueue(id, queue, kind, job[3], job[4])
       sorted, from = sorted + 1, from - 1
     end
   end
-  if #places < PORTION then
+  if #positions < PORTION then
     at, from = at + 1, 0
   end
 end
-write_all()
+write_pending()
 if at > #keys then return {sorted} end
 return {sorted, at, from}
 
 -- name: depths
--- Live jobs by queue and state: {queue, state, jobs, when the oldest was published}. Counts are exact;
--- the oldest is looked for among the first of each priority, a portion of each set.
+-- Returns live jobs by queue and state: {queue, state, jobs, age of the oldest}. Counts are exact; the oldest job is
+-- looked for among the first jobs of each priority, in a portion of each set.
 local rows = {}
 local function oldest(members, so_far, id_in)
   for _, member in ipairs(members) do
-    local job = read(id_in(member), 'created')
-    local created = job and number(job[2], nil)
+    local job = read_job(id_in(member), 'created')
+    local created = job and to_number(job[2], nil)
     if created and (not so_far or created < so_far) then so_far = created end
   end
   return so_far
 end
 
--- The first of each priority were published first; what is due first is as good a guess as any.
+-- The first jobs of each priority were published first. For scheduled jobs, the first due ones are a guess.
 local function oldest_in(key, size, so_far, id_in)
   if size <= PORTION then return oldest(redis.call('ZRANGE', key, 0, -1), so_far, id_in) end
   local after = '-inf'
@@ -142,10 +143,10 @@ end
 
 local runs = {}
 for _, owner in ipairs(redis.call('SMEMBERS', root .. ':owners')) do
-  for _, id in ipairs(redis.call('HKEYS', root .. ':held:' .. owner)) do
-    local job = read(id, 'queue', 'created')
+  for _, id in ipairs(redis.call('HKEYS', root .. ':leases:' .. owner)) do
+    local job = read_job(id, 'queue', 'created')
     if job and job[1] == 'running' then
-      local queue, created = job[2] or '', number(job[3], 0)
+      local queue, created = job[2] or '', to_number(job[3], 0)
       local row = runs[queue]
       if not row then
         row = {queue, 'running', 0, created}
@@ -157,7 +158,7 @@ for _, owner in ipairs(redis.call('SMEMBERS', root .. ':owners')) do
     end
   end
 end
-local asides = redis.call('SMEMBERS', root .. ':asides')
+local asides = redis.call('SMEMBERS', root .. ':aside_names')
 for _, queue in ipairs(redis.call('SMEMBERS', root .. ':queues')) do
   local before = #rows
   for _, kind in ipairs(KINDS) do
@@ -166,10 +167,10 @@ for _, queue in ipairs(redis.call('SMEMBERS', root .. ':queues')) do
     count(queue, 'waiting', root .. ':waiting:' .. kind .. ':' .. queue)
   end
   for _, name in ipairs(asides) do
-    if aside_parts(name) == queue then count(queue, 'queued', root .. ':aside:' .. name) end
+    if split_aside_name(name) == queue then count(queue, 'queued', root .. ':aside:' .. name) end
   end
   count(queue, 'scheduled', root .. ':due:' .. queue, function(id) return id end)
   if #rows == before and not runs[queue] then redis.call('SREM', root .. ':queues', queue) end
 end
-for _, row in ipairs(rows) do row[4] = written(now - (row[4] or now)) end
+for _, row in ipairs(rows) do row[4] = format_number(now - (row[4] or now)) end
 return rows

@@ -1,4 +1,7 @@
-"""A blocking connection, used without redis-py's layers, which cost more than the system calls."""
+"""A blocking socket to a server.
+
+It is used without redis-py's layers, because they cost more time than the system calls.
+"""
 
 from __future__ import annotations
 
@@ -15,111 +18,113 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
-from umbel.backends.redis.connections import Blocking
+from umbel.backends.redis.connections import SyncConnection
 from umbel.backends.redis.scripts import Arguments, Script
 from umbel.backends.spin_wait import SpinWait
 
-_AT_ONCE = 4096
-_LARGE = 16384
-"""Bytes that may not leave at once."""
-_LATELY = 0.0002
-"""Seconds for which a connection that has just answered is taken for one that still does."""
-_TURN = 0.1
-"""Seconds that the system waits at a time; then it is for us to see whether there are more."""
-_ROUGHLY = 0.9
-"""Of that, or of the time that is left, so much is as good as all: setting it anew takes system
-calls, and those who use a line in turn have little time, or much."""
+_READ_BYTES = 4096
+_LARGE_COMMAND_BYTES = 16384
+"""A larger command may not fit into the send buffer of the socket."""
+_RECENT_SECONDS = 0.0002
+"""A connection that answered within this time is considered usable without a check."""
+_MAX_SOCKET_TIMEOUT = 0.1
+"""Seconds for which one system call waits; then the deadline is checked again."""
+_TIMEOUT_TOLERANCE = 0.9
+"""Share of the wanted socket timeout that is enough: changing it takes two system calls."""
 
 
-Answer = Callable[[], Any]
+ReadAnswer = Callable[[], Any]
 
 
-class Line:
-    """One server's ear and voice for a thread that may wait. redis-py has made the connection."""
+class RawConnection:
+    """Runs scripts over the socket of a connection that redis-py has opened."""
 
-    def __init__(self, connection: Blocking) -> None:
+    def __init__(self, connection: SyncConnection) -> None:
         self._connection = connection
         self._socket: socket.socket = connection._sock
         self._reader = hiredis.Reader(
             protocolError=InvalidResponse, replyError=BaseParser.parse_error
         )
-        self._lookout = SpinWait(self._socket)
+        self._spin_wait = SpinWait(self._socket)
         self._timeout = 0.0
-        self._answered = 0.0
+        self._answered_at = 0.0
 
-    def is_fresh(self, now: float) -> bool:
-        """Whether the server has left it alone. A server that goes away closes it, unasked."""
-        return now - self._answered < _LATELY or not self._lookout.sees()
+    def is_usable(self, now: float) -> bool:
+        """Return whether the connection has no unread data.
 
-    def ask(self, script: Script, root: str, arguments: Arguments, until: float) -> Answer:
-        """Have a script run, by a moment; what it gives waits for the answer, and is called once.
-
-        Both raise redis-py's errors, and OSError. After any but an answer, or unless the answer
-        is taken, the line is unusable. A server that has not seen the script gets the text.
+        Data that was not requested means that the server is closing the connection.
         """
-        self._say(("EVALSHA", script.digest, 1, root, *arguments), until)
+        return now - self._answered_at < _RECENT_SECONDS or not self._spin_wait.is_readable()
 
-        def answer() -> Any:
+    def start(self, script: Script, root: str, arguments: Arguments, until: float) -> ReadAnswer:
+        """Send a script; return a function that waits for its answer and is called once.
+
+        Both raise redis-py's errors, OSError, and TimeoutError at the time ``until``. After any
+        error except an error answer, or if the answer is not read, the connection is unusable. A
+        server that does not know the script gets its text.
+        """
+        self._send(("EVALSHA", script.digest, 1, root, *arguments), until)
+
+        def read_answer() -> Any:
             try:
-                return self._hear(until)
+                return self._read_answer(until)
             except NoScriptError:
-                self._say(("EVAL", script.text, 1, root, *arguments), until)
-                return self._hear(until)
+                self._send(("EVAL", script.text, 1, root, *arguments), until)
+                return self._read_answer(until)
 
-        return answer
+        return read_answer
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._connection.disconnect()
 
-    def _say(self, command: tuple[Any, ...], until: float) -> None:
+    def _send(self, command: tuple[Any, ...], until: float) -> None:
         packed = hiredis.pack_command(command)
-        self._keep(until, large=len(packed) > _LARGE)
+        self._set_deadline(until, is_large=len(packed) > _LARGE_COMMAND_BYTES)
         try:
-            self._socket.sendall(packed)  # nothing else is on its way: what is not large fits
+            self._socket.sendall(packed)  # the send buffer is empty: what is not large fits
         except BlockingIOError:
             raise TimeoutError from None
 
-    def _hear(self, until: float) -> Any:
+    def _read_answer(self, until: float) -> Any:
         answer = self._reader.gets()
-        while answer is False:  # not all of it is here; no script answers with that
-            self._lookout.wait()
-            heard = self._read(until)
-            if not heard:
+        while answer is False:  # incomplete; no script answers with False
+            self._spin_wait.wait()
+            data = self._receive(until)
+            if not data:
                 raise NotConnected("Connection closed by server.")
-            self._reader.feed(heard)
+            self._reader.feed(data)
             answer = self._reader.gets()
-        self._answered = time.monotonic()
+        self._answered_at = time.monotonic()
         if isinstance(answer, RedisError):
             raise answer
         return answer
 
-    def _read(self, until: float) -> bytes:
+    def _receive(self, until: float) -> bytes:
         while True:
-            self._keep(until)
-            with suppress(BlockingIOError, TimeoutError):  # a turn is over, perhaps not all of them
-                return self._socket.recv(_AT_ONCE)
+            self._set_deadline(until)
+            with suppress(BlockingIOError, TimeoutError):  # check the deadline
+                return self._socket.recv(_READ_BYTES)
 
-    def _keep(self, until: float, *, large: bool = False) -> None:
-        """Wait no longer than to this moment. Raises TimeoutError when it has come."""
+    def _set_deadline(self, until: float, *, is_large: bool = False) -> None:
+        """Let the next system call end by this time. Raises TimeoutError if the time has come."""
         left = until - time.monotonic()
         if left <= 0:
             raise TimeoutError
-        turn = min(left, _TURN)
-        if large or not _ROUGHLY * turn <= self._timeout <= left:
-            self._allow(left if large else turn, large=large)
+        wanted = min(left, _MAX_SOCKET_TIMEOUT)
+        if is_large or not _TIMEOUT_TOLERANCE * wanted <= self._timeout <= left:
+            self._set_timeout(left if is_large else wanted, is_large=is_large)
 
-    def _allow(self, left: float, *, large: bool) -> None:
-        """Wait no longer than this at a time, or a little less."""
-        if large or isinstance(self._socket, ssl.SSLSocket):
-            # What leaves in pieces: Python sees to the time that all of them take.
-            self._socket.settimeout(left)
-            self._timeout = 0.0 if large else left
+    def _set_timeout(self, seconds: float, *, is_large: bool) -> None:
+        if is_large or isinstance(self._socket, ssl.SSLSocket):
+            # Data that is sent in several pieces: Python limits the total time.
+            self._socket.settimeout(seconds)
+            self._timeout = 0.0 if is_large else seconds
             return
-        # Kept by the system: Python would ask it before each call whether that may go ahead.
+        # Set a timeout of the system: with one of Python, each call would poll the socket first.
         self._socket.settimeout(None)
-        microseconds = max(int(left * 1e6), 1)
+        microseconds = max(int(seconds * 1e6), 1)
         packed = struct.pack("ll", *divmod(microseconds, 1_000_000))
-        for way in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            self._socket.setsockopt(socket.SOL_SOCKET, way, packed)
-        self._timeout = left
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, packed)
+        self._timeout = seconds

@@ -1,4 +1,4 @@
-"""Job records on Redis: live jobs and finished ones are the same hashes."""
+"""Job records on Redis: a job is one hash, live or finished."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from umbel.backends.records import UNCHANGED, Changes, JobFilter, ProgressNote
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.record_rows import FIELDS, change_fields, is_final, read_record
 from umbel.backends.redis.scripts import pack, root_of, scripts
-from umbel.backends.redis.values import moment, text
-from umbel.backends.rows import in_portions, stored_states
+from umbel.backends.redis.values import optional_float, text
+from umbel.backends.rows import prune_in_batches, stored_states
 from umbel.clock import Clock
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import LIVE, TERMINAL, Record, State
 
-LUA = scripts("records.lua", "standing.lua")
+LUA = scripts("records.lua", "job_gates.lua")
 
-_LIVES = 0
+_STILL_LIVE = 0
 _BURIED = frozenset({State.BURIED})
 _INDEXES = (
     (("live",), LIVE),
@@ -26,7 +26,7 @@ _INDEXES = (
 
 
 class RedisRecords:
-    """See ``stores.records.Records`` for what each method promises."""
+    """See ``umbel.backends.records.Records`` for what each method guarantees."""
 
     def __init__(
         self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 1.0
@@ -39,11 +39,12 @@ class RedisRecords:
 
     async def find(self, job: str) -> Record:
         key = f"{self._root}:job:{job}".encode(errors="replace")
-        *fields, gates = await self._database.ask("HMGET", key, *FIELDS, "gates")
-        told: Sequence[Any] = (fields,)
-        if gates and not is_final(fields):  # asked for in one step with the state it belongs to
-            told = await self._run("find", pack(job, FIELDS)) or told
-        return self._known(job, *told)
+        *fields, gates = await self._database.execute("HMGET", key, *FIELDS, "gates")
+        parts: Sequence[Any] = (fields,)
+        if gates and not is_final(fields):
+            # Read again, so that gate and slots belong to the same state as the fields.
+            parts = await self._run("find", pack(job, FIELDS)) or parts
+        return self._known(job, *parts)
 
     async def search(self, wanted: JobFilter) -> list[Record]:
         found: list[Record] = []
@@ -62,48 +63,48 @@ class RedisRecords:
             found += [record for _, _, record in listed[:limit]]
         return found
 
-    async def finished(self, job: str, timeout: float | None) -> Record:
+    async def wait_finished(self, job: str, timeout: float | None) -> Record:
         until = None if timeout is None else self._clock.monotonic() + timeout
         listener = self._database.listener(self._root)
-        with listener.bell.listen([f"d:{self._root}:{job}"]) as ear:
+        with listener.notifier.listen([f"d:{self._root}:{job}"]) as wake_up:
             while True:
-                ear.clear()
-                fields = await self._run("await", pack(job, FIELDS))
-                if fields != _LIVES:
+                wake_up.clear()
+                fields = await self._run("find_finished", pack(job, FIELDS))
+                if fields != _STILL_LIVE:
                     return self._known(job, fields)
-                hears = listener.hears(self._root)
-                poll = self._safety_poll if hears else self._database.home.poll
+                is_subscribed = listener.is_subscribed(self._root)
+                poll = self._safety_poll if is_subscribed else self._database.address.poll
                 left = poll if until is None else until - self._clock.monotonic()
                 if left <= 0:
                     raise ResultTimeout(f"job {job} has not finished within {timeout} s")
-                await ear.wait(min(left, poll))
+                await wake_up.wait(min(left, poll))
 
-    def look(self, job: str, timeout: float) -> Record | None:
-        if self._database.direct.is_busy:
+    def find_finished_blocking(self, job: str, timeout: float) -> Record | None:
+        if self._database.blocking.is_busy:
             return None
         packed = [pack(job, FIELDS)]
-        fields = self._database.direct.run(LUA["await"], self._root, packed, timeout)
+        fields = self._database.blocking.run(LUA["find_finished"], self._root, packed, timeout)
         return read_record(job, self._namespace, fields) if fields else None
 
-    async def progress(self, notes: Sequence[ProgressNote]) -> None:
-        # A hole would end the list in Lua: where there is no total it says so.
+    async def record_progress(self, notes: Sequence[ProgressNote]) -> None:
+        # A nil would end the list in Lua, so a missing total is False.
         values = [
             part
             for note in notes
             for part in (note.job, note.fence, note.done, False if note.of is None else note.of)
         ]
-        await self._run("progress", pack(*values))
+        await self._run("record_progress", pack(*values))
 
     async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
-        given = [*jobs], change_fields(changes), changes.from_scratch
-        replayed = await self._run("replay", pack(*given))
+        arguments = pack([*jobs], change_fields(changes), changes.from_scratch)
+        replayed = await self._run("replay", arguments)
         return [text(job) for job in replayed]
 
     async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
-        async def forget(many: int) -> int:
-            return int(await self._run("prune", pack(float(older_than), keep, many)))
+        async def prune_batch(count: int) -> int:
+            return int(await self._run("prune", pack(float(older_than), keep, count)))
 
-        return await in_portions(forget, limit)
+        return await prune_in_batches(prune_batch, limit)
 
     async def remove(self, jobs: Sequence[str]) -> int:
         removed: int = await self._run("remove", pack(*jobs))
@@ -115,24 +116,24 @@ class RedisRecords:
     async def _list(
         self, index: str, wanted: JobFilter, limit: int
     ) -> list[tuple[float, str, Record]]:
-        """The newest of an index that match, with what they are sorted by."""
+        """Return the newest matching records of an index, each with its sort key."""
         states = stored_states(wanted.states) if wanted.states else False
-        given = (wanted.task, wanted.queue, wanted.worker, wanted.published_before)
-        filters = [states, *(False if value is None else value for value in given)]
+        wanted_values = (wanted.task, wanted.queue, wanted.worker, wanted.published_before)
+        filters = [states, *(False if value is None else value for value in wanted_values)]
         found: dict[str, tuple[float, str, Record]] = {}
-        at: int | None = 0
-        while at is not None and len(found) < limit:  # in portions: an index may be long
-            arguments = pack(index, at, *filters, limit - len(found), FIELDS)
-            after, *rows = await self._run("list", arguments)
-            for job, score, *told in rows:
-                record = read_record(text(job), self._namespace, *told)
+        cursor: int | None = 0
+        while cursor is not None and len(found) < limit:  # in portions: an index may be long
+            arguments = pack(index, cursor, *filters, limit - len(found), FIELDS)
+            following, *rows = await self._run("list", arguments)
+            for job, score, *parts in rows:
+                record = read_record(text(job), self._namespace, *parts)
                 if record is not None:
-                    found[record.id] = (moment(score) or 0.0, record.id, record)
-            at = after or None
+                    found[record.id] = (optional_float(score) or 0.0, record.id, record)
+            cursor = following or None
         return [*found.values()]
 
     def _known(self, job: str, fields: Sequence[bytes | None] | None, *gates: Any) -> Record:
-        """A job's record, as ``read_record`` has it. Raises UnknownJob."""
+        """Return a job's record, as ``read_record`` does. Raises UnknownJob."""
         found = fields and read_record(job, self._namespace, fields, *gates)
         if not found:
             raise UnknownJob(f"no job {job}: never published here, or pruned")

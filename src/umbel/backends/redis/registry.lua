@@ -1,88 +1,89 @@
--- The worker registry. Keys: see keys.lua; touches worker, workers, owners, standby, seats, seat, sitting, heard,
--- lapsed; for deaths that are taken back deaths, job, live, buried, lane, queues, unique, of gates waiting and line;
--- for who waits for a worker awake, looks, waking; reads held.
--- Guarantees: removing a worker's hash is what ends every lease of its incarnation; no script writes into
--- a hash that is gone, so a life never begins twice; no two living workers of different names share a seat. A
--- full server goes on hearing hearts.
+-- The worker registry. Keys: see keys.lua; writes worker, workers, owners, standby, indexes, index, incarnations,
+-- received, lapsed; for deaths that are taken back deaths, job, live, buried, lane, queues, unique, waiting and
+-- waiting_list; for jobs that wait for a worker check_now, check_later, rules_to_check; reads leases.
+-- Guarantees: removing a worker's hash ends every lease of its incarnation; no script writes into a hash that was
+-- removed, so an incarnation never begins twice; no two registered workers of different names share an index.
+-- Heartbeats work even if the server is out of memory.
 
--- name: enlist
--- {incarnation, entry, name, lease, index, fields, former}: a life begins; repeating it changes nothing. The
--- process was alive after the former ones: what was counted as their death is taken back. Gives
--- {its index}: the one it asks for, else the one that its name had, else the lowest free one; or {-1, name} of
--- who has the one that it asks for. Fields say what it serves and knows.
+-- name: register
+-- {incarnation, entry, name, lease, index, fields, former}: registers a worker; repeating it changes nothing. The
+-- process was alive after its former incarnations lapsed, so the deaths that were counted for them are taken back.
+-- Returns {index}: the requested one, else the previous one of its name, else the lowest free one; {-1, name} if
+-- another worker has the requested index; {-2} if the routes of the index are to be released first: repeat the call.
+-- Fields are the queues that it serves and the tasks that it knows.
 local incarnation, entry, name, lease, wanted, fields, former = unpack(cmsgpack.unpack(ARGV[1]), 1, 7)
-local key, routes = root .. ':worker:' .. incarnation, routing(now)
-even_if_full()
+local key, routes = root .. ':worker:' .. incarnation, open_routes(now)
+allow_when_full()
 for _, owner in ipairs(former) do
-  redis.call('SET', root .. ':lapsed:' .. owner, '', 'EX', DAY)
+  redis.call('SET', root .. ':lapsed:' .. owner, '', 'EX', DAY_SECONDS)
   take_back_deaths(owner)
-  write_all()
+  write_pending()
 end
 
--- The seat that a worker of this name had and nobody has now; one that is kept for it first.
-local function former_seat()
+-- Return an index that a worker of this name had and that is free now, preferably one that is kept for it.
+local function previous_index()
   local found
-  for _, index in ipairs(redis.call('ZRANGE', root .. ':seats', 0, -1)) do
-    local seat = redis.call('HMGET', root .. ':seat:' .. index, 'name', 'kept')
-    if seat[1] == name and not routes.sits(index) then
-      if number(seat[2], 0) > now then return index end
+  for _, index in ipairs(redis.call('ZRANGE', root .. ':indexes', 0, -1)) do
+    local stored = redis.call('HMGET', root .. ':index:' .. index, 'name', 'kept_until')
+    if stored[1] == name and not routes.registered_name(index) then
+      if to_number(stored[2], 0) > now then return index end
       found = found or index
     end
   end
   return found
 end
 
-local function free_seat()
+local function free_index()
   local index = 0
-  while routes.occupied(index) do index = index + 1 end
+  while routes.is_taken(index) do index = index + 1 end
   return index
 end
 
 local index = tonumber(redis.call('HGET', key, 'index') or nil)
 if index then return {index} end
 if wanted then
-  local taken = routes.sits(wanted, name)
-  if taken then return {-1, taken} end
+  local other_name = routes.registered_name(wanted, name)
+  if other_name then return {-1, other_name} end
 end
-index = tonumber(wanted or former_seat() or free_seat())
-local had = redis.call('HGET', root .. ':seat:' .. index, 'name')
-if had and had ~= name then  -- its routes were another worker's, and that is gone
-  for _, way in ipairs(redis.call('ZRANGE', root .. ':seated:' .. index, 0, PORTION - 1)) do
-    if not routes.lose(way) then return {-2} end
+index = tonumber(wanted or previous_index() or free_index())
+local previous_name = redis.call('HGET', root .. ':index:' .. index, 'name')
+if previous_name and previous_name ~= name then  -- its routes led to another worker, which is gone
+  for _, route_number in ipairs(redis.call('ZRANGE', root .. ':routes_to:' .. index, 0, PORTION - 1)) do
+    if not routes.close_lost(route_number) then return {-2} end
   end
-  if redis.call('EXISTS', root .. ':seated:' .. index) == 1 then return {-2} end
+  if redis.call('EXISTS', root .. ':routes_to:' .. index) == 1 then return {-2} end
 end
 if redis.call('EXISTS', key) == 0 then
-  redis.call('HSET', key, 'entry', entry, 'name', name, 'started', written(now), 'beaten', written(now),
-             'beat', 0)
+  redis.call('HSET', key, 'entry', entry, 'name', name, 'started', format_number(now), 'heartbeat_at',
+             format_number(now), 'heartbeats', 0)
 end
 redis.call('HSET', key, 'index', index, 'lease', lease)
-write('HSET', {[key] = fields})
+write_lists('HSET', {[key] = fields})
 redis.call('SADD', root .. ':workers', incarnation)
-redis.call('ZADD', root .. ':seats', index, index)
-redis.call('HSET', root .. ':seat:' .. index, 'name', name)
-redis.call('HDEL', root .. ':seat:' .. index, 'kept', 'retiring')
-redis.call('SADD', root .. ':sitting:' .. index, incarnation)
-wake_rule(ROUTE, '')  -- it may be given routes that nobody could have, or come back to those it had
+redis.call('ZADD', root .. ':indexes', index, index)
+redis.call('HSET', root .. ':index:' .. index, 'name', name)
+redis.call('HDEL', root .. ':index:' .. index, 'kept_until', 'retiring')
+redis.call('SADD', root .. ':incarnations:' .. index, incarnation)
+request_rule_checks(ROUTE_RULE, '')  -- this worker may get routes for waiting jobs, or have its previous routes again
 return {index}
 
--- name: beat
--- {incarnation, running, epoch, stopping}: one heartbeat of a worker that is still enlisted.
+-- name: heartbeat
+-- {incarnation, running, epoch, stopping}: stores one heartbeat. Returns 0 if the worker is not registered any more.
 local incarnation, running, epoch, stopping = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':worker:' .. incarnation
 if redis.call('EXISTS', key) == 0 then return 0 end
-even_if_full()
-local beat = number(redis.call('HGET', key, 'beat'), 0) + 1
-redis.call('HSET', key, 'beat', beat, 'beaten', written(now), 'running', running, 'epoch', epoch,
-           'stopping', stopping)
+allow_when_full()
+local heartbeats = to_number(redis.call('HGET', key, 'heartbeats'), 0) + 1
+redis.call('HSET', key, 'heartbeats', heartbeats, 'heartbeat_at', format_number(now), 'running', running,
+           'epoch', epoch, 'stopping', stopping)
 return 1
 
--- name: members
--- All living workers, after the time: {now, row ...}. Forgets the names of those that are gone.
-local rows = {written(now)}
+-- name: workers
+-- Returns all registered workers: {now, row ...}. Removes incarnations without a hash from the set.
+local rows = {format_number(now)}
 for _, incarnation in ipairs(redis.call('SMEMBERS', root .. ':workers')) do
   local key = root .. ':worker:' .. incarnation
-  local found = redis.pcall('HMGET', key, 'entry', 'beat', 'started', 'beaten', 'running', 'epoch',
+  local found = redis.pcall('HMGET', key, 'entry', 'heartbeats', 'started', 'heartbeat_at', 'running', 'epoch',
                             'stopping', 'index')
   if found.err or not found[1] then
     if redis.call('EXISTS', key) == 0 then redis.call('SREM', root .. ':workers', incarnation) end
@@ -92,22 +93,23 @@ for _, incarnation in ipairs(redis.call('SMEMBERS', root .. ':workers')) do
 end
 return rows
 
--- name: remove_member
--- {incarnation, beat}: ends a life that stood still. 0 when it has beaten since, or is gone.
-local incarnation, beat = unpack(cmsgpack.unpack(ARGV[1]))
+-- name: remove_worker
+-- {incarnation, heartbeats}: unregisters a worker whose heartbeats have stopped. Returns 0 if it sent one since, or is
+-- gone.
+local incarnation, heartbeats = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':worker:' .. incarnation
 if redis.call('EXISTS', key) == 0 then return 0 end
-local found = redis.call('HMGET', key, 'beat', 'index')
-if number(found[1], 0) ~= beat then return 0 end
+local found = redis.call('HMGET', key, 'heartbeats', 'index')
+if to_number(found[1], 0) ~= heartbeats then return 0 end
 redis.call('DEL', key)
 redis.call('HDEL', root .. ':standby', incarnation)
 redis.call('SREM', root .. ':workers', incarnation)
-if found[2] then redis.call('SREM', root .. ':sitting:' .. found[2], incarnation) end
+if found[2] then redis.call('SREM', root .. ':incarnations:' .. found[2], incarnation) end
 return 1
 
--- name: leave
--- {incarnation}: ends one's own life; the seat is kept for as long as it might have been silent. Who
--- holds nothing leaves nothing else behind.
+-- name: unregister
+-- {incarnation}: unregisters a worker that stops; its index is kept for the time of a lease. An incarnation without
+-- leases leaves nothing else behind.
 local incarnation = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':worker:' .. incarnation
 local found = redis.call('HMGET', key, 'index', 'lease')
@@ -115,29 +117,30 @@ redis.call('DEL', key)
 redis.call('HDEL', root .. ':standby', incarnation)
 redis.call('SREM', root .. ':workers', incarnation)
 if found[1] then
-  redis.call('SREM', root .. ':sitting:' .. found[1], incarnation)
-  redis.call('HSET', root .. ':seat:' .. found[1], 'kept', written(now + number(found[2], 0)))
+  redis.call('SREM', root .. ':incarnations:' .. found[1], incarnation)
+  redis.call('HSET', root .. ':index:' .. found[1], 'kept_until', format_number(now + to_number(found[2], 0)))
 end
-if redis.call('EXISTS', root .. ':held:' .. incarnation) == 0 then
+if redis.call('EXISTS', root .. ':leases:' .. incarnation) == 0 then
   redis.call('SREM', root .. ':owners', incarnation)
 end
 return 1
 
--- name: hear
--- {longer, job, until, job, until ...}: messages to one worker are heard until a moment, and known for so many
--- seconds longer. Gives a word for each: first, again (this very job was heard), copy (another of its id was), late.
-local lives, words = cmsgpack.unpack(ARGV[1]), {}
-for at = 2, #lives, 2 do
-  local id, seconds = lives[at], math.ceil(lives[at + 1] - now)
-  local key, word = root .. ':job:' .. id, 'copy'
-  if redis.call('HGET', key, 'heard') then
-    word = 'again'
-  elseif lives[at + 1] < now then
-    word = 'late'
-  elseif redis.call('SET', root .. ':heard:' .. id, '', 'NX', 'EX', seconds + lives[1]) then
-    word = 'first'
-    if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'heard', 1) end
+-- name: record_inbox_receipts
+-- {longer, job, until, job, until ...}: records that messages to one worker were received. A message can be received
+-- until a time, and is remembered for so many seconds longer. Returns for each: first; again (this job was received
+-- before), copy (another job with its id was), or late.
+local messages, answers = cmsgpack.unpack(ARGV[1]), {}
+for at = 2, #messages, 2 do
+  local id, seconds = messages[at], math.ceil(messages[at + 1] - now)
+  local key, answer = root .. ':job:' .. id, 'copy'
+  if redis.call('HGET', key, 'received') then
+    answer = 'again'
+  elseif messages[at + 1] < now then
+    answer = 'late'
+  elseif redis.call('SET', root .. ':received:' .. id, '', 'NX', 'EX', seconds + messages[1]) then
+    answer = 'first'
+    if redis.call('EXISTS', key) == 1 then redis.call('HSET', key, 'received', 1) end
   end
-  words[#words + 1] = word
+  answers[#answers + 1] = answer
 end
-return words
+return answers

@@ -1,4 +1,4 @@
-"""Answers to whoever asked: pushed to the list that the asker names, as structured events."""
+"""Replies to senders: pushed as structured events to the list that the sender names."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from collections.abc import Sequence
 from typing import Any
 
 from umbel.backends.redis.database import Database
-from umbel.backends.redis.scripts import octets, pack, scripts
+from umbel.backends.redis.scripts import pack, pack_bytes, scripts
 from umbel.backends.transport import Reply
 from umbel.errors import Unavailable
 from umbel.messages.wire import write
 
 _REPLY = scripts("transport.lua", "streams.lua")["reply"]
-_OURS = re.compile(r"umbel:\{(?![^}]*\}:reply:)")
-"""Keys that Umbel keeps its own things in. Those for answers are free to use: in a cluster an
-asker needs one in the slot of the namespace."""
+_OWN_KEYS = re.compile(r"umbel:\{(?![^}]*\}:reply:)")
+"""Keys of Umbel's own data. Keys for replies are allowed: in a cluster, a sender needs a list in
+the slot of the namespace.
+"""
 
 
-async def hand_out(database: Database, replies: Sequence[Reply]) -> None:
+async def push_replies(database: Database, replies: Sequence[Reply]) -> None:
     """See ``Transport.reply``. Each list is kept for an hour after its last document.
 
     Raises:
-        Unavailable: some may be missing; one address that is refused keeps nothing from others.
+        Unavailable: some replies may be missing. One that is refused does not prevent the others.
     """
     documents: dict[str, list[Any]] = {}
     for one in replies:
-        if not _OURS.match(one.asked.address):
-            documents.setdefault(one.asked.address, []).append(octets(write(one.document)))
-    problem: Unavailable | None = None
+        if not _OWN_KEYS.match(one.asked.address):
+            documents.setdefault(one.asked.address, []).append(pack_bytes(write(one.document)))
+    failure: Unavailable | None = None
     for address, some in documents.items():
         try:
             await database.run(_REPLY, address, pack(some))
         except Unavailable as error:
-            problem = error
-    if problem is not None:
-        raise problem
+            failure = error
+    if failure is not None:
+        raise failure

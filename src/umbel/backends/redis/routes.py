@@ -1,4 +1,4 @@
-"""Routes and seats on Redis."""
+"""Routes and worker indexes on Redis."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import msgspec
 
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.scripts import pack, root_of, scripts
-from umbel.backends.redis.values import moment, text, whole
-from umbel.backends.routes import HISTORY, Route, Seat
+from umbel.backends.redis.values import integer, optional_float, text
+from umbel.backends.routes import MAX_RELEASED_ROUTES, Route, WorkerIndex
 from umbel.clock import Clock
 
-LUA = scripts("routes.lua", "ways.lua")
+LUA = scripts("routes.lua", "route_rows.lua")
 
 
 class RedisRoutes:
-    """See ``stores.routes.Routes`` for what each method promises."""
+    """See ``umbel.backends.routes.Routes`` for what each method guarantees."""
 
     def __init__(self, database: Database, *, namespace: str, clock: Clock) -> None:
         self._database = database
@@ -37,9 +37,9 @@ class RedisRoutes:
     ) -> list[Route]:
         found: list[Route] = []
         before: int | None = None
-        while len(found) < limit and before != 0:  # in portions: the history is long
-            left = limit - len(found)
-            before, *rows = await self._run("routes", key, index, live, before, left)
+        while len(found) < limit and before != 0:  # in portions: the history may be long
+            remaining = limit - len(found)
+            before, *rows = await self._run("routes", key, index, live, before, remaining)
             found += [_route(row) for row in rows]
         return found
 
@@ -51,7 +51,7 @@ class RedisRoutes:
 
     async def _close(self, key: str, why: str, target: int | None) -> Route | None:
         number: int | None = None
-        while True:  # in portions: many may wait there
+        while True:  # in portions: many jobs may wait there
             answer = await self._run("close", key, number, why, target)
             if not answer:
                 return None
@@ -62,32 +62,32 @@ class RedisRoutes:
             number = route.number
 
     async def retire(self, index: int, retiring: bool = True) -> int:
-        many: int = await self._run("retire", index, retiring)
+        count: int = await self._run("retire", index, retiring)
         after = 0
-        while retiring and many:
+        while retiring and count:
             after = await self._run("close_all", index, "retired", after)
             if not after:
                 break
-        return many
+        return count
 
-    async def seats(self) -> list[Seat]:
-        rows = await self._run("seats")
+    async def worker_indexes(self) -> list[WorkerIndex]:
+        rows = await self._run("worker_indexes")
         return [
-            Seat(
-                index=whole(index),
+            WorkerIndex(
+                index=integer(index),
                 worker=text(name),
                 alive=bool(alive),
-                retiring=bool(out),
-                routes=many,
+                retiring=bool(is_retiring),
+                routes=count,
             )
-            for index, name, alive, out, many in rows
+            for index, name, alive, is_retiring, count in rows
         ]
 
     async def sweep(self, idle: float | None = None) -> list[Route]:
         released: list[Route] = []
         more, after = 1, 0
         while more:
-            more, after, *rows = await self._run("sweep", idle, HISTORY, after)
+            more, after, *rows = await self._run("sweep", idle, MAX_RELEASED_ROUTES, after)
             released += [_route(row) for row in rows]
         return released
 
@@ -100,23 +100,23 @@ class RedisRoutes:
 
 def _route(row: Sequence[Any]) -> Route:
     number, held, key, index, made, released, why, closing, among = row
-    ended = moment(released)
+    ended = optional_float(released)
     return Route(
-        number=whole(number),
+        number=integer(number),
         key=text(key),
-        index=whole(index),
-        made=moment(made) or 0.0,
+        index=integer(index),
+        made=optional_float(made) or 0.0,
         released=ended,
         why=text(why),
         held=held,
-        closing=bool(whole(closing)) and ended is None,
-        among=_among(among),
+        closing=bool(integer(closing)) and ended is None,
+        among=_read_candidates(among),
     )
 
 
-def _among(written: bytes | None) -> tuple[tuple[int, int], ...]:
-    """People edit values by hand: what cannot be read is nothing."""
+def _read_candidates(value: bytes | None) -> tuple[tuple[int, int], ...]:
+    """Return the candidates of a route; none if they cannot be read, because people edit values."""
     try:
-        return msgspec.json.decode(written or b"[]", type=tuple[tuple[int, int], ...])
+        return msgspec.json.decode(value or b"[]", type=tuple[tuple[int, int], ...])
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return ()

@@ -1,4 +1,4 @@
-"""Lua lives in ``.lua`` files; each script has a name and one line on what it guarantees."""
+"""Loading Lua scripts from the ``.lua`` files, and packing their arguments."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ import msgspec
 
 from umbel.backends.queries import load, read_text
 from umbel.errors import BadMessage
+from umbel.messages import DEFAULT_KINDS, KINDS
 
 _PACKAGE = "umbel.backends.redis"
 _encode = msgspec.msgpack.Encoder().encode
-_DECLARED = re.compile(r"^(?=local )", re.MULTILINE)
+_DECLARATION = re.compile(r"^(?=local )", re.MULTILINE)
 _NAMES = re.compile(r"^local (?:function )?([\w, ]+)", re.MULTILINE)
 _WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"--.*")
 
 Arguments = Sequence[str | bytes | int | float]
-"""What a script is given: most take one, packed."""
+"""The arguments of a script: most scripts take one, a packed list."""
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A script as the server knows it: by its digest, once it has seen the text."""
+    """A script's text, and the digest by which a server that has seen the text knows it."""
 
     text: bytes
     digest: str
 
 
 def scripts(filename: str, *shared: str) -> dict[str, Script]:
-    """The named scripts of a file.
+    """Return the named scripts of a file.
 
-    Each begins with the key space (``keys.lua``), and what it uses of the moves that all of them
-    share (``jobs.lua``, ``routing.lua``) and of the room's own files that are ``shared``: the
-    server makes all of it anew for each call, which takes longer than a small step.
+    Each begins with the keys (``keys.lua``), followed by the functions that it uses of the files
+    ``jobs.lua``, ``routing.lua`` and ``shared``. Unused functions are left out, because the server
+    creates all functions anew for each call, which takes longer than a small script.
     """
     keys = read_text(_PACKAGE, "keys.lua")
     pieces = [piece for file in ("jobs.lua", "routing.lua", *shared) for piece in _pieces(file)]
@@ -47,7 +48,7 @@ def scripts(filename: str, *shared: str) -> dict[str, Script]:
 
 
 class _Piece(NamedTuple):
-    """What declares some names at the top of a file, and the words in it."""
+    """One declaration at the top level of a file: its text, its names, and the words in it."""
 
     text: str
     names: frozenset[str]
@@ -56,23 +57,23 @@ class _Piece(NamedTuple):
 
 @cache
 def _pieces(filename: str) -> list[_Piece]:
-    _, *parts = _DECLARED.split(read_text(_PACKAGE, filename))
+    _, *parts = _DECLARATION.split(read_text(_PACKAGE, filename))
     return [_Piece(part.strip(), _names(part), _words(part)) for part in parts]
 
 
 def _used(pieces: Sequence[_Piece], script: str) -> list[str]:
-    """Those that a script needs, and what they need, in their order."""
-    kept: list[str] = []
+    """Return the pieces that a script uses, directly or through other pieces, in their order."""
+    used: list[str] = []
     wanted = _words(script) - _names(script)
-    for piece in reversed(pieces):  # each uses only what stands before it
+    for piece in reversed(pieces):  # each piece uses only pieces before it
         if piece.names & wanted:
-            kept.insert(0, piece.text)
+            used.insert(0, piece.text)
             wanted |= piece.words
-    return kept
+    return used
 
 
 def _names(text: str) -> frozenset[str]:
-    """What is declared there, at the top."""
+    """Return the names that are declared at the top level."""
     return frozenset(word for names in _NAMES.findall(text) for word in _WORD.findall(names))
 
 
@@ -81,15 +82,15 @@ def _words(text: str) -> frozenset[str]:
 
 
 def root_of(namespace: str) -> str:
-    """What every key of a namespace begins with. The braces keep them on one node of a cluster."""
+    """Return the beginning of all keys of a namespace. The braces put them on one cluster node."""
     return f"umbel:{{{namespace}}}"
 
 
 def pack(*values: Any) -> bytes:
-    """A script's arguments, as it takes them apart again.
+    """Return the packed arguments of a script.
 
     Raises:
-        BadMessage: text that has no bytes, or a number beyond 64 bits.
+        BadMessage: a text that cannot be encoded, or a number beyond 64 bits.
     """
     try:
         return _encode(values)
@@ -97,8 +98,8 @@ def pack(*values: Any) -> bytes:
         raise BadMessage("value", f"cannot be written: {error}") from None
 
 
-def octets(data: bytes) -> msgspec.Raw:
-    """Bytes as a script takes them: packed like a text, for that is the only kind Lua has."""
+def pack_bytes(data: bytes) -> msgspec.Raw:
+    """Return bytes packed as a MessagePack string, because the server's Lua reads no other type."""
     size = len(data)
     if size < 32:
         return msgspec.Raw(bytes((0xA0 | size,)) + data)
@@ -108,5 +109,7 @@ def octets(data: bytes) -> msgspec.Raw:
 
 
 def _script(text: str) -> Script:
-    whole = text.encode()
-    return Script(whole, hashlib.sha1(whole, usedforsecurity=False).hexdigest())
+    for name, kinds in (("$kinds", KINDS), ("$default_kinds", DEFAULT_KINDS)):
+        text = text.replace(name, ", ".join(f"'{kind}'" for kind in kinds))
+    data = text.encode()
+    return Script(data, hashlib.sha1(data, usedforsecurity=False).hexdigest())

@@ -1,4 +1,4 @@
-"""Who the primary is: Sentinels know, and are asked anew for every connection."""
+"""Finding the primary: the Sentinels are asked for it before every new connection."""
 
 from __future__ import annotations
 
@@ -10,115 +10,117 @@ from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import RedisError
 
 from umbel.backends.redis.connections import (
-    Blocking,
     Connection,
-    ask,
-    connected,
-    connected_blocking,
-    drop,
+    SyncConnection,
+    abort,
+    connect,
+    connect_blocking,
+    execute,
 )
 from umbel.backends.redis.values import text
 
-_QUESTION = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME")
+_PRIMARY_COMMAND = ("SENTINEL", "GET-MASTER-ADDR-BY-NAME")
 
-Place = tuple[str, int]
+HostPort = tuple[str, int]
 
 
 class Sentinels:
-    """Connects to the server that is the primary now.
+    """Connects to the current primary.
 
-    The first Sentinel that answers is believed, and asked first the next time. While a failover is
-    under way that may be the address of a server that is gone, or is a replica: then there is no
-    connection, and the next try asks again.
+    The first Sentinel that answers is used, and asked first the next time. During a failover it may
+    name a server that is gone or is a replica. Then connecting fails, and the next attempt asks
+    again.
     """
 
     def __init__(
-        self, scheme: str, places: Sequence[Place], name: str, options: dict[str, Any]
+        self, scheme: str, sentinels: Sequence[HostPort], name: str, options: dict[str, Any]
     ) -> None:
         self._scheme = scheme
-        self._places = [*places]
+        self._sentinels = [*sentinels]
         self._name = name
         self._options = options
-        """What redis-py is to know of the Sentinels themselves."""
+        """redis-py's options for connections to the Sentinels themselves."""
 
     async def connect(self, options: dict[str, Any]) -> Connection:
-        """A connection to the primary. Raises redis-py's errors."""
-        connection = await connected(self._scheme, options | await self._primary())
+        """Return a connection to the primary. Raises redis-py's errors."""
+        connection = await connect(self._scheme, options | await self._find_primary())
         try:
-            _check(await ask(connection, "ROLE"))
+            _check_is_primary(await execute(connection, "ROLE"))
         except BaseException:
-            drop(connection)
+            abort(connection)
             raise
         return connection
 
-    def connect_blocking(self, options: dict[str, Any]) -> Blocking:
-        """The same for a thread that may wait."""
-        connection = connected_blocking(self._scheme, options | self._primary_blocking())
+    def connect_blocking(self, options: dict[str, Any]) -> SyncConnection:
+        """Return a blocking connection to the primary. Raises redis-py's errors."""
+        connection = connect_blocking(self._scheme, options | self._find_primary_blocking())
         try:
             connection.send_command("ROLE")
-            _check(connection.read_response())
+            _check_is_primary(connection.read_response())
         except BaseException:
             connection.disconnect()
             raise
         return connection
 
-    async def _primary(self) -> dict[str, Any]:
-        inquiry = _Inquiry(self._name)
-        for place in [*self._places]:
-            with inquiry.noting(place):
-                connection = await connected(self._scheme, self._at(place))
+    async def _find_primary(self) -> dict[str, Any]:
+        failures = _Failures(self._name)
+        for sentinel in [*self._sentinels]:
+            with failures.collect(sentinel):
+                connection = await connect(self._scheme, self._options_for(sentinel))
                 try:
-                    answer = await ask(connection, *_QUESTION, self._name)
+                    answer = await execute(connection, *_PRIMARY_COMMAND, self._name)
                 finally:
-                    drop(connection)
-                return self._believed(place, answer)
-        raise inquiry.failed()
+                    abort(connection)
+                return self._read_primary(sentinel, answer)
+        raise failures.error()
 
-    def _primary_blocking(self) -> dict[str, Any]:
-        inquiry = _Inquiry(self._name)
-        for place in [*self._places]:
-            with inquiry.noting(place):
-                connection = connected_blocking(self._scheme, self._at(place))
+    def _find_primary_blocking(self) -> dict[str, Any]:
+        failures = _Failures(self._name)
+        for sentinel in [*self._sentinels]:
+            with failures.collect(sentinel):
+                connection = connect_blocking(self._scheme, self._options_for(sentinel))
                 try:
-                    connection.send_command(*_QUESTION, self._name)
+                    connection.send_command(*_PRIMARY_COMMAND, self._name)
                     answer = connection.read_response()
                 finally:
                     connection.disconnect()
-                return self._believed(place, answer)
-        raise inquiry.failed()
+                return self._read_primary(sentinel, answer)
+        raise failures.error()
 
-    def _at(self, place: Place) -> dict[str, Any]:
-        return self._options | {"host": place[0], "port": place[1]}
+    def _options_for(self, sentinel: HostPort) -> dict[str, Any]:
+        return self._options | {"host": sentinel[0], "port": sentinel[1]}
 
-    def _believed(self, place: Place, answer: Any) -> dict[str, Any]:
+    def _read_primary(self, sentinel: HostPort, answer: Any) -> dict[str, Any]:
         if not answer:
             raise NotConnected(f"it watches no {self._name!r}")
-        self._places.remove(place)
-        self._places.insert(0, place)
+        self._sentinels.remove(sentinel)
+        self._sentinels.insert(0, sentinel)
         return {"host": text(answer[0]), "port": int(answer[1])}
 
 
-class _Inquiry:
-    """What each Sentinel said that could not help."""
+class _Failures:
+    """The errors of the Sentinels that could not name the primary."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._said: list[str] = []
+        self._messages: list[str] = []
 
     @contextmanager
-    def noting(self, place: Place) -> Iterator[None]:
-        """One that cannot be asked is noted, and the next one asked."""
+    def collect(self, sentinel: HostPort) -> Iterator[None]:
+        """Record an error of this Sentinel instead of raising it, so that the next one is asked."""
         try:
             yield
         except (RedisError, OSError) as error:
-            self._said.append(f"{place[0]}:{place[1]}: {error}")
+            self._messages.append(f"{sentinel[0]}:{sentinel[1]}: {error}")
 
-    def failed(self) -> NotConnected:
-        """None of them could help."""
-        return NotConnected(f"no Sentinel tells where {self._name!r} is ({'; '.join(self._said)})")
+    def error(self) -> NotConnected:
+        """Return the error to raise if no Sentinel could name the primary."""
+        return NotConnected(
+            f"no Sentinel knows where {self._name!r} is ({'; '.join(self._messages)})"
+        )
 
 
-def _check(role: Any) -> None:
-    """Raises ConnectionError when the server is no primary (any more, or yet)."""
+def _check_is_primary(role: Any) -> None:
+    """Raises ConnectionError if the server is not the primary."""
     if text(role[0]) != "master":
         raise NotConnected("a failover is under way: the server it named is no primary")

@@ -1,16 +1,17 @@
--- Ending leases: outcomes recorded, jobs put back, the dead's jobs recovered. Keys: see keys.lua;
--- touches held, owners, job, steps, live, lane, due, done, buried, unique; of gates waiting, line, lines, gates,
--- awake, holders, member, free, of routes went, resting; and for follow-ups all of a publish.
--- Guarantees: an outcome counts only under the lease that is held now, once; with it happen its
--- follow-ups; a death counts once, however many processes recover; the death of a worker that turns out to be
--- alive is taken back. For that: touches deaths; reads lapsed.
+-- Ending leases: recording outcomes, putting jobs back, recovering the jobs of dead workers. Keys: see keys.lua;
+-- writes leases, owners, job, steps, live, lane, due, done, buried, unique, deaths; of gates waiting, waiting_list,
+-- waiting_lists, gates, check_now, holders, member, free; of routes routed_jobs, idle_routes; for follow-ups all
+-- that a publish writes; reads lapsed.
+-- Guarantees: an outcome counts only under the current lease, and once; its follow-ups are published in the same
+-- step; a death counts once, however many processes recover jobs; the death of a worker that turns out to be alive
+-- is taken back.
 
 -- name: settle
--- {settlements}: each is {id, owner, fence, attempt, follow-ups, ending...}; an ending is either
--- {'end', keep, state, fields}, {'again', delay, cost, section} or {'park', gates}. Gives the places, counted
--- from 0, of those that were refused.
+-- {settlements}: each is {id, owner, fence, attempt, follow-ups, ending...}; an ending is {'end', keep, state,
+-- fields}, {'again', delay, cost, section} or {'park', gates}. Returns the indexes, counted from 0, of those that
+-- were refused.
 local settlements = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
+allow_when_full()
 local refused = {}
 
 -- The fences of all leases that are to end, read and removed with one command for each owner.
@@ -18,7 +19,7 @@ local fences, ended = {}, {}
 local function read_fences()
   local asked = {}
   for _, settlement in ipairs(settlements) do
-    local key = root .. ':held:' .. settlement[2]
+    local key = root .. ':leases:' .. settlement[2]
     asked[key] = asked[key] or {}
     table.insert(asked[key], settlement[1])
   end
@@ -33,25 +34,25 @@ local function read_fences()
   end
 end
 
--- The lease ends here, if it is the one that counts.
-local function give_up(id, owner, fence)
-  local key = root .. ':held:' .. owner
+-- End this lease. Return false if it is not the current lease of the job.
+local function end_lease(id, owner, fence)
+  local key = root .. ':leases:' .. owner
   if fences[key][id] ~= fence then return false end
   fences[key][id] = nil
   table.insert(ended[key], id)
   return true
 end
 
-local function record(id, attempt, keep, state, fields)
-  local job = read(id, 'unique', 'awaited', 'attempts', 'slots')
+local function record_end(id, attempt, keep, state, fields)
+  local job = read_job(id, 'unique', 'awaited', 'attempts', 'slots')
   if not job or job[1] ~= 'running' then return false end
-  let_go(id, job[2], job[3])
-  local home = job[5] and free(id, job[5])
+  end_live_job(id, job[2], job[3])
+  local original_queue = job[5] and free_slots(id, job[5])
   if keep then
     local size = #fields
-    fields[size + 1], fields[size + 2] = 'attempts', retold(job[4], attempt)
+    fields[size + 1], fields[size + 2] = 'attempts', append_attempt(job[4], attempt)
     if job[5] then fields[size + 3], fields[size + 4] = 'slots', '' end
-    if home then fields[size + 5], fields[size + 6] = 'queue', home end
+    if original_queue then fields[size + 5], fields[size + 6] = 'queue', original_queue end
     finish(id, state, now, fields)
   else
     redis.call('DEL', root .. ':job:' .. id, root .. ':steps:' .. id)
@@ -59,10 +60,10 @@ local function record(id, attempt, keep, state, fields)
   return true
 end
 
--- One failure more of a retry section. What cannot be read counts as no failure so far.
-local function counted(text, section)
-  local fine, counts = pcall(cjson.decode, text or '{}')
-  if not fine or type(counts) ~= 'table' then counts = {} end
+-- Count one more failure of a retry section. Counts that cannot be read start from zero.
+local function count_failure(text, section)
+  local ok, counts = pcall(cjson.decode, text or '{}')
+  if not ok or type(counts) ~= 'table' then counts = {} end
   for name, count in pairs(counts) do
     if type(name) ~= 'string' or type(count) ~= 'number' or count < 0 or count % 1 ~= 0 then
       counts = {}
@@ -73,24 +74,24 @@ local function counted(text, section)
   return cjson.encode(counts)
 end
 
-local function again(id, attempt, delay, cost, section)
-  local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots', 'attempt', 'sections',
+local function run_again(id, attempt, delay, cost, section)
+  local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'attempt', 'sections',
                    'attempts')
   if not job or job[1] ~= 'running' then return false end
-  local fields = {'attempts', retold(job[10], attempt)}
+  local fields = {'attempts', append_attempt(job[10], attempt)}
   if cost > 0 then
-    fields[3], fields[4] = 'attempt', number(job[8], 1) + cost
+    fields[3], fields[4] = 'attempt', to_number(job[8], 1) + cost
   end
   if section then
-    fields[#fields + 1], fields[#fields + 2] = 'sections', counted(job[9], section)
+    fields[#fields + 1], fields[#fields + 2] = 'sections', count_failure(job[9], section)
   end
   put_back(id, {unpack(job, 2, 7)}, now, delay, fields)
   return true
 end
 
--- It waits at these gates, or is queued when there are none. Not an attempt: its story does not grow.
+-- Let a job wait at these gates, or queue it if there are none. This is no attempt: the history does not grow.
 local function park(id, gates)
-  local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots')
+  local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots')
   if not job or job[1] ~= 'running' then return false end
   if not gates then redis.call('HDEL', root .. ':job:' .. id, 'gates') end
   job[6] = gates or false
@@ -99,67 +100,67 @@ local function park(id, gates)
 end
 
 local function settle(id, owner, fence, attempt, follow_ups, ending, ...)
-  if not give_up(id, owner, fence) then return false end
+  if not end_lease(id, owner, fence) then return false end
   local accepted
   if ending == 'end' then
-    accepted = record(id, attempt, ...)
+    accepted = record_end(id, attempt, ...)
   elseif ending == 'park' then
     accepted = park(id, ...)
   else
-    accepted = again(id, attempt, ...)
+    accepted = run_again(id, attempt, ...)
   end
   if accepted and follow_ups then
     local sequence = redis.call('INCRBY', root .. ':sequence', #follow_ups) - #follow_ups
-    for place, row in ipairs(follow_ups) do insert(row, sequence + place, now, 'queued') end
+    for index, row in ipairs(follow_ups) do insert(row, sequence + index, now, 'queued') end
   end
   return accepted
 end
 
 read_fences()
-for place, settlement in ipairs(settlements) do
-  if not settle(unpack(settlement, 1, 9)) then refused[#refused + 1] = place - 1 end
+for index, settlement in ipairs(settlements) do
+  if not settle(unpack(settlement, 1, 9)) then refused[#refused + 1] = index - 1 end
 end
-write('HDEL', ended)
-write_all()
+write_lists('HDEL', ended)
+write_pending()
 return refused
 
 -- name: orphans
--- Running jobs whose owner is not enlisted: its leases have lapsed. Forgets owners that hold nothing, and
--- leases on jobs that somebody deleted by hand; also a few of the slots that such jobs held.
+-- Returns running jobs whose owner is not registered, so that their leases have lapsed. Removes owners without
+-- leases, leases of jobs that were deleted by hand, and a few of the slots that such jobs held.
 local rows = {}
-even_if_full()
+allow_when_full()
 
-local function holds(id)
-  local job = read(id, 'slots')
+local function holds_slot(id)
+  local job = read_job(id, 'slots')
   return job and (job[2] or '') ~= ''
 end
 
-local function free_forgotten(gate)
+local function free_stale_slots(gate)
   for _, id in ipairs(redis.call('SRANDMEMBER', root .. ':holders:' .. gate, 10)) do
-    if not holds(id) then released[gate] = {id} end
+    if not holds_slot(id) then freed_slots[gate] = {id} end
   end
   local pool = string.match(gate, '^pool:(.*)$')
   for _, name in ipairs(pool and redis.call('ZRANGE', root .. ':members:' .. pool, 0, PORTION - 1) or {}) do
     local id = redis.call('HGET', member_key(pool, name), 'job')
-    if id and not holds(id) then
+    if id and not holds_slot(id) then
       return_member(pool, name, id)
-      released[gate] = {id}
+      freed_slots[gate] = {id}
     end
   end
 end
 
-local some = redis.pcall('ZRANDMEMBER', root .. ':gates', 20)  -- an old server does not know how
+local some = redis.pcall('ZRANDMEMBER', root .. ':gates', 20)  -- Redis before 6.2 has no ZRANDMEMBER
 for _, gate in ipairs(some.err and {} or some) do
-  free_forgotten(gate)
-  write_all()
+  free_stale_slots(gate)
+  write_pending()
 end
 for _, owner in ipairs(redis.call('SMEMBERS', root .. ':owners')) do
   if redis.call('EXISTS', root .. ':worker:' .. owner) == 0 then
-    local key = root .. ':held:' .. owner
+    local key = root .. ':leases:' .. owner
     local held = redis.call('HGETALL', key)
     if #held == 0 then redis.call('SREM', root .. ':owners', owner) end
     for at = 1, #held, 2 do
-      local job = read(held[at], 'worker', 'claimed', 'attempt', 'deaths', 'blame', 'max_deaths', 'lapses')
+      local job = read_job(held[at], 'worker', 'claimed', 'attempt', 'deaths', 'blame', 'max_deaths', 'lapses')
       if job and job[1] == 'running' then
         job[1] = held[at]
         job[9] = redis.call('EXISTS', root .. ':lapsed:' .. owner)
@@ -173,28 +174,28 @@ end
 return rows
 
 -- name: recover
--- {rows}: each is {id, owner, fence, attempt, deaths, blame, blamed, delay, reason}; with a reason the job
--- is buried, else it goes back to its queue, at once or later. Gives the ids whose lease had lapsed still.
+-- {rows}: each is {id, owner, fence, attempt, deaths, blame, blamed, delay, reason}; with a reason the job is
+-- buried, else it goes back to its queue, at once or later. Returns the ids of the jobs whose lease was still lapsed.
 local rows = unpack(cmsgpack.unpack(ARGV[1]))
-even_if_full()
+allow_when_full()
 local recovered, alive = {}, {}
 for _, row in ipairs(rows) do
   local id, owner, fence, attempt, deaths, blame, blamed, delay, reason = unpack(row, 1, 9)
-  local key = root .. ':held:' .. owner
+  local key = root .. ':leases:' .. owner
   local lapsed = redis.call('EXISTS', root .. ':worker:' .. owner) == 0
   if lapsed and tonumber(redis.call('HGET', key, id) or nil) == fence then
     redis.call('HDEL', key, id)
-    local job = read(id, 'queue', 'kind', 'priority', 'place', 'gates', 'slots', 'attempts', 'unique',
+    local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'attempts', 'unique',
                      'awaited')
     if job and job[1] == 'running' then
-      local fields = {'attempts', retold(job[8], attempt), 'deaths', deaths, 'blame', blame}
+      local fields = {'attempts', append_attempt(job[8], attempt), 'deaths', deaths, 'blame', blame}
       if reason then
         fields[7], fields[8] = 'reason', reason
-        let_go(id, job[9], job[10])
+        end_live_job(id, job[9], job[10])
         if job[7] then
-          local home = free(id, job[7])
+          local original_queue = free_slots(id, job[7])
           fields[9], fields[10] = 'slots', ''
-          if home then fields[11], fields[12] = 'queue', home end
+          if original_queue then fields[11], fields[12] = 'queue', original_queue end
         end
         finish(id, 'buried', now, fields)
       else
@@ -202,12 +203,12 @@ for _, row in ipairs(rows) do
       end
       recovered[#recovered + 1] = id
       redis.call('HSET', root .. ':deaths:' .. owner, id, blamed)
-      redis.call('EXPIRE', root .. ':deaths:' .. owner, DAY)
+      redis.call('EXPIRE', root .. ':deaths:' .. owner, DAY_SECONDS)
       if redis.call('EXISTS', root .. ':lapsed:' .. owner) == 1 then alive[owner] = true end
     end
   end
 end
-write_all()
+write_pending()
 for owner in pairs(alive) do take_back_deaths(owner) end
-write_all()
+write_pending()
 return recovered

@@ -1,33 +1,33 @@
-"""Reads what stands in a hash. People edit values by hand, so nothing here raises."""
+"""Reading values of a hash. People edit values by hand, so these functions never raise."""
 
 from __future__ import annotations
 
 from math import isfinite, isnan
 
 
-def text(value: bytes | None, usual: str = "") -> str:
-    """A text; bytes that are none stand out in it."""
-    return usual if value is None else value.decode(errors="replace")
+def text(value: bytes | None, default: str = "") -> str:
+    """Return a value as text; invalid bytes are replaced."""
+    return default if value is None else value.decode(errors="replace")
 
 
-def maybe(value: bytes | None) -> str | None:
-    """A text, if there is one."""
+def optional_text(value: bytes | None) -> str | None:
+    """Return a value as text, or None if there is no value."""
     return None if value is None else value.decode(errors="replace")
 
 
-def whole(value: bytes | int | None, usual: int = 0) -> int:
-    """A whole number."""
+def integer(value: bytes | int | None, default: int = 0) -> int:
+    """Return a value as an integer, or the default if it is not a number."""
     if value is None:
-        return usual
+        return default
     try:
         return int(value)
     except ValueError:
-        number = moment(value if isinstance(value, bytes) else None)
-        return int(number) if number is not None and isfinite(number) else usual
+        number = optional_float(value if isinstance(value, bytes) else None)
+        return int(number) if number is not None and isfinite(number) else default
 
 
-def moment(value: bytes | None) -> float | None:
-    """A number, such as a moment, if there is one."""
+def optional_float(value: bytes | None) -> float | None:
+    """Return a value as a float, or None if it is not a number."""
     if value is None:
         return None
     try:
