@@ -1,10 +1,10 @@
-"""Owns how our own processes talk without a broker: ports called over AMQP 1.0.
+"""Owns how Umbel's own processes call each other without a broker: ports over AMQP 1.0.
 
-Called by: the composition root, for workers and publishers on one side, the router and the
-publisher daemon on the other. Never: knows what a port is for.
+Called by: the composition root. Workers and publishers are clients; the router, the publisher
+daemon and a worker's inbox are servers. Never: knows what a port is for.
 """
 
-from umbel.links.client import Link, Stub
-from umbel.links.server import LinkServer, Nodes, Served, Take
+from umbel.links.client import LinkClient, Stub
+from umbel.links.server import LinkServer, MessageHandler, PeerNodes, ServedPort
 
-__all__ = ["Link", "LinkServer", "Nodes", "Served", "Stub", "Take"]
+__all__ = ["LinkClient", "LinkServer", "MessageHandler", "PeerNodes", "ServedPort", "Stub"]

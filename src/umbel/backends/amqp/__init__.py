@@ -1,11 +1,13 @@
-"""AMQP 1.0: any broker that speaks it carries messages for a store elsewhere; links use it, too.
+"""AMQP 1.0: any broker that supports it carries messages for a job store elsewhere.
 
-Qpid Proton implements the protocol without sockets; the event loop moves its bytes.
+Links between Umbel's own processes use the same connections. Qpid Proton implements the protocol
+without sockets; the event loop moves its bytes.
 
 ::
 
-    AmqpTransport ─┬─ Sender ────── a connection that only sends; an alarm may block it
-                   ├─ Receiver ──── a connection that never sends, so no alarm blocks it
-                   │    └─ Intake   the link of one lane
-                   └─ Lanes ─────── names the queues and declares them where the broker allows it
+    AmqpTransport ─┬─ Sender ───────── a connection that only sends; a memory or disk alarm of the
+                   │                   broker may block it
+                   ├─ Receiver ─────── a connection that never sends, so that no alarm blocks it
+                   │    └─ LaneReceiver   the link of one lane
+                   └─ LaneQueues ───── names the queues and creates them where the broker allows it
 """

@@ -1,4 +1,4 @@
-"""Envelopes as messages and back: the AMQP 1.0 binding of CloudEvents."""
+"""Envelopes as AMQP messages and back: the AMQP 1.0 binding of CloudEvents."""
 
 from __future__ import annotations
 
@@ -6,60 +6,70 @@ from typing import Any
 
 import msgspec
 
-from umbel.backends.amqp.message_bytes import Post, decode, encode
-from umbel.backends.transport import Arrival, Heading, Lane
+from umbel.backends.amqp.message_codec import AmqpMessage, decode, encode
+from umbel.backends.transport import Arrival, Lane, MessageHeaders
 from umbel.errors import BadMessage
 from umbel.messages import Envelope
 from umbel.messages.documents import CORRELATION, REPLY_TO
 from umbel.messages.wire import MEDIA_TYPE, attributes, write
 
-LIMIT = 16 * 1024 * 1024
-"""Bytes of body, where the broker names no limit of its own."""
-_SHORT = 255
+DEFAULT_MAX_BODY_BYTES = 16 * 1024 * 1024
+"""The limit where the broker reports none."""
+_MAX_SYMBOL_LENGTH = 255
+_MAX_HEADERS = 1_000
+"""A message with more headers is sent in structured mode, in case Proton limits a map."""
 
 
 def to_message(envelope: Envelope, correlation: str = "") -> bytes:
-    """What is sent. A content type that no symbol can hold travels in the body, with all else.
+    """Return an envelope as a message: in binary mode, or in structured mode where that fails.
+
+    Binary mode fails for a content type that is not an AMQP symbol, and for very many headers.
 
     Raises:
-        BadMessage: an attribute is no text that can be encoded.
+        BadMessage: an attribute is text that cannot be encoded.
     """
-    content_type = envelope.body.content_type
-    if not content_type.isascii() or len(content_type) > _SHORT:
-        structured = write(envelope)
-        post = Post(
-            id=envelope.id, body=structured, content_type=MEDIA_TYPE, correlation=correlation
+    if not _is_symbol(envelope.body.content_type) or len(envelope.headers) > _MAX_HEADERS:
+        message = AmqpMessage(
+            id=envelope.id, body=write(envelope), content_type=MEDIA_TYPE, correlation=correlation
         )
     else:
-        post = Post(
+        message = AmqpMessage(
             id=envelope.id,
             body=envelope.body.data,
-            content_type=content_type,
+            content_type=envelope.body.content_type,
             correlation=correlation,
             attributes=attributes(envelope),
         )
-    return encode(post)
+    return encode(message)
 
 
 def to_arrival(lane: Lane, token: Any, data: bytes) -> Arrival:
-    """What was received. A sender's own reply-to and correlation-id count as attributes."""
+    """Return a received message as an arrival.
+
+    Its AMQP properties reply-to and correlation-id count as attributes of the event, unless the
+    event has such attributes itself.
+    """
     try:
-        post = decode(data)
+        message = decode(data)
     except BadMessage:
-        return Arrival.of(lane, token, Heading({}, ""), data)
-    asked = {REPLY_TO: post.reply_to, CORRELATION: post.correlation}
-    asked = {name: text for name, text in asked.items() if text}
-    if asked and post.content_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
-        heading = Heading({}, post.content_type)
-        return Arrival.of(lane, token, heading, _amended(post.body, asked))
-    heading = Heading(asked | post.attributes, post.content_type)
-    return Arrival.of(lane, token, heading, post.body)
+        return Arrival.of(lane, token, MessageHeaders({}, ""), data)
+    properties = {REPLY_TO: message.reply_to, CORRELATION: message.correlation}
+    properties = {name: text for name, text in properties.items() if text}
+    if properties and message.content_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
+        headers = MessageHeaders({}, message.content_type)
+        return Arrival.of(lane, token, headers, _add_attributes(message.body, properties))
+    headers = MessageHeaders(properties | message.attributes, message.content_type)
+    return Arrival.of(lane, token, headers, message.body)
 
 
-def _amended(event: bytes, asked: dict[str, str]) -> bytes:
-    """A structured event with attributes that it does not have itself."""
+def _is_symbol(text: str) -> bool:
+    return text.isascii() and text.isprintable() and len(text) <= _MAX_SYMBOL_LENGTH
+
+
+def _add_attributes(event: bytes, added: dict[str, str]) -> bytes:
+    """Return a structured event with those attributes that it does not have itself."""
     try:
         found = msgspec.json.decode(event)
-        return msgspec.json.encode(asked | found) if isinstance(found, dict) else event
+        return msgspec.json.encode(added | found) if isinstance(found, dict) else event
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return event  # whoever reads it says what is wrong
+        return event  # its reader reports what is wrong with it

@@ -1,380 +1,364 @@
-"""A connection with a socket: the engine's bytes are read and written by the event loop."""
+"""A connection with a socket: the event loop reads and writes the bytes of an engine."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import cast
 
-from umbel.backends.amqp.address import Home
-from umbel.backends.amqp.engine import IDLE, Aside, Engine, Incoming, Outgoing, Owner, Received
+from umbel.backends.amqp.address import AmqpAddress
+from umbel.backends.amqp.engine import (
+    IDLE_TIMEOUT_SECONDS,
+    ConnectionHandler,
+    Engine,
+    OnMessage,
+    ReceivingLink,
+    SendingLink,
+    Session,
+)
 from umbel.errors import Unavailable
 
-_FAREWELL = 2.0
-"""Seconds that the peer has to say goodbye."""
-_UNTAKEN = 120.0
-"""Seconds after which a peer is dropped that gives no credit for answers that wait for it."""
-_CHECK = 1.0
-"""Seconds between checks of a peer that connected to us."""
+_CLOSE_TIMEOUT_SECONDS = 2.0
+"""How long the peer may take to answer when a connection is closed."""
+_MAX_BLOCKED_SECONDS = 120.0
+"""A peer that gives no credit for its waiting answers for this long is disconnected."""
+_CHECK_INTERVAL_SECONDS = 1.0
+"""Time between checks of a peer that connected to us."""
 
 
-class Wire(asyncio.Protocol):
-    """Reads and writes for an engine."""
+class AmqpProtocol(asyncio.Protocol):
+    """Moves bytes between a socket and an engine."""
 
-    def __init__(self, owner: Owner, *, server: bool) -> None:
+    def __init__(self, handler: ConnectionHandler, *, server: bool) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
-        self._flushing = False
-        self.engine = Engine(owner, self._changed, server=server)
-        self.expelled = False
-        """Whether we have dropped the peer for something that it did or failed to do."""
-        self.unwelcome = ""
-        """Why a peer is dropped as soon as it has connected; empty if it is not."""
-        self.heard = time.monotonic()
-        """When the peer was last heard; at first, when it connected."""
-        self.born = self.heard
-        """When the peer connected."""
+        self._is_flush_scheduled = False
+        self.engine = Engine(handler, self._schedule_flush, server=server)
+        self.has_disconnected_peer = False
+        """Whether we have disconnected the peer because it broke a limit or missed a deadline."""
+        self.refusal_reason = ""
+        """Why the peer is disconnected as soon as it has connected; empty if it is accepted."""
+        self.last_received_at = time.monotonic()
+        """When bytes last came from the peer; at first, when it connected."""
+        self.connected_at = self.last_received_at
         if server:
-            self.engine.begin()
+            self.engine.start()
         self._socket: asyncio.Transport | None = None
-        self._carrier: asyncio.Transport | None = None
+        self._plain_socket: asyncio.Transport | None = None
         self._credentials = ("", "", "")
         self._paused = False
-        self._ticking: asyncio.TimerHandle | None = None
-        self.lost = asyncio.Event()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self.closed = asyncio.Event()
         """Set when there is no socket any more."""
-        self.moved: Callable[[], None] = _nothing
-        """Called when the peer has said something."""
+        self.on_data: Callable[[], None] = _do_nothing
+        """Called when bytes from the peer have been processed."""
 
-    def introduce(self, host: str, user: str, password: str) -> None:
-        """Whom a client asks for, and who it is."""
+    def set_credentials(self, host: str, user: str, password: str) -> None:
+        """Set the virtual host and the login with which a client opens the connection."""
         self._credentials = (host, user, password)
-
-    @property
-    def peer(self) -> str:
-        """Who is at the other end: the name in its certificate, or its address."""
-        assert self._socket is not None
-        certificate = self._socket.get_extra_info("peercert") or {}
-        names = [value for pairs in certificate.get("subject", ()) for key, value in pairs]
-        return names[-1] if names else str(self._socket.get_extra_info("peername") or "unix socket")
 
     # --- asyncio -----------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._socket = cast(asyncio.Transport, transport)  # uvloop's is none by its class
-        if self.unwelcome:
-            self.expel(self.unwelcome)
+        self._socket = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
+        if self.refusal_reason:
+            self.disconnect(self.refusal_reason)
             return
         if not self._server:
-            self.engine.begin(*self._credentials)
-        self._changed()
+            self.engine.start(*self._credentials)
+        self._schedule_flush()
         self._tick()
 
     def data_received(self, data: bytes) -> None:
-        self.heard = time.monotonic()
+        self.last_received_at = time.monotonic()
         self.engine.feed(data)
-        if self.engine.excess:
-            self.expel(self.engine.excess)
-        self.moved()
+        if self.engine.violation:
+            self.disconnect(self.engine.violation)
+        self.on_data()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._socket = self._carrier = None
-        if self._ticking is not None:
-            self._ticking.cancel()
-        self.engine.cut(f"the connection was lost{f': {error}' if error else ''}")
-        self.lost.set()
+        self._socket = self._plain_socket = None
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        self.engine.mark_lost(f"the connection was lost{f': {error}' if error else ''}")
+        self.closed.set()
 
     def pause_writing(self) -> None:
         self._paused = True
-        self.engine.writable = False
+        self.engine.is_writable = False
         if self._server and self._socket is not None and not self._socket.is_closing():
-            self._socket.pause_reading()  # a peer that does not read its answers asks no more
+            self._socket.pause_reading()  # a peer that does not read its answers may not ask more
 
     def resume_writing(self) -> None:
         self._paused = False
-        self.engine.writable = True
+        self.engine.is_writable = True
         if self._server and self._socket is not None and not self._socket.is_closing():
             self._socket.resume_reading()
-        self.engine.pump()
-        self._changed()
+        self.engine.send_waiting()
+        self._schedule_flush()
 
-    # --- bytes out ---------------------------------------------------------------------------
+    # --- writing and closing -----------------------------------------------------------------
 
-    def _changed(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+    def _schedule_flush(self) -> None:
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            self._loop.call_soon(self._flush_scheduled)
 
-    def _flush(self) -> None:
-        self._flushing = False
+    def _flush_scheduled(self) -> None:
+        self._is_flush_scheduled = False
         while self._socket is not None and not self._paused:
-            data = self.engine.take()
+            data = self.engine.take_output()
             if not data:
                 break
             self._socket.write(data)
-        if self._socket is not None and self.engine.finished:
+        if self._socket is not None and self.engine.is_finished:
             self._socket.close()
 
     def _tick(self) -> None:
         if self._socket is None:
             return
         now = time.monotonic()
-        why = self._overdue(now) if self._server else ""
-        if why:
-            self.expel(why)
+        reason = self._find_timeout(now) if self._server else ""
+        if reason:
+            self.disconnect(reason)
             return
         due = self.engine.tick(now)
-        self._changed()
+        self._schedule_flush()
         delay = max(due - now, 0.1) if due else 5.0
-        self._ticking = self._loop.call_later(
-            min(delay, _CHECK) if self._server else delay, self._tick
+        self._tick_timer = self._loop.call_later(
+            min(delay, _CHECK_INTERVAL_SECONDS) if self._server else delay, self._tick
         )
 
-    def _overdue(self, now: float) -> str:
-        """What a peer that connected to us has not done in time; nothing if all is well."""
-        if now - self.heard > IDLE:
+    def _find_timeout(self, now: float) -> str:
+        """Return what a peer that connected to us has not done in time, or an empty text."""
+        if now - self.last_received_at > IDLE_TIMEOUT_SECONDS:
             if self._paused:
-                return f"has not read its answers for {IDLE:g} seconds"
-            return f"was silent for {IDLE:g} seconds"
-        if not self.engine.is_open and now - self.born > IDLE:
-            return f"has not opened the connection within {IDLE:g} seconds"
-        waits = self.engine.waits_since
-        if waits is not None and now - waits > _UNTAKEN:
-            return f"has taken none of its answers for {_UNTAKEN:g} seconds"
+                return f"has not read its answers for {IDLE_TIMEOUT_SECONDS:g} seconds"
+            return f"was silent for {IDLE_TIMEOUT_SECONDS:g} seconds"
+        if not self.engine.is_open and now - self.connected_at > IDLE_TIMEOUT_SECONDS:
+            return f"has not opened the connection within {IDLE_TIMEOUT_SECONDS:g} seconds"
+        blocked_since = self.engine.blocked_since
+        if blocked_since is not None and now - blocked_since > _MAX_BLOCKED_SECONDS:
+            return f"has taken none of its answers for {_MAX_BLOCKED_SECONDS:g} seconds"
         return ""
 
-    def expel(self, why: str) -> None:
-        """Tell the peer why, if it listens, and free the socket at once."""
-        if self.engine.why:
-            self.drop()
+    def disconnect(self, reason: str) -> None:
+        """Send the peer the reason, if the socket accepts it, and free the socket at once."""
+        if self.engine.close_reason:
+            self.abort()
             return
-        self.expelled = True
-        self.engine.close("amqp:resource-limit-exceeded", why)
+        self.has_disconnected_peer = True
+        self.engine.close("amqp:resource-limit-exceeded", reason)
         if not self._paused:
             self.flush()
-        self.engine.cut(why)
-        self.drop()
+        self.engine.mark_lost(reason)
+        self.abort()
 
     def flush(self) -> None:
-        """Write what there is to say now; what follows is said after it, and not instead."""
-        while self._socket is not None and (data := self.engine.take()):
+        """Write all output now, so that later output comes after it and does not replace it."""
+        while self._socket is not None and (data := self.engine.take_output()):
             self._socket.write(data)
 
-    def carried_by(self, transport: asyncio.Transport) -> None:
-        """What is to be freed while there is no agreement on TLS, and so no socket, yet."""
-        self._carrier = transport
+    def set_plain_socket(self, transport: asyncio.Transport) -> None:
+        """Set the socket that ``abort`` frees while the TLS handshake has not finished."""
+        self._plain_socket = transport
 
-    def drop(self) -> None:
+    def abort(self) -> None:
         """Free the socket at once."""
-        transport = self._socket or self._carrier
+        transport = self._socket or self._plain_socket
         if transport is not None:
             transport.abort()
 
     async def close(self) -> None:
-        """Say goodbye, then free the socket. Twice is fine."""
+        """Close the connection, wait for the peer's answer and free the socket.
+
+        Closing twice is allowed.
+        """
         self.engine.close()
         try:
-            async with asyncio.timeout(_FAREWELL):
-                await self.lost.wait()
+            async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
+                await self.closed.wait()
         except TimeoutError:
             pass
         finally:
-            self.drop()
+            self.abort()
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
 class Connection:
-    """A client's connection. Once lost it stays so; make another."""
+    """A client's connection. A lost connection cannot be opened again; make another."""
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, address: AmqpAddress) -> None:
+        self.address = address
         self._is_open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._moved = asyncio.Event()
-        self._wire = Wire(self, server=False)
-        self._wire.moved = self.stir
-        self._wire.introduce(home.virtual, home.user, home.password)
+        self._activity = asyncio.Event()
+        self._protocol = AmqpProtocol(self, server=False)
+        self._protocol.on_data = self.wake_waiters
+        self._protocol.set_credentials(address.virtual_host, address.user, address.password)
 
     async def open(self) -> None:
-        """Reach the peer. Raises Unavailable."""
-        home, loop = self.home, asyncio.get_running_loop()
+        """Connect to the peer. Raises Unavailable."""
+        address, loop = self.address, asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(home.connect_timeout):
-                if home.path:
-                    await loop.create_unix_connection(lambda: self._wire, home.path)
+            async with asyncio.timeout(address.connect_timeout):
+                if address.path:
+                    await loop.create_unix_connection(lambda: self._protocol, address.path)
                 else:
                     await loop.create_connection(
-                        lambda: self._wire,
-                        home.host,
-                        home.port,
-                        ssl=home.context(),
-                        server_hostname=home.server_name if home.tls else None,
+                        lambda: self._protocol,
+                        address.host,
+                        address.port,
+                        ssl=address.ssl_context(),
+                        server_hostname=address.server_name if address.tls else None,
                     )
                 await self._is_open
         except TimeoutError:
-            self._wire.drop()
-            raise Unavailable(f"{home.address} does not answer") from None
+            self._protocol.abort()
+            raise Unavailable(f"{address.label} does not answer") from None
         except Unavailable:
-            self._wire.drop()
+            self._protocol.abort()
             raise
         except OSError as error:
-            self._wire.drop()
-            raise Unavailable(f"{home.address} cannot be reached: {error}") from None
+            self._protocol.abort()
+            raise Unavailable(f"{address.label} cannot be reached: {error}") from None
         except BaseException:
-            self._wire.drop()
+            self._protocol.abort()
             raise
 
     @property
     def is_open(self) -> bool:
-        """Whether it may be used."""
-        return not self._wire.engine.why
+        """Whether the connection can be used."""
+        return not self._protocol.engine.close_reason
 
     @property
     def product(self) -> tuple[str, str]:
-        """What the peer says it is, and its version."""
-        return self._wire.engine.product
+        """The peer's product name and version, as it reports them."""
+        return self._protocol.engine.product
 
-    def stir(self) -> None:
-        """Whoever waits for something here is to look again."""
-        self._moved.set()
+    def wake_waiters(self) -> None:
+        """Make every ``wait_until`` check its condition again."""
+        self._activity.set()
 
     def flush(self) -> None:
-        """Write what there is to say now; what follows is said after it, and not instead."""
-        self._wire.flush()
+        """Write all output now, so that later output comes after it and does not replace it."""
+        self._protocol.flush()
 
-    def take_back(self, links: Iterable[Incoming]) -> None:
-        """No more may come on these. What is on its way does."""
+    def revoke_credit(self, links: Iterable[ReceivingLink]) -> None:
+        """Take back the credit of these links. Messages that are under way still arrive."""
         for link in links:
-            link.less()
+            link.revoke_credit()
         self.flush()
 
-    async def until(self, holds: Callable[[], object], patience: float) -> bool:
-        """Wait until something holds; False when the time is over before.
+    async def wait_until(self, condition: Callable[[], object], timeout: float) -> bool:
+        """Wait until a condition holds; return False if it still does not after ``timeout``.
 
         Raises:
             Unavailable: the connection was lost.
         """
         try:
-            async with asyncio.timeout(patience):
-                while not holds():
+            async with asyncio.timeout(timeout):
+                while not condition():
                     self.check()
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self._activity.clear()
+                    await self._activity.wait()
         except TimeoutError:
-            return bool(holds())
+            return bool(condition())
         return True
 
-    def aside(self) -> Aside:
-        """A session of its own, whose failures are its own. Raises Unavailable."""
+    def open_session(self) -> Session:
+        """Begin a session of its own; its failure ends no other link. Raises Unavailable."""
         self.check()
-        return self._wire.engine.aside()
+        return self._protocol.engine.open_session()
 
-    def sender(self, address: str) -> Outgoing:
-        """A link on which to send there. Raises Unavailable."""
+    def open_sender(self, address: str) -> SendingLink:
+        """Open a link that sends to this address. Raises Unavailable."""
         self.check()
-        return self._wire.engine.sender(address)
+        return self._protocol.engine.open_sender(address)
 
-    def receiver(
-        self, address: str | None, received: Received, credit: int, limit: int
-    ) -> Incoming:
-        """A link on which to receive from there; from an address made up when None is given."""
-        self.check()
-        return self._wire.engine.receiver(address, received, credit, limit)
-
-    async def inbox(self, received: Received, credit: int, limit: int) -> Incoming:
-        """A link on which to receive from an address of our own, which it tells.
+    def open_receiver(
+        self, address: str | None, on_message: OnMessage, credit: int, max_bytes: int
+    ) -> ReceivingLink:
+        """Open a link that receives from this address; for None the peer chooses an address.
 
         Raises:
-            Unavailable: the peer gives us none.
+            Unavailable: the connection was lost.
+        """
+        self.check()
+        return self._protocol.engine.open_receiver(address, on_message, credit, max_bytes)
+
+    async def open_reply_receiver(
+        self, on_message: OnMessage, credit: int, max_bytes: int
+    ) -> ReceivingLink:
+        """Open a link that receives from an address that the peer has made for us.
+
+        Raises:
+            Unavailable: the peer gives no such address. TimeoutError: it does not answer.
         """
         attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        link = self.receiver(None, received, credit, limit)
+        link = self.open_receiver(None, on_message, credit, max_bytes)
 
-        def heard() -> None:
+        def on_attached() -> None:
             if not attached.done():
                 attached.set_result(None)
 
-        link.on_attached = heard
-        async with asyncio.timeout(self.home.connect_timeout):
+        link.on_attached = on_attached
+        async with asyncio.timeout(self.address.connect_timeout):
             await attached
-        if link.why or not link.address:
-            raise Unavailable(f"{self.home.address}: {link.why or 'gives no address for replies'}")
+        if link.close_reason or not link.address:
+            reason = link.close_reason or "gives no address for replies"
+            raise Unavailable(f"{self.address.label}: {reason}")
         return link
 
-    async def deliver(self, link: Outgoing, messages: Sequence[bytes]) -> list[str]:
-        """What became of each message: nothing when it was accepted, else why not.
-
-        Raises:
-            Unavailable: the connection was lost; any of them may be there or not.
-        """
-        answers: list[str | None] = [None] * len(messages)
-        left = len(messages)
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not left:
-            return []
-
-        def told(place: int, why: str) -> None:
-            nonlocal left
-            answers[place], left = why, left - 1
-            if not left and not done.done():
-                done.set_result(None)
-
-        for place, message in enumerate(messages):
-            link.send(message, lambda why, place=place: told(place, why))  # type: ignore[misc]
-        await done
-        self.check()
-        if link.why:
-            raise Unavailable(f"{self.home.address}: {link.why}")
-        return [answer or "" for answer in answers]
-
-    def drop(self, why: str = "the connection was lost") -> None:
-        """Free it at once. Nobody takes it for open from now on; who waits there hears why."""
-        self._wire.engine.cut(why)
-        self._wire.drop()
+    def abort(self, reason: str = "the connection was lost") -> None:
+        """Free the connection at once. Calls that wait on it raise Unavailable with the reason."""
+        self._protocol.engine.mark_lost(reason)
+        self._protocol.abort()
 
     async def close(self) -> None:
-        """Say goodbye and free it. Twice is fine."""
-        await self._wire.close()
+        """Close the connection and free it. Closing twice is allowed."""
+        await self._protocol.close()
 
     def check(self) -> None:
-        """Raises Unavailable when it is lost."""
-        if self._wire.engine.why:
-            raise Unavailable(f"{self.home.address}: {self._wire.engine.why}")
+        """Raise Unavailable if the connection is lost."""
+        if self._protocol.engine.close_reason:
+            raise Unavailable(f"{self.address.label}: {self._protocol.engine.close_reason}")
 
-    # --- Owner -------------------------------------------------------------------------------
+    # --- ConnectionHandler -------------------------------------------------------------------
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         if not self._is_open.done():
             self._is_open.set_result(None)
 
-    def linked(self, address: str, credit: Callable[[Received, int, int], None]) -> str:
-        return "nobody receives here"
+    def on_peer_sender(self, address: str, accept: Callable[[OnMessage, int, int], None]) -> str:
+        return "this client does not receive"
 
-    def listens(self, address: str, link: Outgoing) -> str:
-        return "nobody sends here"
+    def on_peer_receiver(self, address: str, link: SendingLink) -> str:
+        return "this client does not send"
 
-    def ended(self, why: str) -> None:
+    def on_closed(self, reason: str) -> None:
         if not self._is_open.done():
-            self._is_open.set_exception(Unavailable(f"{self.home.address} refuses us: {why}"))
-            self._is_open.exception()  # told to whoever awaits it, or to nobody
-        self.stir()
-        self._on_ended(why)
+            refused = Unavailable(f"{self.address.label} refuses the connection: {reason}")
+            self._is_open.set_exception(refused)
+            self._is_open.exception()  # marks it as read: ``open`` may no longer await it
+        self.wake_waiters()
+        self._close_callback(reason)
 
-    def on_ended(self, act: Callable[[str], None]) -> None:
-        """Call this when the connection is over."""
-        self._on_ended = act
+    def call_on_close(self, callback: Callable[[str], None]) -> None:
+        """Call this with the reason when the connection ends."""
+        self._close_callback = callback
 
-    _on_ended: Callable[[str], None] = staticmethod(lambda why: None)
+    _close_callback: Callable[[str], None] = staticmethod(lambda reason: None)
 
 
-async def connect(home: Home) -> Connection:
-    """A new connection, ready for use. Raises Unavailable."""
-    connection = Connection(home)
+async def connect(address: AmqpAddress) -> Connection:
+    """Return a new open connection. Raises Unavailable."""
+    connection = Connection(address)
     await connection.open()
     return connection

@@ -1,7 +1,8 @@
-"""Listening: each peer that connects gets a wire and an owner.
+"""Listen for connections: each peer that connects gets a protocol and a handler.
 
-A peer that connects costs a file descriptor and some memory before it has proved anything. So those
-that have not opened their connection yet are few, and the oldest of them makes room for the next.
+A peer that connects uses a file descriptor and some memory before it has proved anything. The
+number of connections that are not open yet is therefore limited: for a new connection above the
+limit, the oldest of them is closed.
 """
 
 from __future__ import annotations
@@ -16,107 +17,116 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from umbel.backends.amqp.address import Home
-from umbel.backends.amqp.connections import Wire
-from umbel.backends.amqp.engine import IDLE, Owner
+from umbel.backends.amqp.address import AmqpAddress
+from umbel.backends.amqp.connections import AmqpProtocol
+from umbel.backends.amqp.engine import IDLE_TIMEOUT_SECONDS, ConnectionHandler
 from umbel.errors import Unavailable
 
-Greet = Callable[[Callable[[], Wire]], Owner]
-"""Makes the owner of a new connection, who may ask for its wire later."""
+MakeHandler = Callable[[Callable[[], AmqpProtocol]], ConnectionHandler]
+"""Makes the handler of a new connection. Its argument returns the protocol, but not before the
+handler has been made."""
 
 _MAX_OPENING = 64
-"""Connections that have not been opened by their peers yet."""
+"""Connections that their peers have not opened yet."""
 _RESERVED_FILES = 64
 """File descriptors that connections leave for everything else in the process."""
 
 
-class Connected:
-    """The connections of one listening socket: makes room for the next."""
+class ServerConnections:
+    """The connections of one listening socket."""
 
-    def __init__(self, greet: Greet) -> None:
-        self._greet = greet
-        self._wires: set[Wire] = set()
+    def __init__(self, make_handler: MakeHandler) -> None:
+        self._make_handler = make_handler
+        self._protocols: set[AmqpProtocol] = set()
 
-    def accept(self) -> Wire:
-        """A wire for a new connection."""
-        self._wires = {wire for wire in self._wires if not wire.lost.is_set()}
-        made: list[Wire] = []
-        wire = Wire(self._greet(lambda: made[0]), server=True)
-        made.append(wire)
-        wire.unwelcome = self._make_room()
-        self._wires.add(wire)
-        return wire
+    def accept(self) -> AmqpProtocol:
+        """Return the protocol of a new connection, and disconnect another if there are too many."""
+        self._protocols = {one for one in self._protocols if not one.closed.is_set()}
+        made: list[AmqpProtocol] = []
+        protocol = AmqpProtocol(self._make_handler(lambda: made[0]), server=True)
+        made.append(protocol)
+        protocol.refusal_reason = self._free_capacity()
+        self._protocols.add(protocol)
+        return protocol
 
-    def _make_room(self) -> str:
-        """Drop a connection if need be; why the new one is not to stay, or nothing."""
-        opening = [wire for wire in self._wires if not wire.engine.is_open]
+    def _free_capacity(self) -> str:
+        """Disconnect a peer if there are too many.
+
+        Returns why the new connection must be refused, or an empty text.
+        """
+        opening = [protocol for protocol in self._protocols if not protocol.engine.is_open]
         if len(opening) >= _MAX_OPENING:
-            oldest = min(opening, key=lambda wire: wire.born)
-            oldest.expel(f"{_MAX_OPENING} newer connections are not opened yet, either")
-        elif len(self._wires) >= _max_connections():
-            quietest = min(self._wires, key=lambda wire: wire.heard)
-            # By the protocol every peer has to say something twice in this time.
-            if time.monotonic() - quietest.heard <= IDLE / 2:
-                return "there are as many connections as this process may have"
-            quietest.expel("is silent, and there is no room for another connection")
+            oldest = min(opening, key=lambda protocol: protocol.connected_at)
+            oldest.disconnect(f"{_MAX_OPENING} newer connections are not open yet, either")
+        elif len(self._protocols) >= _max_connections():
+            quietest = min(self._protocols, key=lambda protocol: protocol.last_received_at)
+            # By the protocol, every peer has to send something twice in this time.
+            if time.monotonic() - quietest.last_received_at <= IDLE_TIMEOUT_SECONDS / 2:
+                return "this process has as many connections as it may have"
+            quietest.disconnect("is silent, and this process may have no further connection")
         return ""
 
 
-class Handshake(asyncio.Protocol):
-    """A connection on which TLS is still to be agreed on; then it is a wire's."""
+class TlsHandshake(asyncio.Protocol):
+    """A connection during its TLS handshake; afterwards it belongs to the AMQP protocol."""
 
-    def __init__(self, wire: Wire, context: ssl.SSLContext) -> None:
-        self._wire = wire
+    def __init__(self, protocol: AmqpProtocol, context: ssl.SSLContext) -> None:
+        self._protocol = protocol
         self._context = context
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         plain = cast(asyncio.Transport, transport)
         plain.pause_reading()
-        self._wire.carried_by(plain)
-        if self._wire.unwelcome:
-            self._wire.expel(self._wire.unwelcome)
+        self._protocol.set_plain_socket(plain)
+        if self._protocol.refusal_reason:
+            self._protocol.disconnect(self._protocol.refusal_reason)
             return
-        self._task = asyncio.get_running_loop().create_task(self._agree(plain))
+        self._task = asyncio.get_running_loop().create_task(self._start_tls(plain))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._wire.connection_lost(error)
+        self._protocol.connection_lost(error)
 
-    async def _agree(self, plain: asyncio.Transport) -> None:
+    async def _start_tls(self, plain: asyncio.Transport) -> None:
         loop = asyncio.get_running_loop()
         try:
             secured = await loop.start_tls(
-                plain, self._wire, self._context, server_side=True, ssl_handshake_timeout=IDLE
+                plain,
+                self._protocol,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=IDLE_TIMEOUT_SECONDS,
             )
         except OSError as error:
             plain.abort()
-            self._wire.connection_lost(error)
+            self._protocol.connection_lost(error)
             return
         if secured is None or secured.is_closing():
-            self._wire.connection_lost(None)
+            self._protocol.connection_lost(None)
         else:
-            self._wire.connection_made(secured)
+            self._protocol.connection_made(secured)
 
 
-async def listen(home: Home, greet: Greet) -> asyncio.Server:
+async def listen(address: AmqpAddress, make_handler: MakeHandler) -> asyncio.Server:
     """Serve connections at this address.
 
     Raises:
-        Unavailable: the address cannot be had.
+        Unavailable: the process cannot listen at the address.
     """
-    loop, connected, context = asyncio.get_running_loop(), Connected(greet), home.context(True)
+    loop, context = asyncio.get_running_loop(), address.ssl_context(True)
+    connections = ServerConnections(make_handler)
 
     def accept() -> asyncio.Protocol:
-        wire = connected.accept()
-        return wire if context is None else Handshake(wire, context)
+        protocol = connections.accept()
+        return protocol if context is None else TlsHandshake(protocol, context)
 
     try:
-        if home.path:
-            _clear(home.path)
-            return await loop.create_unix_server(accept, sock=_bound(home.path))
-        return await loop.create_server(accept, home.host, home.port)
+        if address.path:
+            _remove_stale_socket(address.path)
+            return await loop.create_unix_server(accept, sock=_bind(address.path))
+        return await loop.create_server(accept, address.host, address.port)
     except OSError as error:
-        raise Unavailable(f"cannot listen at {home.address}: {error}") from None
+        raise Unavailable(f"cannot listen at {address.label}: {error}") from None
 
 
 def _max_connections() -> int:
@@ -124,8 +134,8 @@ def _max_connections() -> int:
     return max(soft - _RESERVED_FILES, _RESERVED_FILES)
 
 
-def _bound(path: str) -> socket.socket:
-    """A socket at this path, with its mode set before anyone can connect to it."""
+def _bind(path: str) -> socket.socket:
+    """Return a socket at this path; its mode is set before a client can connect to it."""
     made = socket.socket(socket.AF_UNIX)
     try:
         made.bind(path)
@@ -136,11 +146,11 @@ def _bound(path: str) -> socket.socket:
     return made
 
 
-def _clear(path: str) -> None:
-    """Remove a socket that nobody serves any more. Raises Unavailable when somebody does."""
+def _remove_stale_socket(path: str) -> None:
+    """Remove a socket that no process serves any more. Raises Unavailable if one does."""
     try:
         if not stat.S_ISSOCK(os.stat(path).st_mode):
-            raise Unavailable(f"cannot listen at {path}: there is a file that is no socket")
+            raise Unavailable(f"cannot listen at {path}: there is a file that is not a socket")
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX) as probe:
@@ -150,4 +160,4 @@ def _clear(path: str) -> None:
         except OSError:
             os.unlink(path)
             return
-    raise Unavailable(f"cannot listen at {path}: another process does")
+    raise Unavailable(f"cannot listen at {path}: another process listens there")

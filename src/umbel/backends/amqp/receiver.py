@@ -1,4 +1,4 @@
-"""Receiving: credit for what there is room for, and what was not used of it is taken back."""
+"""Receive messages: credit for what the caller has capacity for; unused credit is taken back."""
 
 from __future__ import annotations
 
@@ -8,272 +8,291 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
+from umbel.backends.amqp.barrier import Barrier
 from umbel.backends.amqp.cloudevents import to_arrival
 from umbel.backends.amqp.connections import Connection
-from umbel.backends.amqp.echoes import Echo
-from umbel.backends.amqp.engine import ACCEPTED, RELEASED, Incoming
-from umbel.backends.amqp.lanes import LARGEST, Disturbed, Lanes, finds
-from umbel.backends.amqp.reconnecting import ANSWER, Line, agrees, silent
+from umbel.backends.amqp.engine import ACCEPTED, RELEASED, ReceivingLink
+from umbel.backends.amqp.lanes import MAX_MESSAGE_BYTES, LaneQueues, LinkFailed, queue_exists
+from umbel.backends.amqp.reconnecting import (
+    ANSWER_TIMEOUT_SECONDS,
+    Reconnector,
+    abort_unresponsive,
+    wait_until_open,
+)
 from umbel.backends.transport import Arrival, Lane
 from umbel.errors import Unavailable
 
-_MAKING = (0.1, 0.3, 1.0)
-"""Seconds between tries to receive from a queue that somebody is just making."""
-_PURGE = 1000
+_OPEN_RETRY_DELAYS_SECONDS = (0.1, 0.3, 1.0)
+"""Waits between attempts to receive from a queue that another process is just creating."""
+_PURGE_BATCH = 1000
 """Messages that are dropped at a time."""
 
-_generations = count(1)
+_link_ids = count(1)
 
 
 class Token(NamedTuple):
-    """What a message is acknowledged by: worthless when its link is gone."""
+    """Identifies a received message. It is worthless once its link is closed."""
 
-    generation: int
+    link_id: int
     number: int
 
 
-class Intake:
-    """One lane's link. What comes while nobody receives, or beyond the room, goes back at once."""
+class LaneReceiver:
+    """The link of one lane.
+
+    A message that arrives while no call receives, or beyond its capacity, is released at once.
+    """
 
     def __init__(self, lane: Lane, connection: Connection, address: str) -> None:
-        self.generation = next(_generations)
+        self.link_id = next(_link_ids)
         self.lane = lane
         self.waiting: list[tuple[int, bytes]] = []
-        self._room = 0
+        self._capacity = 0
         self._numbers = count()
-        self._held: dict[int, Any] = {}
-        self.link = connection.receiver(address, self._came, 0, LARGEST)
+        self._unsettled: dict[int, Any] = {}
+        self.link = connection.open_receiver(address, self._on_message, 0, MAX_MESSAGE_BYTES)
 
     @property
     def is_full(self) -> bool:
-        """Whether all that there is room for has come."""
-        return len(self.waiting) >= self._room
+        """Whether as many messages have arrived as the caller has capacity for."""
+        return len(self.waiting) >= self._capacity
 
-    def offer(self, room: int) -> None:
-        """Let come what is there now or later."""
-        self._room = room
-        self.link.more(room - len(self.waiting) - self.link.credit)
+    def request(self, capacity: int) -> None:
+        """Give credit up to the capacity, for messages that are there now or come later."""
+        self._capacity = capacity
+        self.link.add_credit(capacity - len(self.waiting) - self.link.credit)
 
-    def ask(self, room: int) -> None:
-        """Let come what is there now, as far as there is room, and nothing later."""
-        self._room = room
-        self.link.drain(max(room - len(self.waiting) - self.link.credit, 0))
+    def drain(self, capacity: int) -> None:
+        """Give credit up to the capacity, for messages that are there now."""
+        self._capacity = capacity
+        self.link.drain(max(capacity - len(self.waiting) - self.link.credit, 0))
 
     def take(self) -> list[Arrival]:
-        """What has come. From now on nobody receives."""
-        self._room = 0
-        came, self.waiting = self.waiting, []
-        return [
-            to_arrival(self.lane, Token(self.generation, number), data) for number, data in came
-        ]
+        """Return the messages that have arrived, and accept no more."""
+        self._capacity = 0
+        taken, self.waiting = self.waiting, []
+        return [to_arrival(self.lane, Token(self.link_id, number), data) for number, data in taken]
 
     def settle(self, number: int, state: int) -> None:
-        """Say what became of one. Twice is fine."""
-        delivery = self._held.pop(number, None)
+        """Report the outcome of a message to the broker. Settling twice is allowed."""
+        delivery = self._unsettled.pop(number, None)
         if delivery is not None:
-            self.link.answer(delivery, state)
+            self.link.settle(delivery, state)
 
-    def abandon(self) -> None:
-        """Whoever received is gone: give back what has come, and what is on its way."""
-        self._room = 0
-        came, self.waiting = self.waiting, []
-        for number, _ in came:
+    def release_all(self) -> None:
+        """Release what has arrived and what is under way: the receiving call was cancelled."""
+        self._capacity = 0
+        taken, self.waiting = self.waiting, []
+        for number, _ in taken:
             self.settle(number, RELEASED)
 
-    def _came(self, link: Incoming, delivery: Any, data: bytes) -> None:
-        if len(self.waiting) >= self._room:
-            link.answer(delivery, RELEASED)
+    def _on_message(self, link: ReceivingLink, delivery: Any, data: bytes) -> None:
+        if len(self.waiting) >= self._capacity:
+            link.settle(delivery, RELEASED)
             return
         number = next(self._numbers)
-        self._held[number] = delivery
+        self._unsettled[number] = delivery
         self.waiting.append((number, data))
 
 
 class Receiver:
-    """See ``Transport.receive``. Connects on use and again after a loss."""
+    """See ``Transport.receive``. Connects on first use and again after a loss."""
 
-    def __init__(self, line: Line, lanes: Lanes) -> None:
-        self._line = line
+    def __init__(self, reconnector: Reconnector, lanes: LaneQueues) -> None:
+        self._reconnector = reconnector
         self._lanes = lanes
-        self._turn = asyncio.Lock()
-        self._nudge = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._stop_requested = asyncio.Event()
         self._connection: Connection | None = None
-        self._echo: Echo | None = None
-        self._serving: dict[Lane, Intake] = {}
-        self._intakes: dict[int, Intake] = {}
-        """By generation: those that serve."""
-        self._is_well = True
-        """Whether the last tries to open a lane came to a good end: then they are worth a wait."""
+        self._barrier: Barrier | None = None
+        self._serving: dict[Lane, LaneReceiver] = {}
+        self._by_link_id: dict[int, LaneReceiver] = {}
+        self._may_retry_opening = True
+        """Whether a lane that cannot be opened is tried again: not if the last retries failed."""
 
-    async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
-        """Up to so many of each lane. Nothing is handed out to somebody who was cancelled."""
-        async with self._turn:
-            self._nudge.clear()
+    async def receive(self, capacity: Mapping[Lane, int], wait: float) -> list[Arrival]:
+        """Return up to so many messages of each lane. A cancelled call keeps none."""
+        async with self._lock:
+            self._stop_requested.clear()
             loop = asyncio.get_running_loop()
             until = loop.time() + wait
-            room = {lane: many for lane, many in room.items() if many > 0}
-            while room:
-                found = await self._round(room, until)
-                if found or self._nudge.is_set() or loop.time() >= until:
+            capacity = {lane: limit for lane, limit in capacity.items() if limit > 0}
+            while capacity:
+                found = await self._receive_once(capacity, until)
+                if found or self._stop_requested.is_set() or loop.time() >= until:
                     return found
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
-                    await self._nudge.wait()
+                    await self._stop_requested.wait()
             return []
 
-    def nudge(self) -> None:
+    def stop_waiting(self) -> None:
         """Make a ``receive`` that waits return."""
-        self._nudge.set()
-        if (connection := self._line.living) is not None:
-            connection.stir()
+        self._stop_requested.set()
+        if (connection := self._reconnector.current) is not None:
+            connection.wake_waiters()
 
     def settle(self, arrivals: Sequence[Arrival], state: int) -> None:
-        """Say what became of messages. What belongs to no link any more comes again by itself."""
+        """Report outcomes to the broker, which redelivers messages of a closed link anyway."""
         for arrival in arrivals:
             token: Token = arrival.token
-            intake = self._intakes.get(token.generation)
-            if intake is not None:
-                intake.settle(token.number, state)
+            receiver = self._by_link_id.get(token.link_id)
+            if receiver is not None:
+                receiver.settle(token.number, state)
 
     async def purge(self, queue: str) -> None:
-        """Drop what waits in all lanes of a queue, by receiving it."""
-        self.nudge()
-        async with self._turn:
-            connection = await self._line.connection()
+        """Drop the messages in all lanes of a queue, by receiving them."""
+        self.stop_waiting()
+        async with self._lock:
+            connection = await self._reconnector.connection()
             for lane in self._lanes.lanes(queue):
-                if await finds(connection, self._lanes.address(connection, lane)):
-                    while found := await self._round({lane: _PURGE}, 0.0):
+                if await queue_exists(connection, self._lanes.address(connection, lane)):
+                    while found := await self._receive_once({lane: _PURGE_BATCH}, 0.0):
                         self.settle(found, ACCEPTED)
 
     async def check(self) -> None:
-        """Ask the broker something, or raise Unavailable."""
-        connection = await self._line.connection()
-        aside = connection.aside()
+        """Raise Unavailable if the broker does not answer."""
+        connection = await self._reconnector.connection()
+        session = connection.open_session()
         try:
-            if not await agrees(connection, aside):
-                raise Unavailable(f"{connection.home.address}: {aside.why}")
+            if not await wait_until_open(connection, session):
+                raise Unavailable(f"{connection.address.label}: {session.close_reason}")
         finally:
-            aside.close()
+            session.close()
 
-    async def _round(self, room: Mapping[Lane, int], until: float) -> list[Arrival]:
-        """What is there; if nothing is, the first that comes. Raises Unavailable."""
-        connection, intakes, problem = await self._open_surely(room)
+    async def _receive_once(self, capacity: Mapping[Lane, int], until: float) -> list[Arrival]:
+        """Return the messages that are there; if there are none, wait for the first.
+
+        Raises:
+            Unavailable: the broker does not answer, or no lane could be opened.
+        """
+        connection, receivers, problem = await self._open_with_retries(capacity)
         try:
-            await self._collect(connection, intakes)
+            await self._collect(connection, receivers)
             left = until - asyncio.get_running_loop().time()
-            if left > 0 and problem is None and not any(one.waiting for one in intakes):
-                await self._wait(connection, intakes, left)
+            if left > 0 and problem is None and not any(one.waiting for one in receivers):
+                await self._wait(connection, receivers, left)
         except Unavailable:
             if connection.is_open or asyncio.get_running_loop().time() >= until:
                 raise
-            return []  # lost, perhaps together with a queue: look again on another one
+            return []  # lost, perhaps with a deleted queue: the caller tries another connection
         except BaseException:
-            connection.take_back(intake.link for intake in intakes)
-            for intake in intakes:
-                intake.abandon()
+            connection.revoke_credit(one.link for one in receivers)
+            for receiver in receivers:
+                receiver.release_all()
             raise
-        found = [arrival for intake in intakes for arrival in intake.take()]
+        found = [arrival for receiver in receivers for arrival in receiver.take()]
         if problem is not None and not found:
             raise problem
         return found
 
     async def _wait(
-        self, connection: Connection, intakes: Mapping[Intake, int], left: float
+        self, connection: Connection, receivers: Mapping[LaneReceiver, int], left: float
     ) -> None:
-        """Until something has come, a nudge, or the time is over."""
-        for intake, many in intakes.items():
-            intake.offer(many)
-        await connection.until(
-            lambda: self._nudge.is_set() or any(one.waiting or one.link.why for one in intakes),
+        """Wait until a message has arrived, ``stop_waiting`` is called, or the time is over."""
+        for receiver, limit in receivers.items():
+            receiver.request(limit)
+        await connection.wait_until(
+            lambda: (
+                self._stop_requested.is_set()
+                or any(one.waiting or one.link.close_reason for one in receivers)
+            ),
             left,
         )
-        if self._echo is None:
-            for intake in intakes:
-                intake.link.drain(0)
+        if self._barrier is None:
+            for receiver in receivers:
+                receiver.link.drain(0)
         else:
-            connection.take_back(intake.link for intake in intakes)
-        await self._finish(connection, intakes)
+            connection.revoke_credit(one.link for one in receivers)
+        await self._finish(connection, receivers)
 
-    async def _collect(self, connection: Connection, intakes: Mapping[Intake, int]) -> None:
-        """What is there now."""
-        if self._echo is None:
-            for intake, many in intakes.items():
-                intake.ask(many)
+    async def _collect(self, connection: Connection, receivers: Mapping[LaneReceiver, int]) -> None:
+        """Receive what is in the queues now."""
+        if self._barrier is None:
+            for receiver, limit in receivers.items():
+                receiver.drain(limit)
         else:
-            for intake, many in intakes.items():
-                intake.offer(many)
+            for receiver, limit in receivers.items():
+                receiver.request(limit)
             connection.flush()
-            connection.take_back(intake.link for intake in intakes)
-        await self._finish(connection, intakes)
+            connection.revoke_credit(one.link for one in receivers)
+        await self._finish(connection, receivers)
 
-    async def _finish(self, connection: Connection, intakes: Mapping[Intake, int]) -> None:
-        """Wait until all that was allowed to come has come."""
-        if self._echo is not None:
-            if not all(one.is_full for one in intakes):
-                await self._echo.hear()  # now the queues have parted with it ...
-                await self._echo.hear()  # ... and now it is here
-        elif not await connection.until(
-            lambda: all(one.link.why or one.link.drained for one in intakes), ANSWER
+    async def _finish(self, connection: Connection, receivers: Mapping[LaneReceiver, int]) -> None:
+        """Wait until every message for which there was credit has arrived."""
+        if self._barrier is not None:
+            if not all(one.is_full for one in receivers):
+                await self._barrier.wait()  # now the queues have sent the messages ...
+                await self._barrier.wait()  # ... and now they have arrived
+        elif not await connection.wait_until(
+            lambda: all(one.link.close_reason or one.link.is_drained for one in receivers),
+            ANSWER_TIMEOUT_SECONDS,
         ):
-            raise silent(connection)
+            raise abort_unresponsive(connection)
 
-    async def _open_surely(
-        self, room: Mapping[Lane, int]
-    ) -> tuple[Connection, dict[Intake, int], Unavailable | None]:
-        """An intake for each lane. While a queue is being made, the broker may give up the session
-        or the connection of whoever asks for it: a moment later it is there."""
-        for pause in _MAKING if self._is_well else ():
-            connection = await self._line.connection()
+    async def _open_with_retries(
+        self, capacity: Mapping[Lane, int]
+    ) -> tuple[Connection, dict[LaneReceiver, int], Unavailable | None]:
+        """Open a receiver for each lane.
+
+        While another process creates a queue, the broker may end the session or the connection
+        that asks for it. A moment later the queue exists.
+        """
+        for delay in _OPEN_RETRY_DELAYS_SECONDS if self._may_retry_opening else ():
+            connection = await self._reconnector.connection()
             try:
-                intakes, problem = await self._open(connection, room)
+                receivers, problem = await self._open(connection, capacity)
             except Unavailable:
                 if connection.is_open:
                     raise
             else:
-                if not isinstance(problem, Disturbed):
-                    return connection, intakes, problem
-            await asyncio.sleep(pause)
-        connection = await self._line.connection()
-        intakes, problem = await self._open(connection, room)
-        self._is_well = problem is None
-        return connection, intakes, problem
+                if not isinstance(problem, LinkFailed):
+                    return connection, receivers, problem
+            await asyncio.sleep(delay)
+        connection = await self._reconnector.connection()
+        receivers, problem = await self._open(connection, capacity)
+        self._may_retry_opening = problem is None
+        return connection, receivers, problem
 
     async def _open(
-        self, connection: Connection, room: Mapping[Lane, int]
-    ) -> tuple[dict[Intake, int], Unavailable | None]:
-        """An intake for each lane. One that cannot be had keeps nobody from what others bring."""
+        self, connection: Connection, capacity: Mapping[Lane, int]
+    ) -> tuple[dict[LaneReceiver, int], Unavailable | None]:
+        """Return a receiver for each lane that can be opened, and the last error of the others."""
         if connection is not self._connection:
-            await self._begin(connection)
-        found: dict[Intake, int] = {}
+            await self._use(connection)
+        found: dict[LaneReceiver, int] = {}
         problem: Unavailable | None = None
-        for lane, many in room.items():
-            intake = self._serving.get(lane)
-            if intake is not None and intake.link.why:
-                await self._lanes.refused(connection, lane, intake.link.why)
-                intake = None
+        for lane, limit in capacity.items():
+            receiver = self._serving.get(lane)
+            if receiver is not None and receiver.link.close_reason:
+                await self._lanes.record_refusal(connection, lane, receiver.link.close_reason)
+                receiver = None
             try:
-                found[intake or await self._open_lane(connection, lane)] = many
+                found[receiver or await self._open_lane(connection, lane)] = limit
             except Unavailable as error:
                 if not connection.is_open:
                     raise
                 problem = error
         return found, problem
 
-    async def _open_lane(self, connection: Connection, lane: Lane) -> Intake:
-        await self._lanes.prepare(connection, lane)
-        intake = Intake(lane, connection, self._lanes.address(connection, lane))
-        if not await agrees(connection, intake.link):
-            raise await self._lanes.refused(connection, lane, intake.link.why)
-        self._lanes.saw(lane)
-        self._intakes = {n: one for n, one in self._intakes.items() if not one.link.why}
-        self._intakes[intake.generation] = self._serving[lane] = intake
-        return intake
+    async def _open_lane(self, connection: Connection, lane: Lane) -> LaneReceiver:
+        await self._lanes.ensure_queue(connection, lane)
+        receiver = LaneReceiver(lane, connection, self._lanes.address(connection, lane))
+        if not await wait_until_open(connection, receiver.link):
+            raise await self._lanes.record_refusal(connection, lane, receiver.link.close_reason)
+        self._lanes.record_found(lane)
+        self._by_link_id = {
+            link_id: one for link_id, one in self._by_link_id.items() if not one.link.close_reason
+        }
+        self._by_link_id[receiver.link_id] = self._serving[lane] = receiver
+        return receiver
 
-    async def _begin(self, connection: Connection) -> None:
-        self._connection, self._serving, self._intakes, self._echo = None, {}, {}, None
+    async def _use(self, connection: Connection) -> None:
+        """Start to use a new connection."""
+        self._connection, self._serving, self._by_link_id, self._barrier = None, {}, {}, None
         dialect = self._lanes.dialect(connection)
-        if dialect.early:
-            echo = Echo(connection, dialect, self._lanes.echo())
-            await echo.open()
-            self._echo = echo
+        if dialect.is_rabbitmq_3:
+            barrier = Barrier(connection, dialect, self._lanes.barrier_name())
+            await barrier.open()
+            self._barrier = barrier
         self._connection = connection

@@ -1,74 +1,81 @@
-"""A connection that is made on use, and again after a loss."""
+"""A connection that is made on first use, and again after a loss."""
 
 from __future__ import annotations
 
 import asyncio
 
-from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.address import AmqpAddress
 from umbel.backends.amqp.connections import Connection, connect
-from umbel.backends.amqp.engine import Aside, Incoming, Outgoing
+from umbel.backends.amqp.engine import ReceivingLink, SendingLink, Session
 from umbel.errors import Unavailable
 
-ANSWER = 5.0
-"""Seconds that the broker has for an answer."""
+ANSWER_TIMEOUT_SECONDS = 5.0
+"""How long the broker may take to answer."""
 
 
-class Line:
-    """Whoever asks gets the living connection, or waits for a new one."""
+class Reconnector:
+    """Gives all callers the same open connection, and makes a new one if that is lost."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
-        self._connecting = asyncio.Lock()
+    def __init__(self, address: AmqpAddress) -> None:
+        self._address = address
+        self._lock = asyncio.Lock()
         self._connection: Connection | None = None
 
     @property
-    def living(self) -> Connection | None:
-        """The connection, if there is one."""
+    def current(self) -> Connection | None:
+        """The connection if it is open, otherwise None."""
         connection = self._connection
         return connection if connection is not None and connection.is_open else None
 
     async def connection(self) -> Connection:
-        """The connection. Raises Unavailable."""
-        async with self._connecting:
-            if self.living is None:
+        """Return an open connection. Raises Unavailable."""
+        async with self._lock:
+            if self.current is None:
                 lost, self._connection = self._connection, None
                 if lost is not None:
-                    lost.drop()
-                self._connection = await _reached(self._home)
+                    lost.abort()
+                self._connection = await _connect(self._address)
             assert self._connection is not None
             return self._connection
 
     async def close(self) -> None:
-        """Say goodbye. Twice is fine."""
+        """Close the connection. Closing twice is allowed."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
 
-async def _reached(home: Home) -> Connection:
+async def _connect(address: AmqpAddress) -> Connection:
     try:
-        return await connect(home)
+        return await connect(address)
     except Unavailable as error:
         raise Unavailable(
-            f"{error}; check host, port, user and password, and that AMQP 1.0 is spoken there"
+            f"{error}; check host, port, user and password, and that the server supports AMQP 1.0"
             " (RabbitMQ before version 4: rabbitmq-plugins enable rabbitmq_amqp1_0)"
         ) from None
 
 
-async def agrees(connection: Connection, part: Outgoing | Incoming | Aside) -> bool:
-    """Whether the broker agrees to a link or a session; ``part.why`` says why not.
+async def wait_until_open(
+    connection: Connection, part: SendingLink | ReceivingLink | Session
+) -> bool:
+    """Return whether the broker accepts a link or a session; if not, see ``part.close_reason``.
 
     Raises:
         Unavailable: the connection was lost, or the broker does not answer.
     """
-    if not await connection.until(lambda: part.opened or part.why, ANSWER):
-        raise silent(connection)
+    if not await connection.wait_until(
+        lambda: part.is_open or part.close_reason, ANSWER_TIMEOUT_SECONDS
+    ):
+        raise abort_unresponsive(connection)
     connection.check()
-    return part.opened and not part.why
+    return part.is_open and not part.close_reason
 
 
-def silent(connection: Connection) -> Unavailable:
-    """What to raise when no answer comes. The connection is given up: another one may do."""
-    why = "did not answer in time; check that it runs"
-    connection.drop(f"it {why}")
-    return Unavailable(f"{connection.home.address} {why}")
+def abort_unresponsive(connection: Connection) -> Unavailable:
+    """Abort a connection on which no answer came, so that the next call makes another.
+
+    Returns the error to raise.
+    """
+    reason = "did not answer in time; check that it is running"
+    connection.abort(f"it {reason}")
+    return Unavailable(f"{connection.address.label} {reason}")

@@ -1,4 +1,4 @@
-"""Sending: a batch is written at once, and all of its dispositions are awaited together."""
+"""Send messages: a batch is written at once, and all its dispositions are awaited together."""
 
 from __future__ import annotations
 
@@ -7,64 +7,71 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from umbel.backends.amqp.cloudevents import LIMIT, to_message
+from umbel.backends.amqp.barrier import Barrier
+from umbel.backends.amqp.cloudevents import DEFAULT_MAX_BODY_BYTES, to_message
 from umbel.backends.amqp.connections import Connection
 from umbel.backends.amqp.dialects import reply_address
-from umbel.backends.amqp.echoes import Echo
-from umbel.backends.amqp.engine import TOO_LARGE, Outgoing
-from umbel.backends.amqp.lanes import LARGEST, Lanes, give_back
-from umbel.backends.amqp.reconnecting import Line, agrees, silent
+from umbel.backends.amqp.engine import TOO_LARGE, SendingLink
+from umbel.backends.amqp.lanes import MAX_MESSAGE_BYTES, LaneQueues, release_message
+from umbel.backends.amqp.reconnecting import Reconnector, abort_unresponsive, wait_until_open
 from umbel.backends.transport import Lane, Reply
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import Envelope
 
-_TRIES = 3
-_PAUSE = 0.05
-"""Seconds, longer each time: a queue that somebody else is just making takes messages soon."""
-_MOST, _LARGEST = 2000, 4_000_000
-"""Messages, and bytes, that may be on their way unanswered."""
-_HEADROOM = 65_536
-"""Bytes kept for attributes where the broker names a limit for the whole message."""
+_MAX_ATTEMPTS = 3
+_RETRY_DELAY_SECONDS = 0.05
+"""The wait grows by this much with each attempt: a queue that is just being created exists soon."""
+_MAX_UNSETTLED_MESSAGES, _MAX_UNSETTLED_BYTES = 2000, 4_000_000
+"""How much may be sent before the broker has to answer."""
+_ATTRIBUTE_BYTES = 65_536
+"""Bytes kept for attributes where the broker's limit is for the whole message."""
 
 
-class Parcel(NamedTuple):
-    """A message, and where it goes."""
+class LaneMessage(NamedTuple):
+    """An encoded message and its lane."""
 
     lane: Lane
     message: bytes
 
 
 class Sender:
-    """See ``Transport.send``. Connects on use and again after a loss."""
+    """See ``Transport.send``. Connects on first use and again after a loss.
+
+    ``on_limit`` is called with the largest body in bytes when the broker's limit becomes known.
+    """
 
     def __init__(
-        self, line: Line, lanes: Lanes, patience: float, limited: Callable[[int], None]
+        self,
+        reconnector: Reconnector,
+        lanes: LaneQueues,
+        timeout: float,
+        on_limit: Callable[[int], None],
     ) -> None:
-        self._line = line
+        self._reconnector = reconnector
         self._lanes = lanes
-        self._patience = patience
-        self._limited = limited
-        self._limit = LIMIT
-        self._turn = asyncio.Lock()
+        self._timeout = timeout
+        self._on_limit = on_limit
+        self._max_body_bytes = DEFAULT_MAX_BODY_BYTES
+        self._lock = asyncio.Lock()
         self._connection: Connection | None = None
-        self._outlets: dict[Lane, Outgoing] = {}
-        self._echo: Echo | None = None
+        self._links: dict[Lane, SendingLink] = {}
+        self._barrier: Barrier | None = None
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
-        """All are durable when it returns. What is not taken is sent again to a queue that is."""
+        """Send a batch. All are durable when it returns; refused messages are sent again."""
         for envelope in envelopes:
-            if len(envelope.body.data) > self._limit:
+            if len(envelope.body.data) > self._max_body_bytes:
                 raise self._too_large(f"job {envelope.id} has {len(envelope.body.data):,} bytes")
-        parcels = [Parcel(Lane(one.queue, one.kind), to_message(one)) for one in envelopes]
-        async with self._turn:  # one after the other: what is watched is watched for one batch
-            for window in _windows(parcels):
+        messages = [LaneMessage(Lane(one.queue, one.kind), to_message(one)) for one in envelopes]
+        async with self._lock:  # one batch at a time: the barrier covers a single batch
+            for window in _split_into_windows(messages):
                 await self._deliver(window)
 
     async def reply(self, replies: Sequence[Reply]) -> None:
-        """Hand over each document. An address that is not there is no error."""
+        """Send each document to its address. An address that does not exist is no error."""
         if not replies:
             return
-        connection = await self._line.connection()
+        connection = await self._reconnector.connection()
         dialect = self._lanes.dialect(connection)
         by_address: dict[str, list[bytes]] = {}
         for reply in replies:
@@ -72,137 +79,151 @@ class Sender:
             if address is not None:
                 message = to_message(reply.document, reply.asked.correlation)
                 by_address.setdefault(address, []).append(message)
-        await asyncio.gather(*(self._answer(connection, *one) for one in by_address.items()))
+        await asyncio.gather(*(self._reply_to(connection, *one) for one in by_address.items()))
 
-    async def _answer(self, connection: Connection, address: str, messages: list[bytes]) -> None:
-        aside = connection.aside()
+    async def _reply_to(self, connection: Connection, address: str, messages: list[bytes]) -> None:
+        session = connection.open_session()
         try:
-            link = aside.sender(address)
-            if await agrees(connection, link):
-                await self._hand_over(connection, [(link, one) for one in messages])
+            link = session.open_sender(address)
+            if await wait_until_open(connection, link):
+                await self._send_all(connection, [(link, one) for one in messages])
         finally:
-            aside.close()
+            session.close()
 
-    async def _deliver(self, parcels: Sequence[Parcel]) -> None:
+    async def _deliver(self, messages: Sequence[LaneMessage]) -> None:
         problem: Unavailable | None = None
-        for number in range(_TRIES):
-            await asyncio.sleep(_PAUSE * number)
-            connection = await self._line.connection()
+        for attempt in range(_MAX_ATTEMPTS):
+            await asyncio.sleep(_RETRY_DELAY_SECONDS * attempt)
+            connection = await self._reconnector.connection()
             try:
-                answers = await self._try(connection, parcels)
+                outcomes = await self._try(connection, messages)
             except Unavailable as error:
                 if connection.is_open:
                     raise
-                problem = error  # lost, perhaps together with a queue
+                problem = error  # lost, perhaps with a deleted queue
                 continue
-            left = [place for place, answer in enumerate(answers) if answer]
-            if not left:
+            refused = [index for index, outcome in enumerate(outcomes) if outcome]
+            if not refused:
                 return
-            refusals = [(parcels[at].lane, answers[at]) for at in left]
-            problem = await self._examine(connection, refusals)
-            parcels = [parcels[at] for at in left]
+            refusals = [(messages[index].lane, outcomes[index]) for index in refused]
+            problem = await self._handle_refusals(connection, refusals)
+            messages = [messages[index] for index in refused]
         assert problem is not None
         raise problem
 
-    async def _try(self, connection: Connection, parcels: Sequence[Parcel]) -> list[str]:
-        """What became of each: nothing when it is durable, else why it is not."""
-        lanes = dict.fromkeys(parcel.lane for parcel in parcels)
-        outlets = {lane: await self._outlet(connection, lane) for lane in lanes}
-        for lane, message in parcels:
-            if 0 < outlets[lane].limit < len(message):
-                raise self._too_large(f"a message for the queue {lane.queue} has {len(message):,}")
-        answers = await self._hand_over(
-            connection, [(outlets[lane], message) for lane, message in parcels]
+    async def _try(self, connection: Connection, messages: Sequence[LaneMessage]) -> list[str]:
+        """Return the outcome of each message: empty if it is durable, otherwise the reason."""
+        lanes = dict.fromkeys(message.lane for message in messages)
+        links = {lane: await self._open_link(connection, lane) for lane in lanes}
+        for lane, message in messages:
+            if 0 < links[lane].max_message_bytes < len(message):
+                raise self._too_large(
+                    f"a message for the queue {lane.queue} has {len(message):,} bytes"
+                )
+        outcomes = await self._send_all(
+            connection, [(links[lane], message) for lane, message in messages]
         )
-        if self._echo is not None:
-            # A queue that is deleted takes the session along, whose links watch it. Messages that
-            # were accepted and dropped just before can only be told from others by waiting for
-            # that, or for a sign of life that is younger than the last disposition.
-            await self._echo.hear()
-        return answers
+        if self._barrier is not None:
+            # When a queue is deleted, the broker ends the session that has a receiver on it.
+            # Messages that it accepted and dropped just before look like any others. Therefore wait
+            # for the end of the session, or for an answer that is newer than the last disposition.
+            await self._barrier.wait()
+        return outcomes
 
-    async def _hand_over(
-        self, connection: Connection, messages: Sequence[tuple[Outgoing, bytes]]
+    async def _send_all(
+        self, connection: Connection, messages: Sequence[tuple[SendingLink, bytes]]
     ) -> list[str]:
-        """What became of each. Raises Unavailable when no answer comes for all one's patience."""
-        answers = [""] * len(messages)
+        """Return the outcome of each message.
+
+        Raises:
+            Unavailable: no further disposition came within the timeout.
+        """
+        outcomes = [""] * len(messages)
         left = len(messages)
 
-        def told(place: int, why: str) -> None:
+        def on_outcome(index: int, reason: str) -> None:
             nonlocal left
-            answers[place] = why
+            outcomes[index] = reason
             left -= 1
 
-        def moved_on(since: int) -> bool:
-            return left != since
+        def has_changed(before: int) -> bool:
+            return left != before
 
-        for place, (link, message) in enumerate(messages):
-            link.send(message, partial(told, place))
+        for index, (link, message) in enumerate(messages):
+            link.send(message, partial(on_outcome, index))
         while left:
-            if not await connection.until(partial(moved_on, left), self._patience):
-                raise silent(connection)
+            if not await connection.wait_until(partial(has_changed, left), self._timeout):
+                raise abort_unresponsive(connection)
         connection.check()
-        return answers
+        return outcomes
 
-    async def _examine(
+    async def _handle_refusals(
         self, connection: Connection, refusals: list[tuple[Lane, str]]
     ) -> Unavailable:
-        """What to raise if no further try helps. Raises MessageTooLarge."""
-        problem = Unavailable(connection.home.address)
-        for lane, why in dict.fromkeys(refusals):
-            if why.startswith(TOO_LARGE):
-                raise self._too_large(f"a message for the queue {lane.queue} is too large ({why})")
-            problem = await self._lanes.refused(connection, lane, why)
-            self._outlets.pop(lane, None)
+        """Return the error to raise after the last attempt. Raises MessageTooLarge."""
+        problem = Unavailable(connection.address.label)
+        for lane, reason in dict.fromkeys(refusals):
+            if reason.startswith(TOO_LARGE):
+                raise self._too_large(
+                    f"a message for the queue {lane.queue} is too large ({reason})"
+                )
+            problem = await self._lanes.record_refusal(connection, lane, reason)
+            self._links.pop(lane, None)
         return problem
 
-    async def _outlet(self, connection: Connection, lane: Lane) -> Outgoing:
+    async def _open_link(self, connection: Connection, lane: Lane) -> SendingLink:
         if connection is not self._connection:
-            await self._begin(connection)
-        link = self._outlets.get(lane)
-        if link is not None and not link.why:
+            await self._use(connection)
+        link = self._links.get(lane)
+        if link is not None and not link.close_reason:
             return link
         if link is not None:
-            await self._lanes.refused(connection, lane, link.why)
-        await self._lanes.prepare(connection, lane)
+            await self._lanes.record_refusal(connection, lane, link.close_reason)
+        await self._lanes.ensure_queue(connection, lane)
         address = self._lanes.address(connection, lane)
-        link = connection.sender(address)
-        if self._echo is not None:
-            await agrees(connection, connection.receiver(address, give_back, 0, LARGEST))
-        if not await agrees(connection, link):
-            raise await self._lanes.refused(connection, lane, link.why)
-        self._lanes.saw(lane)
-        if link.limit > 0:
-            self._limit = min(self._limit, max(link.limit - _HEADROOM, link.limit // 2))
-            self._limited(self._limit)
-        self._outlets[lane] = link
+        link = connection.open_sender(address)
+        if self._barrier is not None:
+            receiver = connection.open_receiver(address, release_message, 0, MAX_MESSAGE_BYTES)
+            await wait_until_open(connection, receiver)
+        if not await wait_until_open(connection, link):
+            raise await self._lanes.record_refusal(connection, lane, link.close_reason)
+        self._lanes.record_found(lane)
+        if link.max_message_bytes > 0:
+            limit = max(link.max_message_bytes - _ATTRIBUTE_BYTES, link.max_message_bytes // 2)
+            self._max_body_bytes = min(self._max_body_bytes, limit)
+            self._on_limit(self._max_body_bytes)
+        self._links[lane] = link
         return link
 
-    async def _begin(self, connection: Connection) -> None:
-        self._connection, self._outlets, self._echo = None, {}, None
+    async def _use(self, connection: Connection) -> None:
+        """Start to use a new connection."""
+        self._connection, self._links, self._barrier = None, {}, None
         dialect = self._lanes.dialect(connection)
-        if dialect.early:
-            echo = Echo(connection, dialect, self._lanes.echo())
-            await echo.open()
-            self._echo = echo
+        if dialect.is_rabbitmq_3:
+            barrier = Barrier(connection, dialect, self._lanes.barrier_name())
+            await barrier.open()
+            self._barrier = barrier
         self._connection = connection
 
-    def _too_large(self, what: str) -> MessageTooLarge:
+    def _too_large(self, problem: str) -> MessageTooLarge:
         return MessageTooLarge(
-            f"{what}; the broker takes {self._limit:,}. Pass a reference (a path, a key, a URL)"
-            " instead of the data"
+            f"{problem}; the broker takes {self._max_body_bytes:,}. Pass a reference (a path, a"
+            " key, a URL) instead of the data"
         )
 
 
-def _windows(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
-    """The parcels, as many at a time as may be on their way."""
-    window: list[Parcel] = []
+def _split_into_windows(messages: Sequence[LaneMessage]) -> Iterator[list[LaneMessage]]:
+    """Yield the messages, as many at a time as may be unsettled."""
+    window: list[LaneMessage] = []
     size = 0
-    for parcel in parcels:
-        if window and (len(window) == _MOST or size + len(parcel.message) > _LARGEST):
+    for message in messages:
+        if window and (
+            len(window) == _MAX_UNSETTLED_MESSAGES
+            or size + len(message.message) > _MAX_UNSETTLED_BYTES
+        ):
             yield window
             window, size = [], 0
-        window.append(parcel)
-        size += len(parcel.message)
+        window.append(message)
+        size += len(message.message)
     if window:
         yield window

@@ -1,38 +1,48 @@
-"""The transport's port over AMQP 1.0."""
+"""The transport port over AMQP 1.0."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from umbel.backends.amqp.address import Home
-from umbel.backends.amqp.cloudevents import LIMIT
+from umbel.backends.amqp.address import AmqpAddress
+from umbel.backends.amqp.cloudevents import DEFAULT_MAX_BODY_BYTES
 from umbel.backends.amqp.engine import ACCEPTED, RELEASED
-from umbel.backends.amqp.lanes import Lanes
+from umbel.backends.amqp.lanes import LaneQueues
 from umbel.backends.amqp.receiver import Receiver
-from umbel.backends.amqp.reconnecting import Line
+from umbel.backends.amqp.reconnecting import Reconnector
 from umbel.backends.amqp.sender import Sender
-from umbel.backends.transport import Arrival, Lane, Lost, Reply
+from umbel.backends.broker import Capabilities
+from umbel.backends.transport import Arrival, Lane, OnLaneMissing, Reply
 from umbel.messages import Envelope
 
 
 class AmqpTransport:
-    """See ``brokers.transport.Transport`` for what each method promises.
+    """See ``backends.transport.Transport`` for what each method promises.
 
-    ``patience`` is how many seconds ``send`` waits for the next disposition before it gives up.
+    ``send`` fails if no disposition comes for ``send_timeout`` seconds.
     """
 
-    def __init__(self, home: Home, *, namespace: str, lost: Lost, patience: float = 5.0) -> None:
-        self.limit = LIMIT
-        lanes = Lanes(home, namespace, lost)
-        self._lines = Line(home), Line(home)
-        self._sender = Sender(self._lines[0], lanes, patience, self._limited)
-        self._receiver = Receiver(self._lines[1], lanes)
+    capabilities = Capabilities()
+
+    def __init__(
+        self,
+        address: AmqpAddress,
+        *,
+        namespace: str,
+        on_lane_missing: OnLaneMissing,
+        send_timeout: float = 5.0,
+    ) -> None:
+        self.max_body_bytes = DEFAULT_MAX_BODY_BYTES
+        lanes = LaneQueues(address, namespace, on_lane_missing)
+        self._reconnectors = Reconnector(address), Reconnector(address)
+        self._sender = Sender(self._reconnectors[0], lanes, send_timeout, self._set_limit)
+        self._receiver = Receiver(self._reconnectors[1], lanes)
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         await self._sender.send(envelopes)
 
-    async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
-        return await self._receiver.receive(room, wait)
+    async def receive(self, capacity: Mapping[Lane, int], wait: float) -> list[Arrival]:
+        return await self._receiver.receive(capacity, wait)
 
     async def accept(self, arrivals: Sequence[Arrival]) -> None:
         self._receiver.settle(arrivals, ACCEPTED)
@@ -43,8 +53,8 @@ class AmqpTransport:
     async def reply(self, replies: Sequence[Reply]) -> None:
         await self._sender.reply(replies)
 
-    def nudge(self) -> None:
-        self._receiver.nudge()
+    def stop_waiting(self) -> None:
+        self._receiver.stop_waiting()
 
     async def purge(self, queue: str) -> None:
         await self._receiver.purge(queue)
@@ -54,9 +64,9 @@ class AmqpTransport:
 
     async def close(self) -> None:
         try:
-            await self._lines[0].close()
+            await self._reconnectors[0].close()
         finally:
-            await self._lines[1].close()
+            await self._reconnectors[1].close()
 
-    def _limited(self, limit: int) -> None:
-        self.limit = limit
+    def _set_limit(self, limit: int) -> None:
+        self.max_body_bytes = limit

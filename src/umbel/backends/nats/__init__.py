@@ -1,1 +1,1 @@
-"""NATS: a JetStream stream for each lane. It carries messages for a store elsewhere."""
+"""NATS: a JetStream stream for each lane. It carries messages for a job store elsewhere."""

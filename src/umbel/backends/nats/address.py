@@ -1,4 +1,4 @@
-"""Where the streams are: the servers, who we are to them, and how often they keep a message."""
+"""The address of a NATS server or cluster: hosts, login, TLS and replicas."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ from umbel.urls import unknown_options
 
 _PORT = 4222
 _EXAMPLE = "nats://user:password@host:4222?replicas=1"
-_OURS = ("replicas", "ca", "cert", "key", "creds")
-_MOST_REPLICAS = 5
+_OPTIONS = ("replicas", "ca", "cert", "key", "creds")
+_MAX_REPLICAS = 5
 
 
-class Home:
+class NatsAddress:
     """The address of a NATS server or cluster. Shared by every transport of an application.
 
-    ``nats://user:password@host:4222,host:4222?replicas=3``, or ``tls://``, which insists on
+    ``nats://user:password@host:4222,host:4222?replicas=3``, or ``tls://``, which requires
     encryption. A user without a password is a token. ``ca``, ``cert`` and ``key`` are files for
-    TLS, ``creds`` is a file of credentials; ``replicas`` is how many servers of a cluster keep
-    each message.
+    TLS, ``creds`` is a file of credentials; ``replicas`` is the number of servers of a cluster
+    that store each message.
 
     Raises:
-        ConfigurationError: the URL is wrong; it names the part.
+        ConfigurationError: the URL is wrong; the error names the part.
     """
 
     def __init__(self, url: str) -> None:
-        self.tls, who, hosts, query = _split(url)
-        given = _parameters(url, query)
+        self.requires_tls, login, hosts, query = _split(url)
+        options = _options(url, query)
         self.servers = [_server(host) for host in hosts.split(",")]
-        self.replicas = _replicas(given.get("replicas", "1"))
-        self.login = _login(who) | _credentials(given.get("creds"))
-        self.context = _context(given)
-        self.address = f"NATS at {hosts}"
+        self.replicas = _replicas(options.get("replicas", "1"))
+        self.login = _login(login) | _credentials(options.get("creds"))
+        self.can_block = "creds" not in options
+        """Whether callers' threads can log in. Only nats-py signs with the key of a creds file."""
+        self.ssl_context = _ssl_context(options)
+        self.label = f"NATS at {hosts}"
 
 
 def _split(url: str) -> tuple[bool, str, str, str]:
-    """Whether to encrypt, who we are, the hosts, and the parameters."""
+    """Return whether TLS is required, the login, the hosts, and the query."""
     scheme, mark, rest = url.partition("://")
     if not mark or scheme not in ("nats", "tls"):
         start = f"starts with {scheme}://" if mark else "has no scheme"
@@ -52,37 +54,37 @@ def _split(url: str) -> tuple[bool, str, str, str]:
             "a NATS URL has no path; write a slash in a password as %2F, and the namespace as a"
             " setting of its own"
         )
-    who, _, hosts = place.rpartition("@")
-    return scheme == "tls", who, hosts, query
+    login, _, hosts = place.rpartition("@")
+    return scheme == "tls", login, hosts, query
 
 
-def _parameters(url: str, query: str) -> dict[str, str]:
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    for name in given:
-        if name not in _OURS:
+def _options(url: str, query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name not in _OPTIONS:
             raise ConfigurationError(
-                f"{unknown_options([name], url)}: no parameter of a NATS URL;"
-                f" there are {', '.join(_OURS)}"
+                f"{unknown_options([name], url)}: unknown in a NATS URL; use {', '.join(_OPTIONS)}"
             )
-    return given
+    return options
 
 
 def _server(host: str) -> str:
-    """One server, as nats-py wants it."""
+    """Return the URL of one server, for nats-py."""
     try:
         found: SplitResult = urlsplit(f"//{host}")
         name, port = found.hostname, found.port or _PORT
-    except ValueError:  # a port that is no number, or an IPv6 address without its end
+    except ValueError:  # the port is not a number, or an IPv6 address lacks its bracket
         name, port = None, _PORT
     if not name:
         raise ConfigurationError(f"the NATS URL's host is {host!r}; write {_EXAMPLE}")
     return f"nats://[{name}]:{port}" if ":" in name else f"nats://{name}:{port}"
 
 
-def _login(who: str) -> dict[str, Any]:
-    if not who:
+def _login(login: str) -> dict[str, Any]:
+    """Return the arguments of nats-py's ``connect``."""
+    if not login:
         return {}
-    user, colon, password = who.partition(":")
+    user, colon, password = login.partition(":")
     if not colon:
         return {"token": unquote(user)}
     return {"user": unquote(user), "password": unquote(password)}
@@ -93,35 +95,35 @@ def _credentials(path: str | None) -> dict[str, Any]:
         return {}
     _check_file("creds", path)
     if find_spec("nkeys") is None:
-        raise ConfigurationError("creds: needs one package more; pip install nkeys")
+        raise ConfigurationError("creds: needs another package; pip install nkeys")
     return {"user_credentials": path}
 
 
 def _replicas(value: str) -> int:
-    if not value.isdecimal() or not 1 <= int(value) <= _MOST_REPLICAS:
-        raise ConfigurationError(f"replicas={value!r}: give a number from 1 to {_MOST_REPLICAS}")
+    if not value.isdecimal() or not 1 <= int(value) <= _MAX_REPLICAS:
+        raise ConfigurationError(f"replicas={value!r}: give a number from 1 to {_MAX_REPLICAS}")
     return int(value)
 
 
-def _context(given: dict[str, str]) -> ssl.SSLContext | None:
-    """How to check the server's certificate, and which one to show it. None for the usual."""
-    if not given.keys() & {"ca", "cert", "key"}:
+def _ssl_context(options: dict[str, str]) -> ssl.SSLContext | None:
+    """Return the TLS settings; None for the defaults."""
+    if not options.keys() & {"ca", "cert", "key"}:
         return None
-    if ("cert" in given) != ("key" in given):
+    if ("cert" in options) != ("key" in options):
         raise ConfigurationError("cert and key: give both, or neither")
-    for name in given.keys() & {"ca", "cert", "key"}:
-        _check_file(name, given[name])
+    for name in options.keys() & {"ca", "cert", "key"}:
+        _check_file(name, options[name])
     try:
-        context = ssl.create_default_context(cafile=given.get("ca"))
-        if "cert" in given:
-            context.load_cert_chain(given["cert"], given["key"])
+        context = ssl.create_default_context(cafile=options.get("ca"))
+        if "cert" in options:
+            context.load_cert_chain(options["cert"], options["key"])
     except ssl.SSLError as error:
         raise ConfigurationError(
-            f"ca, cert and key: not what TLS needs ({error}); give files in PEM form"
+            f"ca, cert and key: TLS cannot use them ({error}); give files in PEM format"
         ) from None
     return context
 
 
 def _check_file(name: str, path: str) -> None:
     if not Path(path).is_file():
-        raise ConfigurationError(f"{name}={path!r}: no such file; give the path of one")
+        raise ConfigurationError(f"{name}={path!r}: no such file; give the path of a file")

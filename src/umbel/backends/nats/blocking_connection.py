@@ -1,4 +1,4 @@
-"""A connection for callers' own threads, which keeps a deadline."""
+"""The connection that callers' threads share, one at a time, within their deadlines."""
 
 from __future__ import annotations
 
@@ -12,85 +12,89 @@ from typing import Any, TypeVar
 
 from nats import errors
 
-from umbel.backends.connecting import connected_by
-from umbel.backends.nats.address import Home
-from umbel.backends.nats.errors import Refused, explaining
-from umbel.backends.nats.raw_connection import Line
+from umbel.backends.connecting import connect_before
+from umbel.backends.nats.address import NatsAddress
+from umbel.backends.nats.errors import JetStreamError, translate_errors
+from umbel.backends.nats.raw_connection import RawConnection
 
 T = TypeVar("T")
 
-_HELLO = 2.0
+_CONNECT_TIMEOUT_SECONDS = 2.0
 
 
-class Direct:
-    """One connection, in whatever thread calls; one at a time."""
+class BlockingConnection:
+    """Gives one caller at a time the connection. It connects on use, and again after a loss."""
 
-    def __init__(self, home: Home) -> None:
-        self._home = home
+    def __init__(self, address: NatsAddress) -> None:
+        self._address = address
         self._lock = threading.Lock()
-        self._line: Line | None = None
+        self._connection: RawConnection | None = None
 
     @contextmanager
-    def using(self, until: float) -> Iterator[Line]:
-        """The connection, nobody else's until then. What leaves it in doubt ends it.
+    def using(self, until: float) -> Iterator[RawConnection]:
+        """Give the caller exclusive use of the connection. An error inside closes it.
 
         Raises:
-            Unavailable: no server could be reached, or what it was used for failed.
+            Unavailable: no server could be reached, or its use failed.
         """
-        with explaining(self._home.address):
+        with translate_errors(self._address.label):
             if not self._lock.acquire(timeout=max(until - time.monotonic(), 0.0)):
                 raise TimeoutError
             try:
-                line = self._fresh(until) or self._connected(until)
+                connection = self._reuse(until) or self._connect(until)
                 try:
-                    yield line
-                except Refused:  # an answer like any other
-                    self._line = line
+                    yield connection
+                except JetStreamError:  # an ordinary response
+                    self._connection = connection
                     raise
                 except BaseException:
-                    line.drop()
+                    connection.close()
                     raise
-                self._line = line
+                self._connection = connection
             finally:
                 self._lock.release()
 
     def close(self) -> None:
         """Close the connection. Twice is fine, and using it again opens another."""
         with self._lock:
-            line, self._line = self._line, None
-        if line is not None:
-            line.drop()
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
-    def _fresh(self, until: float) -> Line | None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.until = until
+    def _reuse(self, until: float) -> RawConnection | None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.until = until
             with suppress(errors.Error, OSError):
-                line.catch_up()
-                return line
-            line.drop()
+                connection.read_pending()
+                return connection
+            connection.close()
         return None
 
-    def _connected(self, until: float) -> Line:
+    def _connect(self, until: float) -> RawConnection:
         problem: Exception = errors.NoServersError()
-        for server in sample(self._home.servers, len(self._home.servers)):
-            soon = min(until, time.monotonic() + _HELLO)
+        for server in sample(self._address.servers, len(self._address.servers)):
+            soon = min(until, time.monotonic() + _CONNECT_TIMEOUT_SECONDS)
             try:
-                line = connected_by(soon, partial(Line, self._home, server, soon), Line.drop)
+                connection = connect_before(
+                    soon,
+                    partial(RawConnection, self._address, server, soon),
+                    RawConnection.close,
+                )
             except (errors.Error, OSError) as error:  # a TimeoutError is an OSError
                 problem = error
             else:
-                line.until = until
-                return line
+                connection.until = until
+                return connection
         raise problem
 
 
-def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """What comes of work that never waits, as it has a ``Line`` for its connection."""
+def run_without_loop(work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that never suspends, as it uses a ``RawConnection``."""
     try:
         work.send(None)
     except StopIteration as done:
         result: T = done.value
         return result
     work.close()
-    raise RuntimeError("it waits for an event loop")
+    raise RuntimeError("the coroutine waits for an event loop")

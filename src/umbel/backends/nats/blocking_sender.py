@@ -1,77 +1,86 @@
-"""Sends envelopes in a caller's own thread, over a connection of its own."""
+"""Sends envelopes in a caller's own thread, over a separate connection."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from umbel.backends.blocking import LostNow, Meanwhile
-from umbel.backends.nats.address import Home
-from umbel.backends.nats.blocking_connection import Direct
+from umbel.backends.nats.address import NatsAddress
+from umbel.backends.nats.blocking_connection import BlockingConnection
 from umbel.backends.nats.jetstream import check_stored
-from umbel.backends.nats.lanes import Lanes
-from umbel.backends.nats.outgoing import is_missing
-from umbel.backends.nats.raw_connection import Line
-from umbel.backends.nats.sender import CONFIRMED, TRIES, Parcel, packed, unconfirmed, windows
-from umbel.backends.transport import Lane
+from umbel.backends.nats.lanes import LaneStreams
+from umbel.backends.nats.raw_connection import RawConnection
+from umbel.backends.nats.sender import (
+    CONFIRM_TIMEOUT_SECONDS,
+    MAX_ATTEMPTS,
+    LaneMessage,
+    split_windows,
+    to_messages,
+    unconfirmed_error,
+)
+from umbel.backends.transport import Lane, OnLaneMissingBlocking
 from umbel.messages import Envelope, random_hex
 
 
-class DirectSender:
-    """See ``BlockingTransport.send_now``. Connects on use and again after a loss."""
+class BlockingSender:
+    """See ``BlockingTransport.send_blocking``."""
 
-    def __init__(self, home: Home, lanes: Lanes) -> None:
-        self._home = home
-        self._lanes = lanes
-        self._direct = Direct(home)
+    def __init__(self, address: NatsAddress, streams: LaneStreams) -> None:
+        self._address = address
+        self._streams = streams
+        self._connection = BlockingConnection(address)
 
     def send(
-        self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow, meanwhile: Meanwhile
+        self,
+        envelopes: Sequence[Envelope],
+        timeout: float,
+        on_lane_missing: OnLaneMissingBlocking,
+        on_written: Callable[[], object],
     ) -> int:
-        """All are durable when it returns. Where there is no stream, one is made.
+        """Return when all messages are durable. Missing streams are created.
 
-        Gives how many bytes the server takes, with the headers.
+        Return the server's maximum size of headers and data together.
         """
         until = time.monotonic() + timeout
-        sending = random_hex(8)
-        with self._direct.using(until) as line:
-            for window in windows(packed(envelopes, self._lanes, sending, line.max_payload)):
-                self._deliver(line, window, until, lost, meanwhile)
-            return line.max_payload
+        send_id = random_hex(8)
+        with self._connection.using(until) as connection:
+            messages = to_messages(envelopes, self._streams, send_id, connection.max_payload)
+            for window in split_windows(messages):
+                self._send(connection, window, until, on_lane_missing, on_written)
+            return connection.max_payload
 
     def close(self) -> None:
-        """Free the connection. Twice is fine."""
-        self._direct.close()
+        """Close the connection. Twice is fine."""
+        self._connection.close()
 
-    def _deliver(
+    def _send(
         self,
-        line: Line,
-        parcels: list[Parcel],
+        connection: RawConnection,
+        messages: list[LaneMessage],
         until: float,
-        lost: LostNow,
-        meanwhile: Meanwhile,
+        on_lane_missing: OnLaneMissingBlocking,
+        on_written: Callable[[], object],
     ) -> None:
-        def tell(lane: Lane) -> None:
-            lost(lane, until - time.monotonic())
+        def report_missing(lane: Lane) -> None:
+            on_lane_missing(lane, until - time.monotonic())
 
-        for _ in range(TRIES):
-            line.until = min(until, time.monotonic() + CONFIRMED)
-            meanwhile.begin()
-            line.post([parcel.post for parcel in parcels])
-            meanwhile.finish()
-            line.until = min(until, time.monotonic() + CONFIRMED)
-            answers = line.answers()
-            if None in answers:
-                raise unconfirmed(self._home.address, answers.count(None))
-            absent: list[Parcel] = []
-            for parcel, answer in zip(parcels, answers, strict=True):
-                if answer is not None and is_missing(answer):
-                    absent.append(parcel)
-                elif answer is not None:
-                    check_stored(answer.data)
-            if not absent:
+        for _ in range(MAX_ATTEMPTS):
+            connection.until = min(until, time.monotonic() + CONFIRM_TIMEOUT_SECONDS)
+            connection.publish([one.message for one in messages])
+            on_written()
+            connection.until = min(until, time.monotonic() + CONFIRM_TIMEOUT_SECONDS)
+            responses = connection.responses()
+            if None in responses:
+                raise unconfirmed_error(self._address.label, responses.count(None))
+            unsent: list[LaneMessage] = []
+            for one, response in zip(messages, responses, strict=True):
+                if response is not None and response.is_missing:
+                    unsent.append(one)
+                elif response is not None:
+                    check_stored(response.data)
+            if not unsent:
                 return
-            for lane in dict.fromkeys(parcel.lane for parcel in absent):
-                self._lanes.make_now(line, lane, tell)
-            parcels = absent
-        raise unconfirmed(self._home.address, len(parcels))
+            for lane in dict.fromkeys(one.lane for one in unsent):
+                self._streams.create_blocking(connection, lane, report_missing)
+            messages = unsent
+        raise unconfirmed_error(self._address.label, len(messages))

@@ -1,4 +1,4 @@
-"""One life of a connection: opened once, and of no use after a loss."""
+"""A connection for an event loop. It does not reconnect."""
 
 from __future__ import annotations
 
@@ -9,196 +9,203 @@ from itertools import count
 
 from nats import errors
 
-from umbel.backends.nats.address import Home
+from umbel.backends.nats.address import NatsAddress
 from umbel.backends.nats.client import Client
-from umbel.backends.nats.errors import NO_RESPONDERS, Refused
-from umbel.backends.nats.outgoing import Answer, Answers, Post, bare_lines, is_missing, lines
+from umbel.backends.nats.errors import NO_RESPONDERS, JetStreamError
+from umbel.backends.nats.protocol import (
+    OutgoingMessage,
+    PendingResponses,
+    Response,
+    negative_acknowledgement,
+    publish_lines,
+    request_lines,
+)
 
-WakeUpListener = Callable[[bytes, bytes, bytes], None]
-"""Told of a message of its subscription: where to acknowledge it, data, headers."""
+OnDelivery = Callable[[bytes, bytes, bytes], None]
+"""Called with a message of a subscription: reply subject, data, headers."""
 
-_HELLO = 2.0
-_GOODBYE = 1.0
-_PING = 5
-_ACKNOWLEDGE = b"$JS.ACK."
-_ANSWERS = 1
-"""The subscription that every answer comes to."""
-
-
-def acknowledgement(token: bytes) -> bytes:
-    """The line that makes JetStream forget a message."""
-    return b"PUB %b 4\r\n+ACK\r\n" % token
-
-
-def negative_acknowledgement(token: bytes) -> bytes:
-    """The line that makes JetStream hand a message to somebody else."""
-    return b"PUB %b 4\r\n-NAK\r\n" % token
+_CONNECT_TIMEOUT_SECONDS = 2.0
+_CLOSE_TIMEOUT_SECONDS = 1.0
+_PING_INTERVAL_SECONDS = 5
+_ACKNOWLEDGEMENT_PREFIX = b"$JS.ACK."
+_RESPONSES_SUBSCRIPTION = 1
+"""All responses arrive at this subscription."""
 
 
 class Connection:
-    """Publishes, and hears: answers to what it published, and messages it subscribed to."""
+    """Publishes messages and dispatches responses and deliveries to their callers."""
 
     def __init__(self, client: Client) -> None:
         self.loop = asyncio.get_running_loop()
-        self.loss: Exception | None = None
-        """Why it is of no use any more."""
+        self.error: Exception | None = None
+        """Why the connection cannot be used any more."""
         self._client = client
         self._inbox = client.new_inbox()
-        self._numbers = count(_ANSWERS + 1)
-        self._calls: dict[bytes, Answers] = {}
-        self._ears: dict[int, tuple[WakeUpListener, Callable[[], None]]] = {}
+        self._numbers = count(_RESPONSES_SUBSCRIPTION + 1)
+        self._requests: dict[bytes, PendingResponses] = {}
+        self._subscriptions: dict[int, tuple[OnDelivery, Callable[[], None]]] = {}
 
     @classmethod
-    async def open(cls, home: Home, server: str) -> Connection:
-        """A new one, ready for use. Raises the errors of nats-py, and of sockets."""
-        client = Client(insists_on_tls=home.tls)
+    async def open(cls, address: NatsAddress, server: str) -> Connection:
+        """Return a new connection. Raise the errors of nats-py and of sockets."""
+        client = Client(requires_tls=address.requires_tls)
         connection = cls(client)
         try:
-            async with asyncio.timeout(_HELLO):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
                 await client.connect(
                     [server],
-                    error_cb=connection._complain,
-                    closed_cb=connection._end,
+                    error_cb=connection._on_error,
+                    closed_cb=connection._on_closed,
                     name="umbel",
                     allow_reconnect=False,
-                    # One is the least: for 0, nats-py tries a server that is away for ever.
+                    # With 0, nats-py tries an unreachable server for ever.
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
-                    ping_interval=_PING,
-                    tls=home.context,
-                    **home.login,
+                    ping_interval=_PING_INTERVAL_SECONDS,
+                    tls=address.ssl_context,
+                    **address.login,
                 )
         except (errors.Error, OSError) as error:
             client.abort()
-            # What happened first: nats-py ends with "no servers", whatever it was.
-            raise connection.loss or error from None
+            # The first error is the cause: nats-py always ends with "no servers".
+            raise connection.error or error from None
         except BaseException:
             client.abort()
             raise
-        connection.loss = None
+        connection.error = None
         connection._start()
         return connection
 
     def _start(self) -> None:
-        self._client.heard = self._hear
-        self.write(b"SUB %b.a.*.* %d\r\n" % (self._inbox.encode(), _ANSWERS))
+        self._client.on_message = self._on_message
+        self.write(b"SUB %b.a.*.* %d\r\n" % (self._inbox.encode(), _RESPONSES_SUBSCRIPTION))
 
     @property
     def max_payload(self) -> int:
-        """Bytes that headers and data of a message may have together."""
+        """Maximum size in bytes of headers and data of a message together."""
         return self._client.max_payload
 
     @property
-    def neighbours(self) -> list[str]:
-        """The other servers of the cluster, as far as this one has told."""
+    def discovered_servers(self) -> list[str]:
+        """The other servers of the cluster that this one has named."""
         return [f"nats://{found.netloc}" for found in self._client.discovered_servers]
 
-    def write(self, data: bytes) -> None:
-        """Hand protocol lines to the socket; after a loss they go nowhere."""
+    def write(self, lines: bytes) -> None:
+        """Write protocol lines. After a loss they are dropped."""
         with suppress(errors.ConnectionClosedError):
-            self._client.write(data)
+            self._client.write(lines)
 
-    async def publish(self, posts: Sequence[Post], timeout: float) -> list[Answer | None]:
-        """Publish all at once. The answer to each; None where none came, in time or ever."""
-        return await self._ask(len(posts), lambda inbox: lines(posts, inbox), timeout)
+    async def publish(
+        self, messages: Sequence[OutgoingMessage], timeout: float
+    ) -> list[Response | None]:
+        """Publish messages, and return the response to each; None if there was none in time."""
+        return await self._request(
+            len(messages), lambda inbox: request_lines(messages, inbox), timeout
+        )
 
     async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
-        """What a service answers.
+        """Return the response of a service.
 
         Raises:
-            Refused: nobody is there to answer. TimeoutError, or what the connection died of.
+            JetStreamError: nothing is subscribed to the subject.
+            TimeoutError: there was no response. Or the error of the lost connection.
         """
-        (answer,) = await self.publish([Post(subject, b"", data)], timeout)
-        if answer is None:
-            self.lose(TimeoutError(f"no answer on {subject}"))  # another server may do better
-            raise self.loss or TimeoutError
-        if is_missing(answer):
-            raise Refused(NO_RESPONDERS, f"nobody answers on {subject}")
-        return answer.data
+        (response,) = await self.publish([OutgoingMessage(subject, b"", data)], timeout)
+        if response is None:
+            self.mark_lost(TimeoutError(f"no response on {subject}"))  # another server may respond
+            raise self.error or TimeoutError
+        if response.is_missing:
+            raise JetStreamError(NO_RESPONDERS, f"nothing responds on {subject}")
+        return response.data
 
-    async def tell(self, posts: Sequence[Post], timeout: float) -> None:
-        """Publish to whoever listens now, if anybody does.
+    async def publish_unconfirmed(
+        self, messages: Sequence[OutgoingMessage], timeout: float
+    ) -> None:
+        """Publish messages to the current subscribers, if there are any.
 
         Raises:
-            TimeoutError, or what the connection died of: any of them may have got there or not.
+            TimeoutError: each message may or may not have arrived. Or the error of the lost
+                connection.
         """
-        if not await self.barrier(bare_lines(posts), timeout):
-            raise self.loss or TimeoutError
+        if not await self.flush(publish_lines(messages), timeout):
+            raise self.error or TimeoutError
 
-    async def barrier(self, before: bytes, timeout: float) -> bool:
-        """Write these lines; what they brought on has arrived when it gives True.
+    async def flush(self, lines: bytes, timeout: float) -> bool:
+        """Write protocol lines and wait until the server has processed them.
 
-        The server reads our lines in order, so our own message comes back after all it had sent
-        us before it read them.
+        Return False if it did not in time. The server processes lines in order, so everything that
+        it sent before has arrived, too.
         """
-        (answer,) = await self._ask(
-            1, lambda inbox: b"%bPUB %b.0 0\r\n\r\n" % (before, inbox.encode()), timeout
+        (response,) = await self._request(
+            1, lambda inbox: b"%bPUB %b.0 0\r\n\r\n" % (lines, inbox.encode()), timeout
         )
-        return answer is not None
+        return response is not None
 
-    def subscribe(self, ear: WakeUpListener, deaf: Callable[[], None]) -> tuple[int, str]:
-        """A new subscription: its number, and the subject that the caller has to write.
+    def subscribe(self, on_delivery: OnDelivery, on_lost: Callable[[], None]) -> tuple[int, str]:
+        """Register a subscription. Return its number and subject, for the caller's SUB line.
 
-        ``deaf`` is told when the connection is lost.
+        ``on_lost`` is called when the connection is lost.
         """
         number = next(self._numbers)
-        self._ears[number] = ear, deaf
+        self._subscriptions[number] = on_delivery, on_lost
         return number, f"{self._inbox}.p.{number}"
 
     def unsubscribe(self, number: int) -> None:
-        """Forget a subscription that was given up. What still arrives for it goes back."""
-        self._ears.pop(number, None)
+        """Remove a subscription. Messages that still arrive for it are returned."""
+        self._subscriptions.pop(number, None)
 
     async def close(self) -> None:
-        """Say goodbye, so that all that was written arrives; not for long."""
-        if self.loss is None:
-            await self.barrier(b"", _GOODBYE)
+        """Close it after the server has read everything that was written, or after a timeout."""
+        if self.error is None:
+            await self.flush(b"", _CLOSE_TIMEOUT_SECONDS)
         with suppress(TimeoutError, OSError, errors.Error):
-            async with asyncio.timeout(_GOODBYE):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
                 await self._client.close()
-        self.lose(errors.ConnectionClosedError())
+        self.mark_lost(errors.ConnectionClosedError())
 
-    def lose(self, error: Exception) -> None:
-        """It is of no use any more; nobody waits on it from now on."""
-        self.loss = self.loss or error
+    def mark_lost(self, error: Exception) -> None:
+        """Close the socket, and end all calls that wait on this connection."""
+        self.error = self.error or error
         self._client.abort()
-        for answers in self._calls.values():
-            answers.give_up()
-        for _, deaf in list(self._ears.values()):
-            deaf()
+        for responses in self._requests.values():
+            responses.finish()
+        for _, on_lost in list(self._subscriptions.values()):
+            on_lost()
 
-    async def _ask(
-        self, many: int, written: Callable[[str], bytes], timeout: float
-    ) -> list[Answer | None]:
-        call = next(self._numbers)
-        answers = Answers(many)
-        if self.loss is not None:
-            return answers.found
-        self._calls[b"%d" % call] = answers
+    async def _request(
+        self, many: int, lines: Callable[[str], bytes], timeout: float
+    ) -> list[Response | None]:
+        number = next(self._numbers)
+        responses = PendingResponses(many)
+        if self.error is not None:
+            return responses.found
+        self._requests[b"%d" % number] = responses
         try:
-            self.write(written(f"{self._inbox}.a.{call}"))
-            await asyncio.wait([answers.complete], timeout=timeout)
+            self.write(lines(f"{self._inbox}.a.{number}"))
+            await asyncio.wait([responses.complete], timeout=timeout)
         finally:
-            del self._calls[b"%d" % call]
-        return answers.found
+            del self._requests[b"%d" % number]
+        return responses.found
 
-    def _hear(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        if sid == _ANSWERS:
-            _, call, number = subject.rsplit(b".", 2)
-            if (answers := self._calls.get(call)) is not None:
-                answers.hear(number, data, headers)
-        elif (found := self._ears.get(sid)) is not None:
+    def _on_message(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
+    ) -> None:
+        if sid == _RESPONSES_SUBSCRIPTION:
+            _, request, number = subject.rsplit(b".", 2)
+            if (responses := self._requests.get(request)) is not None:
+                responses.add(number, data, headers)
+        elif (found := self._subscriptions.get(sid)) is not None:
             found[0](reply, data, headers)
-        elif reply.startswith(_ACKNOWLEDGE):
-            # It crossed our word that we want no more. Unanswered, it would come to nobody until
-            # the server takes us for dead.
+        elif reply.startswith(_ACKNOWLEDGEMENT_PREFIX):
+            # It was on its way when the subscription ended. Without an acknowledgement, the server
+            # would deliver it only after ack_wait.
             self.write(negative_acknowledgement(reply))
 
-    async def _complain(self, error: Exception) -> None:
+    async def _on_error(self, error: Exception) -> None:
         if not self._client.is_connected:
-            self.loss = error
+            self.error = error
         elif "permissions violation" in str(error):
-            self.lose(error)  # what was not allowed will never be answered
+            self.mark_lost(error)  # there will be no response to what was not permitted
 
-    async def _end(self) -> None:
-        self.lose(self._client.last_error or errors.ConnectionClosedError())
+    async def _on_closed(self) -> None:
+        self.mark_lost(self._client.last_error or errors.ConnectionClosedError())

@@ -1,4 +1,4 @@
-"""The errors of nats-py and of JetStream become ours, here and nowhere else."""
+"""Translates the errors of nats-py and JetStream into those of Umbel, with a remedy."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nats import errors
 from umbel.errors import ConfigurationError, MessageTooLarge, UmbelError, Unavailable
 
 
-class Refused(Exception):
-    """JetStream said no. ``code`` is its own number for the reason."""
+class JetStreamError(Exception):
+    """An error that JetStream has returned, with its error code."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -20,12 +20,13 @@ class Refused(Exception):
 
 
 NO_RESPONDERS = 503
-"""Not one of JetStream's codes: nobody listens on the subject."""
+"""Not a code of JetStream: nothing is subscribed to the subject."""
 NO_CONSUMER, NO_STREAM, NAME_TAKEN, SUBJECT_TAKEN = 10014, 10059, 10058, 10065
 
 _DISABLED = "start the server with JetStream (nats-server -js), or enable it for this account"
 _FULL = "free some space on the server, or raise max_file_store and the account's limits"
-_NO_FILES = "the stream's files were deleted under the server; delete the stream, it is made anew"
+_NO_FILES = "the stream's files are missing; delete the stream, and it will be created again"
+
 _REMEDIES = {
     NO_RESPONDERS: _DISABLED,
     10076: _DISABLED,
@@ -38,10 +39,10 @@ _REMEDIES = {
     10027: "raise the account's limit of streams",
     10005: "the cluster has too few servers for replicas; add servers or write fewer replicas",
 }
-_WRONG = {
+_CONFIGURATION_REMEDIES = {
     SUBJECT_TAKEN: "another stream has this subject; delete it, or choose another namespace",
-    10074: "this server is no cluster; write replicas=1",
-    10113: "Umbel's streams have no limit of bytes; lift max_bytes_required from the account",
+    10074: "this server is not a cluster; write replicas=1",
+    10113: "Umbel's streams have no limit of bytes; remove max_bytes_required from the account",
     10099: "the stream has a consumer that is not Umbel's; delete that one",
     10100: "the stream has a consumer that is not Umbel's; delete that one",
 }
@@ -57,28 +58,27 @@ _CHECK_TLS = "check the certificates: ca= for the server's, cert= and key= for o
 
 
 @contextmanager
-def explaining(address: str) -> Iterator[None]:
-    """Their errors come out as ours, with the remedy."""
+def translate_errors(label: str) -> Iterator[None]:
+    """Raise errors of Umbel instead of those of nats-py, JetStream and sockets."""
     try:
         yield
     except UmbelError:
         raise
-    except Refused as error:
-        raise _explain(error, address) from error
+    except JetStreamError as error:
+        raise _translate(error, label) from error
     except TimeoutError as error:
-        raise Unavailable(f"{address} did not answer in time; {_CHECK_SERVER}") from error
+        raise Unavailable(f"{label} did not answer in time; {_CHECK_SERVER}") from error
     except (errors.Error, OSError) as error:
-        raise Unavailable(f"{address}: {_text(error)}; {_remedy(error)}") from error
+        raise Unavailable(f"{label}: {_text(error)}; {_remedy(error)}") from error
 
 
-def _explain(error: Refused, address: str) -> UmbelError:
-    """Ours for JetStream's."""
+def _translate(error: JetStreamError, label: str) -> UmbelError:
     if error.code == _TOO_LARGE:
-        return MessageTooLarge(f"{address}: {error}; pass a reference instead of the data")
-    if error.code in _WRONG:
-        return ConfigurationError(f"{address}: {error}; {_WRONG[error.code]}")
+        return MessageTooLarge(f"{label}: {error}; pass a reference instead of the data")
+    if error.code in _CONFIGURATION_REMEDIES:
+        return ConfigurationError(f"{label}: {error}; {_CONFIGURATION_REMEDIES[error.code]}")
     remedy = _NO_FILES if "no such file" in str(error) else _REMEDIES.get(error.code)
-    return Unavailable(f"{address}: {error}" + (f"; {remedy}" if remedy else ""))
+    return Unavailable(f"{label}: {error}" + (f"; {remedy}" if remedy else ""))
 
 
 def _text(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""CloudEvents over NATS: attributes as headers, the data as it is.
+"""The NATS binding of CloudEvents: attributes are headers, and the data is unchanged.
 
-Headers are one line each, so values are percent-encoded as CloudEvents asks. Names are in lower
-case there; other letters in a name are encoded, too, and so come back as they were.
+A header is one line, so values are percent-encoded as CloudEvents requires. Names are in lower
+case; other characters of a name are percent-encoded, too.
 """
 
 from __future__ import annotations
@@ -10,86 +10,90 @@ import re
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
-from umbel.backends.transport import Heading
+from umbel.backends.transport import MessageHeaders
 from umbel.messages import Envelope
 from umbel.messages.wire import MEDIA_TYPE, attributes
 
 _PREFIX = "ce-"
-_PLAIN_NAME = re.compile("[a-z0-9_.-]+")
-_PLAIN = re.compile("[!#$&-~]*")
-_SAFE = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+_SAFE_NAME = re.compile("[a-z0-9_.-]+")
+_SAFE_VALUE = re.compile("[!#$&-~]*")
+_SAFE_CHARACTERS = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _ONE_LINE = re.compile("[ -~]+")
 _ID = re.compile(rb"\r\nce-id: ([!#$&-~]+)\r\n")
-_GENERAL = "application/cloudevents"
-"""What the binding calls a structured event, whatever it is written in. It is JSON."""
+_STRUCTURED = "application/cloudevents"
+"""The binding's content type of a structured event in any format. It is read as JSON."""
 
 
-def write(envelope: Envelope, sending: str = "") -> bytes:
-    """The block of headers for an envelope.
+def write(envelope: Envelope, send_id: str = "") -> bytes:
+    """Return the block of headers of an envelope.
 
-    By the job's id and ``sending`` together the server knows a message that it has already.
+    The server drops a second message with the same job id and ``send_id``.
     """
     content_type = envelope.body.content_type
-    told = attributes(envelope)
-    told["datacontenttype"] = content_type
-    if not _PLAIN.fullmatch("".join(told.values())):
-        told = {name: _value(value) for name, value in told.items()}
+    values = attributes(envelope)
+    values["datacontenttype"] = content_type
+    if not _SAFE_VALUE.fullmatch("".join(values.values())):
+        values = {name: _encode_value(value) for name, value in values.items()}
     found = ["NATS/1.0"]
-    if sending:
-        found.append(f"Nats-Msg-Id: {told['id']}:{sending}")
+    if send_id:
+        found.append(f"Nats-Msg-Id: {values['id']}:{send_id}")
     if _ONE_LINE.fullmatch(content_type):
         found.append(f"Content-Type: {content_type}")
-    found += [f"{_name(name)}: {value}" for name, value in told.items()]
+    found += [f"{_name(name)}: {value}" for name, value in values.items()]
     return ("\r\n".join(found) + "\r\n\r\n").encode()
 
 
-def glimpse(headers: bytes) -> str | None:
-    """The id in a block of headers, if it stands there as we write it."""
+def find_id(headers: bytes) -> str | None:
+    """Return the id in a block of headers, if it is formatted as ``write`` does."""
     found = _ID.search(headers)
     return found[1].decode() if found else None
 
 
-def read(headers: bytes, data: bytes) -> Heading:
-    """What a block of headers says."""
-    if not headers:  # before NATS had headers, an event was the whole message
-        return Heading({}, MEDIA_TYPE if data[:1] == b"{" else "")
+def read(headers: bytes, data: bytes) -> MessageHeaders:
+    """Parse a block of headers."""
+    if not headers:  # a structured event from a client without headers
+        return MessageHeaders({}, MEDIA_TYPE if data[:1] == b"{" else "")
     found: dict[str, str] = {}
     declared = ""
     for line in headers.decode("utf-8", "replace").split("\r\n"):
         name, colon, value = line.partition(":")
         attribute = _attribute(name) if colon else None
         if attribute is not None:
-            found[attribute] = _decoded(value.strip())
+            found[attribute] = _decode(value.strip())
         elif name.strip().lower() == "content-type":
             declared = value.strip()
-    if declared.partition(";")[0].strip().lower() in (_GENERAL, MEDIA_TYPE):
-        return Heading(found, MEDIA_TYPE)
+    if declared.partition(";")[0].strip().lower() in (_STRUCTURED, MEDIA_TYPE):
+        return MessageHeaders(found, MEDIA_TYPE)
     content_type = found.pop("datacontenttype", declared)
-    return Heading(found, content_type)
+    return MessageHeaders(found, content_type)
 
 
 @lru_cache(maxsize=64)
 def _name(name: str) -> str:
-    if _PLAIN_NAME.fullmatch(name):
+    if _SAFE_NAME.fullmatch(name):
         return _PREFIX + name
-    plain = "".join(c if _PLAIN_NAME.fullmatch(c) else _escaped(c) for c in name)
-    return _PREFIX + plain
+    safe = "".join(c if _SAFE_NAME.fullmatch(c) else _escape(c) for c in name)
+    return _PREFIX + safe
 
 
 @lru_cache(maxsize=64)
 def _attribute(name: str) -> str | None:
-    """What a header with this name says; None: nothing of ours."""
+    """Return the attribute that a header contains; None if it is not a CloudEvents header."""
     name = name.strip().lower()
-    return _decoded(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else None
+    return _decode(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else None
 
 
-def _escaped(sign: str) -> str:
-    return "".join(f"%{byte:02x}" for byte in sign.encode("utf-8", "replace"))
+def _escape(character: str) -> str:
+    return "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "replace"))
 
 
-def _value(value: str) -> str:
-    return value if _PLAIN.fullmatch(value) else quote(value, safe=_SAFE, errors="replace")
+def _encode_value(value: str) -> str:
+    return (
+        value
+        if _SAFE_VALUE.fullmatch(value)
+        else quote(value, safe=_SAFE_CHARACTERS, errors="replace")
+    )
 
 
-def _decoded(text: str) -> str:
+def _decode(text: str) -> str:
     return unquote(text) if "%" in text else text

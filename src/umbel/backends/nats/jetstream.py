@@ -1,4 +1,4 @@
-"""The calls to JetStream that a lane's stream needs."""
+"""The requests to the JetStream API."""
 
 from __future__ import annotations
 
@@ -7,34 +7,40 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from umbel.backends.nats.connections import Connection
-from umbel.backends.nats.errors import NAME_TAKEN, NO_CONSUMER, NO_STREAM, SUBJECT_TAKEN, Refused
+from umbel.backends.nats.errors import (
+    NAME_TAKEN,
+    NO_CONSUMER,
+    NO_STREAM,
+    SUBJECT_TAKEN,
+    JetStreamError,
+)
 
 _API = "$JS.API"
 _CONSUMER = "umbel"
-_PATIENCE = 3.0
-_DUPLICATES = 30.0
-"""Seconds for which the server remembers ids: longer than any one call to send. The default of
-two minutes would keep the ids of millions of messages in memory."""
-_UNACKNOWLEDGED = 100_000
-_WAITING = 4096
-"""Receivers that may wait at a stream at once."""
+_TIMEOUT_SECONDS = 3.0
+_DEDUPLICATION_SECONDS = 30.0
+"""How long the server remembers message ids: longer than any call of ``send``. The default of two
+minutes would keep the ids of millions of messages in memory."""
+_MAX_ACK_PENDING = 100_000
+_MAX_WAITING = 4096
+"""Receivers that can wait for a stream at the same time."""
 
 
-class Asked(Protocol):
-    """What is asked here: a connection, or a ``Line``."""
+class Requester(Protocol):
+    """A ``Connection`` or a ``RawConnection``."""
 
     async def request(self, subject: str, data: bytes, timeout: float) -> bytes: ...
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A stream and the one subject it keeps."""
+    """A stream and its only subject."""
 
     name: str
     subject: str
 
     @property
     def next(self) -> str:
-        """Where to ask for messages."""
+        """The subject of pull requests."""
         return f"{_API}.CONSUMER.MSG.NEXT.{self.name}.{_CONSUMER}"
 
 
@@ -43,40 +49,48 @@ class _Error(msgspec.Struct):
     description: str = ""
 
 
-class _Reply(msgspec.Struct):
+class _ApiResponse(msgspec.Struct):
     error: _Error | None = None
 
 
-class Stored(msgspec.Struct):
-    """What JetStream answers to a message: where it is kept, or why it is not."""
+class _PublishResponse(msgspec.Struct):
+    """The response to a message: the stream that has stored it, or an error."""
 
     stream: str = ""
     error: _Error | None = None
 
 
-_stored = msgspec.json.Decoder(Stored)
-_reply = msgspec.json.Decoder(_Reply)
+_publish_response = msgspec.json.Decoder(_PublishResponse)
+_api_response = msgspec.json.Decoder(_ApiResponse)
 
 
 def check_stored(data: bytes) -> None:
-    """Whether this is the answer of a stream that has kept the message.
+    """Return if a stream has stored the message.
 
     Raises:
-        Refused: it is not.
+        JetStreamError: no stream has.
     """
     try:
-        found = _stored.decode(data)
-    except msgspec.MsgspecError:  # somebody else listens on the subject, and answered first
-        raise Refused(0, "the answer is not JetStream's; choose another namespace") from None
+        found = _publish_response.decode(data)
+    except msgspec.MsgspecError:  # another subscriber of the subject responded first
+        raise JetStreamError(
+            0, "the response is not JetStream's; choose another namespace"
+        ) from None
     if found.error is not None:
-        raise Refused(found.error.err_code, found.error.description)
+        raise JetStreamError(found.error.err_code, found.error.description)
 
 
-async def missing_part(connection: Asked, stream: Stream) -> Literal["stream", "consumer", None]:
-    """What is missing on the server. Raises Refused, and a lost connection's error."""
+async def missing_part(
+    connection: Requester, stream: Stream
+) -> Literal["stream", "consumer", None]:
+    """Return what is missing on the server.
+
+    Raises:
+        JetStreamError: the server refuses. Or the error of a lost connection.
+    """
     try:
         await _call(connection, f"CONSUMER.INFO.{stream.name}.{_CONSUMER}")
-    except Refused as error:
+    except JetStreamError as error:
         if error.code == NO_STREAM:
             return "stream"
         if error.code == NO_CONSUMER:
@@ -85,15 +99,15 @@ async def missing_part(connection: Asked, stream: Stream) -> Literal["stream", "
     return None
 
 
-async def make_stream(
-    connection: Asked, stream: Stream, *, replicas: int, description: str
+async def create_stream(
+    connection: Requester, stream: Stream, *, replicas: int, description: str
 ) -> bool:
-    """Make a stream; False when it was there, as somebody else made it.
+    """Create a stream. Return False if another process has created it.
 
-    The description has to be the maker's own: the server takes a second request of the same words
-    for the first one's repetition, and tells other makers apart by theirs.
+    The description must be unique: the server treats a second request with the same configuration
+    as a repetition of the first, and reports success.
     """
-    wanted = {
+    configuration = {
         "name": stream.name,
         "subjects": [stream.subject],
         "description": description,
@@ -101,31 +115,31 @@ async def make_stream(
         "storage": "file",
         "discard": "old",
         "num_replicas": replicas,
-        "duplicate_window": int(_DUPLICATES * 1e9),
+        "duplicate_window": int(_DEDUPLICATION_SECONDS * 1e9),
     }
     try:
-        await _call(connection, f"STREAM.CREATE.{stream.name}", wanted)
-    except Refused as error:
+        await _call(connection, f"STREAM.CREATE.{stream.name}", configuration)
+    except JetStreamError as error:
         if error.code == NAME_TAKEN:
             return False
-        if error.code == SUBJECT_TAKEN and await _is_there(connection, stream):
-            return False  # somebody made it this very moment: the server sees its subject first
+        if error.code == SUBJECT_TAKEN and await _exists(connection, stream):
+            return False  # another process has just created it: the server checks the subject first
         raise
     return True
 
 
-async def _is_there(connection: Asked, stream: Stream) -> bool:
+async def _exists(connection: Requester, stream: Stream) -> bool:
     try:
         await _call(connection, f"STREAM.INFO.{stream.name}")
-    except Refused as error:
+    except JetStreamError as error:
         if error.code == NO_STREAM:
             return False
         raise
     return True
 
 
-async def make_consumer(connection: Asked, stream: Stream, *, ack_wait: float) -> None:
-    """Make the one consumer that all receivers share. It may be there already."""
+async def create_consumer(connection: Requester, stream: Stream, *, ack_wait: float) -> None:
+    """Create the consumer that all receivers share, unless it exists."""
     config = {
         "durable_name": _CONSUMER,
         "deliver_policy": "all",
@@ -133,30 +147,30 @@ async def make_consumer(connection: Asked, stream: Stream, *, ack_wait: float) -
         "ack_policy": "explicit",
         "ack_wait": int(ack_wait * 1e9),
         "max_deliver": -1,
-        "max_ack_pending": _UNACKNOWLEDGED,
-        "max_waiting": _WAITING,
+        "max_ack_pending": _MAX_ACK_PENDING,
+        "max_waiting": _MAX_WAITING,
     }
-    wanted = {"stream_name": stream.name, "config": config}
-    await _call(connection, f"CONSUMER.DURABLE.CREATE.{stream.name}.{_CONSUMER}", wanted)
+    body = {"stream_name": stream.name, "config": config}
+    await _call(connection, f"CONSUMER.DURABLE.CREATE.{stream.name}.{_CONSUMER}", body)
 
 
 async def purge(connection: Connection, stream: Stream) -> None:
-    """Drop what waits in a stream, if there is one."""
+    """Delete the messages of a stream, if it exists."""
     try:
         await _call(connection, f"STREAM.PURGE.{stream.name}")
-    except Refused as error:
+    except JetStreamError as error:
         if error.code != NO_STREAM:
             raise
 
 
-async def ping(connection: Connection) -> None:
-    """Whether JetStream answers, for this account. Raises Refused."""
+async def check(connection: Connection) -> None:
+    """Return if JetStream responds for this account. Raise JetStreamError."""
     await _call(connection, "INFO")
 
 
-async def _call(connection: Asked, what: str, body: Any = None) -> None:
+async def _call(connection: Requester, path: str, body: Any = None) -> None:
     data = b"" if body is None else msgspec.json.encode(body)
-    answer = await connection.request(f"{_API}.{what}", data, _PATIENCE)
-    error = _reply.decode(answer).error
+    response = await connection.request(f"{_API}.{path}", data, _TIMEOUT_SECONDS)
+    error = _api_response.decode(response).error
     if error is not None:
-        raise Refused(error.err_code, error.description)
+        raise JetStreamError(error.err_code, error.description)

@@ -1,105 +1,124 @@
-"""Lanes on the server: each has a stream and a consumer, made by whoever finds none."""
+"""The streams of the lanes on the server. Missing ones are reported and then created."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
-from umbel.backends.nats.blocking_connection import at_once
+from umbel.backends.nats.blocking_connection import run_without_loop
 from umbel.backends.nats.connections import Connection
-from umbel.backends.nats.jetstream import Stream, make_consumer, make_stream, missing_part
-from umbel.backends.nats.raw_connection import Line
+from umbel.backends.nats.jetstream import (
+    Requester,
+    Stream,
+    create_consumer,
+    create_stream,
+    missing_part,
+)
+from umbel.backends.nats.raw_connection import RawConnection
 from umbel.backends.nats.stream_names import stream_of
-from umbel.backends.transport import Lane, Lost, tell
+from umbel.backends.transport import Lane, OnLaneMissing, report_missing_lane
 from umbel.messages import random_hex
 
-_SETTLED = 1.0
-"""Seconds until something that was deleted is made anew. A server says that a stream is gone, and
-takes a new one of that name, while it still removes the files: the new one's, too, then."""
+_DELETION_SECONDS = 1.0
+"""Wait before a deleted stream is created again. A server reports a stream as deleted, and accepts
+a new one of that name, while it still removes the files; then it removes the new one's, too."""
 
 
-class Lanes:
-    """Knows which lanes are there. It looks once in a connection's life, and when told to."""
+class LaneStreams:
+    """Knows which lanes exist. It checks each lane once per connection, and after ``forget``."""
 
-    def __init__(self, *, namespace: str, replicas: int, ack_wait: float, lost: Lost) -> None:
+    def __init__(
+        self, *, namespace: str, replicas: int, ack_wait: float, on_lane_missing: OnLaneMissing
+    ) -> None:
         self._namespace = namespace
         self._replicas = replicas
         self._ack_wait = ack_wait
-        self._lost = lost
+        self._on_lane_missing = on_lane_missing
         self._streams: dict[Lane, Stream] = {}
         self._lanes: dict[Stream, Lane] = {}
         self._seen: set[Lane] = set()
+        """Lanes that existed at some time. If one is missing later, it was deleted."""
         self._connection: Connection | None = None
-        self._known: set[Lane] = set()
-        self._turn = asyncio.Lock()
+        self._checked: set[Lane] = set()
+        """Lanes that were found over this connection."""
+        self._checking = asyncio.Lock()
 
     def stream(self, lane: Lane) -> Stream:
-        """A lane's stream."""
+        """Return the stream of a lane."""
         found = self._streams.get(lane)
         if found is None:
             found = stream_of(self._namespace, lane)
-            self._lanes[found] = lane  # first: callers' threads look here as well
+            self._lanes[found] = lane  # first, because callers' threads read this, too
             self._streams[lane] = found
         return found
 
     def lane(self, stream: Stream) -> Lane:
-        """The lane of a stream that was asked for before."""
+        """Return the lane of a stream that ``stream`` has returned."""
         return self._lanes[stream]
 
     def forget(self, lane: Lane) -> None:
-        """It may have been deleted: look again before it is used again."""
-        self._known.discard(lane)
+        """Check the lane before its next use: it may have been deleted."""
+        self._checked.discard(lane)
 
     async def prepare(self, connection: Connection, lanes: Iterable[Lane]) -> None:
-        """See to it that all of these are there, and tell of those that were not.
+        """Make sure that these lanes exist. Report and create missing ones.
 
         Raises:
-            Refused: the server does not want one.
+            JetStreamError: the server refuses.
         """
         if connection is not self._connection:
-            self._connection, self._known, self._turn = connection, set(), asyncio.Lock()
-        if self._known.issuperset(lanes):
+            self._connection, self._checked, self._checking = connection, set(), asyncio.Lock()
+        if self._checked.issuperset(lanes):
             return
-        async with self._turn:  # one looks for all: two that made it would both tell of it
+        report = partial(report_missing_lane, self._on_lane_missing)
+        async with self._checking:  # two callers would both report the same lane
             for lane in lanes:
-                if lane not in self._known:
-                    await self._make(connection, lane)
-                    self._known.add(lane)
+                if lane not in self._checked:
+                    await self._create(connection, lane, report, asyncio.sleep)
+                    self._checked.add(lane)
                     self._seen.add(lane)
 
-    def make_now(self, line: Line, lane: Lane, lost: Callable[[Lane], object]) -> None:
-        """See to it, in a thread that may wait, that a lane is there; ``_make`` says why so."""
-        stream = self.stream(lane)
-        missing = at_once(missing_part(line, stream))
-        if missing is not None and lane in self._seen:
-            time.sleep(_SETTLED)
-            missing = at_once(missing_part(line, stream))
-        if missing == "stream":
-            lost(lane)
-            signature = _signature(lane)
-            at_once(make_stream(line, stream, replicas=self._replicas, description=signature))
-        if missing is not None:
-            at_once(make_consumer(line, stream, ack_wait=self._ack_wait))
+    def create_blocking(
+        self, connection: RawConnection, lane: Lane, report_missing: Callable[[Lane], object]
+    ) -> None:
+        """Create what is missing of a lane, in a caller's own thread."""
+
+        async def report(lane: Lane) -> None:
+            report_missing(lane)
+
+        async def pause(seconds: float) -> None:
+            time.sleep(seconds)  # noqa: ASYNC251 - this thread has no event loop
+
+        run_without_loop(self._create(connection, lane, report, pause))
         self._seen.add(lane)
 
-    async def _make(self, connection: Connection, lane: Lane) -> None:
+    async def _create(
+        self,
+        connection: Requester,
+        lane: Lane,
+        report: Callable[[Lane], Awaitable[None]],
+        pause: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """Create what is missing of a lane."""
         stream = self.stream(lane)
         missing = await missing_part(connection, stream)
         if missing is not None and lane in self._seen:
-            await asyncio.sleep(_SETTLED)
+            await pause(_DELETION_SECONDS)
             missing = await missing_part(connection, stream)
         if missing == "stream":
-            # Told before it is made: whoever dies or is cancelled here has not made it.
-            await tell(self._lost, lane)
-            await make_stream(
-                connection, stream, replicas=self._replicas, description=_signature(lane)
+            # Reported before it is created. After a crash in between, the stream is still missing,
+            # and the next process reports it.
+            await report(lane)
+            await create_stream(
+                connection, stream, replicas=self._replicas, description=_description(lane)
             )
         if missing is not None:
-            await make_consumer(connection, stream, ack_wait=self._ack_wait)
+            await create_consumer(connection, stream, ack_wait=self._ack_wait)
 
 
-def _signature(lane: Lane) -> str:
-    """What tells our stream from one that somebody else makes at the same moment."""
+def _description(lane: Lane) -> str:
+    """Return a unique description: see ``create_stream``."""
     kind = f", {lane.kind} tasks" if lane.kind else ""
     return f"Umbel, queue {lane.queue[:200]!a}{kind}, made by {random_hex(8)}"

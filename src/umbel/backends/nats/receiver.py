@@ -1,4 +1,4 @@
-"""Receiving: one request to each lane for what there is room for."""
+"""Receives messages: one pull request to each lane, up to its capacity."""
 
 from __future__ import annotations
 
@@ -6,91 +6,93 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 
-from umbel.backends.nats.errors import explaining
-from umbel.backends.nats.headers import glimpse, read
+from umbel.backends.nats.errors import translate_errors
+from umbel.backends.nats.headers import find_id, read
 from umbel.backends.nats.jetstream import Stream
-from umbel.backends.nats.lanes import Lanes
-from umbel.backends.nats.pulls import Message, Pull
-from umbel.backends.nats.reconnecting import Link
+from umbel.backends.nats.lanes import LaneStreams
+from umbel.backends.nats.pulls import Pull, ReceivedMessage
+from umbel.backends.nats.reconnecting import Reconnector
 from umbel.backends.transport import Arrival, Lane
 
-_LONGEST = 30.0
-"""Seconds that one request waits; a longer wait is several of them."""
-_AGAIN = 0.01
-"""Seconds until the next request, when others had asked for more than there is."""
-_TRIES = 3
+_MAX_PULL_SECONDS = 30.0
+"""A longer wait consists of several pulls."""
+_PULL_DELAY = 0.01
+"""Seconds until the next pull if the last one ended early and empty."""
+_MAX_MISSING_PULLS = 3
 
 
 class Receiver:
-    """Asks, and waits. Nothing stays here: what is not handed out goes back."""
+    """Keeps no messages: what is not handed out is returned to the server."""
 
-    def __init__(self, link: Link, lanes: Lanes) -> None:
-        self._link = link
-        self._lanes = lanes
-        self._nudges: set[asyncio.Future[None]] = set()
+    def __init__(self, reconnector: Reconnector, streams: LaneStreams) -> None:
+        self._reconnector = reconnector
+        self._streams = streams
+        self._waiting: set[asyncio.Future[None]] = set()
 
-    async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
-        """Up to so many of each lane. Errors are those of the port."""
-        nudge: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._nudges.add(nudge)
+    async def receive(self, capacity: Mapping[Lane, int], wait: float) -> list[Arrival]:
+        """See ``Transport.receive``."""
+        stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(stopped)
         try:
-            with explaining(self._link.home.address):
+            with translate_errors(self._reconnector.address.label):
                 return await self._receive(
-                    {lane: many for lane, many in room.items() if many > 0}, wait, nudge
+                    {lane: many for lane, many in capacity.items() if many > 0}, wait, stopped
                 )
         finally:
-            self._nudges.discard(nudge)
+            self._waiting.discard(stopped)
 
-    def nudge(self) -> None:
-        """End every wait now."""
-        for nudge in self._nudges:
-            if not nudge.done():
-                nudge.set_result(None)
+    def stop_waiting(self) -> None:
+        """Make all calls of ``receive`` return."""
+        for stopped in self._waiting:
+            if not stopped.done():
+                stopped.set_result(None)
 
     async def _receive(
-        self, room: Mapping[Lane, int], wait: float, nudge: asyncio.Future[None]
+        self, capacity: Mapping[Lane, int], wait: float, stopped: asyncio.Future[None]
     ) -> list[Arrival]:
         loop = asyncio.get_running_loop()
         until = loop.time() + wait
-        tries = 0
-        while room:
-            connection = await self._link.connection()
-            await self._lanes.prepare(connection, room)
-            wanted = {self._lanes.stream(lane): many for lane, many in room.items()}
-            pull = Pull(connection, wanted, min(max(until - loop.time(), 0.0), _LONGEST))
-            found, absent = await _finished(pull, nudge)
-            for stream in absent:
-                self._lanes.forget(self._lanes.lane(stream))
+        missing_pulls = 0
+        while capacity:
+            connection = await self._reconnector.connection()
+            await self._streams.prepare(connection, capacity)
+            wanted = {self._streams.stream(lane): many for lane, many in capacity.items()}
+            pull = Pull(connection, wanted, min(max(until - loop.time(), 0.0), _MAX_PULL_SECONDS))
+            found, missing = await _finish(pull, stopped)
+            for stream in missing:
+                self._streams.forget(self._streams.lane(stream))
             if found:
                 return [self._arrival(message) for message in found]
-            if connection.loss is not None:
-                raise connection.loss
-            tries = tries + 1 if absent else 0
-            if tries > _TRIES:
+            if connection.error is not None:
+                raise connection.error
+            missing_pulls = missing_pulls + 1 if missing else 0
+            if missing_pulls > _MAX_MISSING_PULLS:
                 raise TimeoutError
-            if not absent:
-                if nudge.done() or loop.time() >= until:
+            if not missing:
+                if stopped.done() or loop.time() >= until:
                     return []
-                await asyncio.sleep(_AGAIN)
-        await asyncio.wait([nudge], timeout=wait)
+                await asyncio.sleep(_PULL_DELAY)
+        await asyncio.wait([stopped], timeout=wait)
         return []
 
-    def _arrival(self, message: Message) -> Arrival:
+    def _arrival(self, message: ReceivedMessage) -> Arrival:
         return Arrival(
-            lane=self._lanes.lane(message.stream),
+            lane=self._streams.lane(message.stream),
             token=message.token,
             data=message.data,
-            id=glimpse(message.headers),
+            id=find_id(message.headers),
             read=partial(read, message.headers, message.data),
         )
 
 
-async def _finished(pull: Pull, nudge: asyncio.Future[None]) -> tuple[list[Message], list[Stream]]:
-    """What a request brought, and the streams that are not there, or do not answer."""
+async def _finish(
+    pull: Pull, stopped: asyncio.Future[None]
+) -> tuple[list[ReceivedMessage], list[Stream]]:
+    """Return the messages of a pull, and the streams that are missing or do not respond."""
     try:
-        await pull.wait(nudge)
-        absent = [*pull.gone, *pull.silent]
-        return await pull.finish(), absent
+        await pull.wait(stopped)
+        missing = [*pull.deleted, *pull.silent]
+        return await pull.finish(), missing
     except BaseException:
         pull.abandon()
         raise

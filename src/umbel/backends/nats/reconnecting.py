@@ -1,4 +1,4 @@
-"""One event loop's connection to a home: opened on use, replaced when it is lost."""
+"""The connection of one event loop: opened on use, and replaced when it is lost."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ from random import shuffle
 
 from nats import errors
 
-from umbel.backends.nats.address import Home
+from umbel.backends.nats.address import NatsAddress
 from umbel.backends.nats.connections import Connection
-from umbel.backends.nats.errors import explaining
+from umbel.backends.nats.errors import translate_errors
 
-_PATIENCE = 5.0
+_CONNECT_TIMEOUT_SECONDS = 5.0
 
 
-class Link:
-    """Whoever asks for the connection gets the living one, or an error within five seconds.
+class Reconnector:
+    """Gives all callers the same open connection.
 
-    ``opened`` is told of each new one before anybody else has it.
+    ``on_open`` is called with each new connection before other callers get it.
     """
 
-    def __init__(self, home: Home, *, opened: Callable[[Connection], None]) -> None:
-        self.home = home
-        self._opened = opened
-        self._servers = list(home.servers)
+    def __init__(self, address: NatsAddress, *, on_open: Callable[[Connection], None]) -> None:
+        self.address = address
+        self._on_open = on_open
+        self._servers = list(address.servers)
         self._connection: Connection | None = None
-        self._turn = asyncio.Lock()
-        self._here: asyncio.AbstractEventLoop | None = None
+        self._connecting = asyncio.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
-    def living(self) -> Connection | None:
-        """The connection, if there is one now."""
-        self._arrive()
+    def current(self) -> Connection | None:
+        """The connection, if it is open."""
+        self._reset_in_new_loop()
         found = self._connection
-        return found if found is not None and found.loss is None else None
+        return found if found is not None and found.error is None else None
 
     async def connection(self) -> Connection:
-        """The connection; a new one if there was none or it is lost.
+        """Return the connection, or a new one if there was none or it is lost.
 
         Raises:
-            Unavailable: no server could be reached, or none of them wants us.
+            Unavailable: no server could be reached, or all have refused.
         """
-        if (found := self.living) is not None:
+        if (found := self.current) is not None:
             return found
-        with explaining(self.home.address):
-            async with asyncio.timeout(_PATIENCE), self._turn:
-                if (found := self.living) is None:  # nobody made it while we waited for our turn
+        with translate_errors(self.address.label):
+            async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS), self._connecting:
+                if (found := self.current) is None:
                     found = self._connection = await self._open()
-                    self._servers = list({*self.home.servers, *found.neighbours})
-                    self._opened(found)
+                    self._servers = list({*self.address.servers, *found.discovered_servers})
+                    self._on_open(found)
                 return found
 
     async def close(self) -> None:
-        """Close the connection, with all that was written. Twice is fine."""
-        found, self._connection = self.living, None
+        """Close the connection after everything was written. Twice is fine."""
+        found, self._connection = self.current, None
         if found is not None:
             await found.close()
 
@@ -63,13 +63,13 @@ class Link:
         problem: Exception = errors.NoServersError()
         for server in self._servers:
             try:
-                return await Connection.open(self.home, server)
+                return await Connection.open(self.address, server)
             except (errors.Error, OSError) as error:  # a TimeoutError is an OSError
                 problem = error
         raise problem
 
-    def _arrive(self) -> None:
-        """Start over in another event loop, as in a child process: this one's socket is gone."""
-        here = asyncio.get_running_loop()
-        if here is not self._here:
-            self._here, self._connection, self._turn = here, None, asyncio.Lock()
+    def _reset_in_new_loop(self) -> None:
+        """Forget the connection of another event loop, as in a child process."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._connection, self._connecting = loop, None, asyncio.Lock()

@@ -1,58 +1,59 @@
-"""Answers to whoever asked: plain messages, to whoever listens on the subject now."""
+"""Sends replies as plain messages to the current subscribers of a subject."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from umbel.backends.nats.address import Home
-from umbel.backends.nats.errors import explaining
+from umbel.backends.nats.address import NatsAddress
+from umbel.backends.nats.errors import translate_errors
 from umbel.backends.nats.headers import write
-from umbel.backends.nats.outgoing import Post
-from umbel.backends.nats.reconnecting import Link
-from umbel.backends.nats.sender import limit_of
+from umbel.backends.nats.protocol import OutgoingMessage
+from umbel.backends.nats.reconnecting import Reconnector
+from umbel.backends.nats.sender import max_body_bytes
 from umbel.backends.transport import Reply
 from umbel.messages.documents import without_data
 
 _SUBJECT = re.compile(r"(?![$])[^\s.*>\x00-\x20\x7f]+(\.[^\s.*>\x00-\x20\x7f]+)*")
-_LONGEST = 1024
-_PATIENCE = 4.0
+_MAX_SUBJECT_BYTES = 1024
+_TIMEOUT_SECONDS = 4.0
 
 
-class Answerer:
-    """Has a connection of its own, opened for the first answer.
+class ReplySender:
+    """Has its own connection, opened for the first reply.
 
-    A server cuts whoever publishes where it may not. The address is the asker's word: it must not
-    cost us the connection that carries jobs.
+    A server closes the connection of a client that publishes without permission. The asker chooses
+    the address, and it must not cost the connection that carries jobs.
     """
 
-    def __init__(self, home: Home) -> None:
-        self._link = Link(home, opened=lambda _: None)
+    def __init__(self, address: NatsAddress) -> None:
+        self._reconnector = Reconnector(address, on_open=lambda _: None)
 
     async def reply(self, replies: Sequence[Reply]) -> None:
-        """Hand over what has an address. Errors are those of the port."""
-        fine = [one for one in replies if _is_subject(one.asked.address)]
-        if not fine:
+        """See ``Transport.reply``. Replies to invalid subjects are dropped."""
+        valid = [one for one in replies if _is_subject(one.asked.address)]
+        if not valid:
             return
-        with explaining(self._link.home.address):
-            connection = await self._link.connection()
-            largest = connection.max_payload
-            await connection.tell([_post(one, largest) for one in fine], _PATIENCE)
+        with translate_errors(self._reconnector.address.label):
+            connection = await self._reconnector.connection()
+            messages = [_to_message(one, connection.max_payload) for one in valid]
+            await connection.publish_unconfirmed(messages, _TIMEOUT_SECONDS)
 
     async def close(self) -> None:
-        """Free the connection. Twice is fine."""
-        await self._link.close()
+        """Close the connection. Twice is fine."""
+        await self._reconnector.close()
 
 
 def _is_subject(address: str) -> bool:
-    """Whether it can be published to. What begins with ``$`` is the server's own, and an order."""
-    return len(address.encode(errors="replace")) <= _LONGEST and bool(_SUBJECT.fullmatch(address))
+    """Return whether it can be published to. Subjects with ``$`` are commands to the server."""
+    size = len(address.encode(errors="replace"))
+    return size <= _MAX_SUBJECT_BYTES and bool(_SUBJECT.fullmatch(address))
 
 
-def _post(reply: Reply, largest: int) -> Post:
+def _to_message(reply: Reply, max_payload: int) -> OutgoingMessage:
     document = reply.document
-    head = write(document)
-    if len(head) + len(document.body.data) > largest:
-        document = without_data(document, limit_of(largest))
-        head = write(document)
-    return Post(reply.asked.address, head, document.body.data)
+    headers = write(document)
+    if len(headers) + len(document.body.data) > max_payload:
+        document = without_data(document, max_body_bytes(max_payload))
+        headers = write(document)
+    return OutgoingMessage(reply.asked.address, headers, document.body.data)

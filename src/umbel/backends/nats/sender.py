@@ -1,4 +1,4 @@
-"""Sending: a batch is written at once, and all of its confirmations are awaited together."""
+"""Sends envelopes. A batch is written at once, and its confirmations are awaited together."""
 
 from __future__ import annotations
 
@@ -6,130 +6,131 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from umbel.backends.nats.connections import Connection
-from umbel.backends.nats.errors import explaining
+from umbel.backends.nats.errors import translate_errors
 from umbel.backends.nats.headers import write
 from umbel.backends.nats.jetstream import check_stored
-from umbel.backends.nats.lanes import Lanes
-from umbel.backends.nats.outgoing import Answer, Post, is_missing
-from umbel.backends.nats.reconnecting import Link
+from umbel.backends.nats.lanes import LaneStreams
+from umbel.backends.nats.protocol import OutgoingMessage, Response
+from umbel.backends.nats.reconnecting import Reconnector
 from umbel.backends.transport import Lane
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import Envelope, random_hex
 
-ASSUMED = 1_000_000
-"""Bytes of body that a server takes as it comes, before one has told its own limit."""
-_HEADROOM = 48_576
-"""Bytes kept for headers: of the usual 1 MiB, the million above is left."""
-_PATIENCE = 10.0
-CONFIRMED = 4.0
-TRIES = 3
-_MOST, _LARGEST = 2000, 4_000_000
-"""Messages, and bytes, that may be on their way unconfirmed. Time is measured for each such lot:
-a large batch over a slow line takes long, but it gets there."""
+DEFAULT_MAX_BODY_BYTES = 1_000_000
+"""The limit until a server has told its own: that of a server with the default configuration."""
+_HEADERS_BYTES = 48_576
+"""Reserved for headers. Of the default payload of 1 MiB, the million above remains."""
+_WINDOW_TIMEOUT_SECONDS = 10.0
+CONFIRM_TIMEOUT_SECONDS = 4.0
+MAX_ATTEMPTS = 3
+_MAX_UNCONFIRMED_MESSAGES, _MAX_UNCONFIRMED_BYTES = 2000, 4_000_000
+"""The size of a window. The timeouts apply to each window, because a large batch over a slow
+network takes long."""
 
 
-def limit_of(max_payload: int) -> int:
-    """Bytes of body, for a server that takes so many with the headers."""
-    return max(max_payload - _HEADROOM, max_payload // 2)
+def max_body_bytes(max_payload: int) -> int:
+    """Return the limit of a body, for a server with that limit of headers and data together."""
+    return max(max_payload - _HEADERS_BYTES, max_payload // 2)
 
 
-class Parcel(NamedTuple):
-    """A message, and where it goes."""
+class LaneMessage(NamedTuple):
+    """A message and its lane."""
 
     lane: Lane
-    post: Post
+    message: OutgoingMessage
 
 
 class Sender:
-    """Sends batches until the server has confirmed every message."""
+    """See ``Transport.send``."""
 
-    def __init__(self, link: Link, lanes: Lanes) -> None:
-        self._link = link
-        self._lanes = lanes
+    def __init__(self, reconnector: Reconnector, streams: LaneStreams) -> None:
+        self._reconnector = reconnector
+        self._streams = streams
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
-        """All are durable when it returns. Errors are those of the port."""
-        # The server drops a message with an id that it has seen. That is meant for what is
-        # repeated below, when an answer got lost, and for nothing else: a job that is sent again,
-        # because it is retried or recalled, is a message like any other. So each call has a name
-        # of its own, and ids are the job's and the call's together.
-        sending = random_hex(8)
-        with explaining(self._link.home.address):
-            largest = (await self._link.connection()).max_payload
-            parcels = packed(envelopes, self._lanes, sending, largest)
-            for window in windows(parcels):
-                async with asyncio.timeout(_PATIENCE):
-                    await self._deliver(window)
+        """See ``Transport.send``."""
+        # The server drops a message whose id it has seen. Only the repetitions below, after a lost
+        # response, may be dropped: a job that is retried or recalled is sent again in another
+        # call. So an id consists of the job's id and the call's.
+        send_id = random_hex(8)
+        with translate_errors(self._reconnector.address.label):
+            max_payload = (await self._reconnector.connection()).max_payload
+            messages = to_messages(envelopes, self._streams, send_id, max_payload)
+            for window in split_windows(messages):
+                async with asyncio.timeout(_WINDOW_TIMEOUT_SECONDS):
+                    await self._send(window)
 
-    async def _deliver(self, parcels: Sequence[Parcel]) -> None:
-        loss: Exception | None = None
-        for _ in range(TRIES):
-            connection = await self._link.connection()
-            await self._lanes.prepare(connection, {parcel.lane for parcel in parcels})
-            answers = await connection.publish([parcel.post for parcel in parcels], CONFIRMED)
-            parcels = self._unconfirmed(parcels, answers)
-            if not parcels:
+    async def _send(self, messages: Sequence[LaneMessage]) -> None:
+        error: Exception | None = None
+        for _ in range(MAX_ATTEMPTS):
+            connection = await self._reconnector.connection()
+            await self._streams.prepare(connection, {one.lane for one in messages})
+            responses = await connection.publish(
+                [one.message for one in messages], CONFIRM_TIMEOUT_SECONDS
+            )
+            messages = self._unconfirmed(messages, responses)
+            if not messages:
                 return
-            loss = connection.loss
-            self._give_up_on(connection, answers)
-        raise loss or unconfirmed(self._link.home.address, len(parcels))
+            error = connection.error
+            if None in responses:
+                connection.mark_lost(TimeoutError("no confirmation came in time"))
+        raise error or unconfirmed_error(self._reconnector.address.label, len(messages))
 
     def _unconfirmed(
-        self, parcels: Sequence[Parcel], answers: Sequence[Answer | None]
-    ) -> list[Parcel]:
-        """What has to be sent again. Where there is no stream, one will be made."""
-        again: list[Parcel] = []
-        for parcel, answer in zip(parcels, answers, strict=True):
-            if answer is None:
-                again.append(parcel)
-            elif is_missing(answer):
-                self._lanes.forget(parcel.lane)
-                again.append(parcel)
+        self, messages: Sequence[LaneMessage], responses: Sequence[Response | None]
+    ) -> list[LaneMessage]:
+        """Return the messages to send again. Missing streams are created before that."""
+        again: list[LaneMessage] = []
+        for one, response in zip(messages, responses, strict=True):
+            if response is None:
+                again.append(one)
+            elif response.is_missing:
+                self._streams.forget(one.lane)
+                again.append(one)
             else:
-                check_stored(answer.data)
+                check_stored(response.data)
         return again
 
-    def _give_up_on(self, connection: Connection, answers: Sequence[Answer | None]) -> None:
-        """A connection that brings no answers in all that time is as good as lost."""
-        if None in answers:
-            connection.lose(TimeoutError("no confirmation came in time"))
 
-
-def unconfirmed(address: str, many: int) -> Unavailable:
-    """What is wrong when answers do not come."""
+def unconfirmed_error(label: str, many: int) -> Unavailable:
+    """Return the error for missing confirmations."""
     return Unavailable(
-        f"{address} did not confirm {many:,} messages; check that the server is not overloaded"
+        f"{label} did not confirm {many:,} messages; check that the server is not overloaded"
         " and, in a cluster, that most of its servers run"
     )
 
 
-def packed(envelopes: Sequence[Envelope], lanes: Lanes, sending: str, largest: int) -> list[Parcel]:
-    """Envelopes as messages, under a name that is this sending's own."""
-    return [_parcel(envelope, lanes, sending, largest) for envelope in envelopes]
+def to_messages(
+    envelopes: Sequence[Envelope], streams: LaneStreams, send_id: str, max_payload: int
+) -> list[LaneMessage]:
+    """Return the messages of envelopes. Raise MessageTooLarge."""
+    return [_to_message(envelope, streams, send_id, max_payload) for envelope in envelopes]
 
 
-def _parcel(envelope: Envelope, lanes: Lanes, sending: str, largest: int) -> Parcel:
+def _to_message(
+    envelope: Envelope, streams: LaneStreams, send_id: str, max_payload: int
+) -> LaneMessage:
     lane = Lane(envelope.queue, envelope.kind)
-    head, data = write(envelope, sending), envelope.body.data
-    limit = limit_of(largest)
-    if len(data) > limit or len(head) + len(data) > largest:
+    headers, data = write(envelope, send_id), envelope.body.data
+    limit = max_body_bytes(max_payload)
+    if len(data) > limit or len(headers) + len(data) > max_payload:
         raise MessageTooLarge(
-            f"job {envelope.id} has {len(data):,} bytes and {len(head):,} of headers; the"
-            f" server takes {limit:,}, and {largest:,} with the headers: pass a reference"
+            f"job {envelope.id} has {len(data):,} bytes and {len(headers):,} of headers; the"
+            f" server takes {limit:,}, and {max_payload:,} with the headers: pass a reference"
             " instead of the data, or raise the server's max_payload"
         )
-    return Parcel(lane, Post(lanes.stream(lane).subject, head, data))
+    return LaneMessage(lane, OutgoingMessage(streams.stream(lane).subject, headers, data))
 
 
-def windows(parcels: Sequence[Parcel]) -> Iterator[list[Parcel]]:
-    """The parcels, as many at a time as may be on their way."""
-    window: list[Parcel] = []
+def split_windows(messages: Sequence[LaneMessage]) -> Iterator[list[LaneMessage]]:
+    """Yield as many messages at a time as may be unconfirmed."""
+    window: list[LaneMessage] = []
     size = 0
-    for parcel in parcels:
-        if window and (len(window) == _MOST or size + len(parcel.post.data) > _LARGEST):
+    for one in messages:
+        is_full = len(window) == _MAX_UNCONFIRMED_MESSAGES
+        if window and (is_full or size + len(one.message.data) > _MAX_UNCONFIRMED_BYTES):
             yield window
             window, size = [], 0
-        window.append(parcel)
-        size += len(parcel.post.data)
+        window.append(one)
+        size += len(one.message.data)
     yield window

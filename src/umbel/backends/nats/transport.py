@@ -1,93 +1,109 @@
-"""Messages over NATS JetStream."""
+"""The transport port over NATS JetStream."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from umbel.backends.blocking import LostNow, Meanwhile
-from umbel.backends.nats.address import Home
-from umbel.backends.nats.blocking_sender import DirectSender
+from umbel.backends.broker import Capabilities
+from umbel.backends.nats.acknowledgements import Acknowledgements
+from umbel.backends.nats.address import NatsAddress
+from umbel.backends.nats.blocking_sender import BlockingSender
 from umbel.backends.nats.connections import Connection
-from umbel.backends.nats.errors import explaining
-from umbel.backends.nats.jetstream import ping, purge
-from umbel.backends.nats.lanes import Lanes
-from umbel.backends.nats.receipts import Receipts
+from umbel.backends.nats.errors import translate_errors
+from umbel.backends.nats.jetstream import check, purge
+from umbel.backends.nats.lanes import LaneStreams
 from umbel.backends.nats.receiver import Receiver
-from umbel.backends.nats.reconnecting import Link
-from umbel.backends.nats.replies import Answerer
-from umbel.backends.nats.sender import ASSUMED, Sender, limit_of
-from umbel.backends.transport import Arrival, Lane, Lost, Reply
+from umbel.backends.nats.reconnecting import Reconnector
+from umbel.backends.nats.replies import ReplySender
+from umbel.backends.nats.sender import DEFAULT_MAX_BODY_BYTES, Sender, max_body_bytes
+from umbel.backends.transport import Arrival, Lane, OnLaneMissing, OnLaneMissingBlocking, Reply
 from umbel.errors import ConfigurationError
 from umbel.messages import KINDS, Envelope
 
 
 class NatsTransport:
-    """See ``brokers.transport.Transport`` for what each method promises.
+    """See ``Transport`` and ``BlockingTransport`` for what each method promises.
 
-    JetStream does not watch connections: what a process received and did not settle before it
-    died comes again after ``ack_wait`` seconds. Settling follows at once on receiving, so it need
-    not be long.
+    JetStream does not watch connections: it delivers the unacknowledged messages of a dead process
+    again after ``ack_wait`` seconds. Messages are acknowledged right after they are received, so
+    it need not be long.
 
     Raises:
-        ConfigurationError: ``ack_wait`` is no time.
+        ConfigurationError: ``ack_wait`` is out of range.
     """
 
-    def __init__(self, home: Home, *, namespace: str, lost: Lost, ack_wait: float = 30.0) -> None:
+    def __init__(
+        self,
+        address: NatsAddress,
+        *,
+        namespace: str,
+        on_lane_missing: OnLaneMissing,
+        ack_wait: float = 30.0,
+    ) -> None:
         if not 0.1 <= ack_wait <= 3600:
             raise ConfigurationError(f"ack_wait={ack_wait!r}: give seconds, 0.1 to 3600")
-        self.limit = ASSUMED
-        self._receipts = Receipts()
-        self._link = Link(home, opened=self._opened)
-        self._lanes = Lanes(
-            namespace=namespace, replicas=home.replicas, ack_wait=ack_wait, lost=lost
+        self.capabilities = Capabilities(blocking=address.can_block)
+        self.max_body_bytes = DEFAULT_MAX_BODY_BYTES
+        self._acknowledgements = Acknowledgements()
+        self._reconnector = Reconnector(address, on_open=self._on_open)
+        self._streams = LaneStreams(
+            namespace=namespace,
+            replicas=address.replicas,
+            ack_wait=ack_wait,
+            on_lane_missing=on_lane_missing,
         )
-        self._sender = Sender(self._link, self._lanes)
-        self._direct = DirectSender(home, self._lanes)
-        self._receiver = Receiver(self._link, self._lanes)
-        self._answerer = Answerer(home)
+        self._sender = Sender(self._reconnector, self._streams)
+        self._blocking_sender = BlockingSender(address, self._streams)
+        self._receiver = Receiver(self._reconnector, self._streams)
+        self._reply_sender = ReplySender(address)
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         if envelopes:
             await self._sender.send(envelopes)
 
-    def send_now(
-        self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow, meanwhile: Meanwhile
+    def send_blocking(
+        self,
+        envelopes: Sequence[Envelope],
+        timeout: float,
+        on_lane_missing: OnLaneMissingBlocking,
+        on_written: Callable[[], object],
     ) -> None:
-        self.limit = limit_of(self._direct.send(envelopes, timeout, lost, meanwhile))
+        max_payload = self._blocking_sender.send(envelopes, timeout, on_lane_missing, on_written)
+        self.max_body_bytes = max_body_bytes(max_payload)
 
-    async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
-        arrivals = await self._receiver.receive(room, wait)
-        self._receipts.note(arrivals)
+    async def receive(self, capacity: Mapping[Lane, int], wait: float) -> list[Arrival]:
+        arrivals = await self._receiver.receive(capacity, wait)
+        self._acknowledgements.add(arrivals)
         return arrivals
 
     async def accept(self, arrivals: Sequence[Arrival]) -> None:
-        self._receipts.accept(arrivals, self._link.living)
+        self._acknowledgements.accept(arrivals, self._reconnector.current)
 
     async def release(self, arrivals: Sequence[Arrival]) -> None:
-        self._receipts.release(arrivals, self._link.living)
+        self._acknowledgements.release(arrivals, self._reconnector.current)
 
     async def reply(self, replies: Sequence[Reply]) -> None:
-        await self._answerer.reply(replies)
+        await self._reply_sender.reply(replies)
 
-    def nudge(self) -> None:
-        self._receiver.nudge()
+    def stop_waiting(self) -> None:
+        self._receiver.stop_waiting()
 
     async def purge(self, queue: str) -> None:
-        with explaining(self._link.home.address):
-            connection = await self._link.connection()
+        with translate_errors(self._reconnector.address.label):
+            connection = await self._reconnector.connection()
             for kind in KINDS:
-                await purge(connection, self._lanes.stream(Lane(queue, kind)))
+                await purge(connection, self._streams.stream(Lane(queue, kind)))
 
     async def check(self) -> None:
-        with explaining(self._link.home.address):
-            await ping(await self._link.connection())
+        with translate_errors(self._reconnector.address.label):
+            await check(await self._reconnector.connection())
 
     async def close(self) -> None:
-        self._direct.close()
-        self._receipts.release_all(self._link.living)
-        await self._link.close()
-        await self._answerer.close()
+        self._blocking_sender.close()
+        self._acknowledgements.release_all(self._reconnector.current)
+        await self._reconnector.close()
+        await self._reply_sender.close()
 
-    def _opened(self, connection: Connection) -> None:
-        self.limit = limit_of(connection.max_payload)
-        self._receipts.catch_up(connection)
+    def _on_open(self, connection: Connection) -> None:
+        self.max_body_bytes = max_body_bytes(connection.max_payload)
+        self._acknowledgements.send_unsent(connection)

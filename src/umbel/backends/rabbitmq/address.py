@@ -1,4 +1,4 @@
-"""Where the server is: host, user and virtual host, and how to reach them."""
+"""The address of a RabbitMQ server: host, user, virtual host and options."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from umbel.errors import ConfigurationError
 from umbel.urls import unknown_options
 
 _PORTS = {"amqp": 5672, "amqps": 5671}
-_KNOWN = ("heartbeat", "connect_timeout", *tls.OPTIONS)
-_SHAPE = "amqp://user:password@host:5672/vhost"
+_OPTIONS = ("heartbeat", "connect_timeout", *tls.OPTIONS)
+_EXAMPLE = "amqp://user:password@host:5672/vhost"
 
 
-class Home:
+class RabbitAddress:
     """The address of a virtual host.
 
-    ``amqp://user:password@host:5672/vhost?heartbeat=30``, or ``amqps://`` for TLS. What may follow:
-    ``heartbeat`` (seconds until a silent peer is taken to be gone, 0 for never),
-    ``connect_timeout`` (seconds), and with ``amqps`` ``cafile``, ``certfile``, ``keyfile``,
-    ``verify`` (true or false) and ``server_name``.
+    ``amqp://user:password@host:5672/vhost?heartbeat=30``, or ``amqps://`` for TLS. The options are
+    ``heartbeat`` (seconds until a silent server counts as lost, 0 for never), ``connect_timeout``
+    (seconds), and with ``amqps`` also ``cafile``, ``certfile``, ``keyfile``, ``verify`` (true or
+    false) and ``server_name``.
 
     Raises:
-        ConfigurationError: the URL is wrong; it names the part.
+        ConfigurationError: the URL is wrong; the error names the part.
     """
 
     def __init__(self, url: str) -> None:
         parts, options = _split(url)
         self.host, self.port = _host(parts), _port(parts)
         self.vhost = _vhost(parts.path)
-        self.address = f"RabbitMQ {self.vhost} at {self.host}:{self.port}"
+        self.label = f"RabbitMQ {self.vhost} at {self.host}:{self.port}"
         self.connect_timeout = _seconds("connect_timeout", options.get("connect_timeout", "5"))
         self._heartbeat = _heartbeat(options.get("heartbeat", "30"))
         self._user = unquote(parts.username) if parts.username else "guest"
@@ -39,7 +39,7 @@ class Home:
         self._tls = _tls(options, self.host) if parts.scheme == "amqps" else None
 
     def parameters(self, purpose: str) -> pika.ConnectionParameters:
-        """What a new connection needs. The purpose is what operators see as its name."""
+        """Return pika's parameters. The server shows the purpose in its list of connections."""
         return pika.ConnectionParameters(
             host=self.host,
             port=self.port,
@@ -57,16 +57,16 @@ class Home:
 def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
     try:
         parts = urlsplit(url)
-    except ValueError:  # its text quotes a part of the URL
-        raise ConfigurationError(f"the RabbitMQ URL cannot be read: write {_SHAPE}") from None
+    except ValueError:  # its text quotes a part of the URL, perhaps the password
+        raise ConfigurationError(f"the RabbitMQ URL cannot be read: write {_EXAMPLE}") from None
     if parts.scheme not in _PORTS:
-        raise ConfigurationError(f"the RabbitMQ URL begins with amqp:// or amqps://: {_SHAPE}")
+        raise ConfigurationError(f"the RabbitMQ URL begins with amqp:// or amqps://: {_EXAMPLE}")
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in options:
-        if name not in _KNOWN:
+        if name not in _OPTIONS:
             raise ConfigurationError(
                 f"{unknown_options([name], url)}: unknown in a RabbitMQ URL;"
-                f" use {', '.join(_KNOWN)}"
+                f" use {', '.join(_OPTIONS)}"
             )
         if name in tls.OPTIONS and parts.scheme != "amqps":
             raise ConfigurationError(f"{name}: is for TLS; begin the URL with amqps://")
@@ -75,7 +75,7 @@ def _split(url: str) -> tuple[SplitResult, dict[str, str]]:
 
 def _host(parts: SplitResult) -> str:
     if not parts.hostname:
-        raise ConfigurationError(f"the RabbitMQ URL names no host: write {_SHAPE}")
+        raise ConfigurationError(f"the RabbitMQ URL names no host: write {_EXAMPLE}")
     return parts.hostname
 
 

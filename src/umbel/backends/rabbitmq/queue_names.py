@@ -1,4 +1,4 @@
-"""A queue's name on the server: ``umbel.default.io`` for namespace, queue and kind."""
+"""The name of a lane's queue on the server: ``umbel.default.io`` for namespace, queue and kind."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from urllib.parse import quote
 
 from umbel.backends.transport import Lane
 
-_ANY = "any"
-"""The kind of what nobody knew the kind of."""
-_LONGEST = 255
-"""Bytes that AMQP allows a name."""
+_UNKNOWN_KIND = "any"
+"""Stands for the empty kind: the sender did not know the task."""
+_MAX_NAME_BYTES = 255
+"""The limit of AMQP."""
 
 
 def queue_name(namespace: str, lane: Lane) -> str:
-    """The name of a lane's queue. Two lanes never share one.
+    """Return the name of a lane's queue. It is unique.
 
-    The namespace has no dot in it and the kind has none, so it can be taken apart again. What is
-    too long is cut, and told apart by what all of it hashes to.
+    Neither the namespace nor the kind contains a dot, so the name can be split again. A name that
+    is too long is cut and ends with its hash.
     """
-    kind = _plain(lane.kind).replace(".", "%2E") or _ANY
-    name = f"{_plain(namespace).replace('.', '%2E')}.{_plain(lane.queue)}"
+    kind = _escape(lane.kind).replace(".", "%2E") or _UNKNOWN_KIND
+    name = f"{_escape(namespace).replace('.', '%2E')}.{_escape(lane.queue)}"
     if name.startswith("amq."):  # reserved by the server
         name = name.replace("a", "%61", 1)
-    room = _LONGEST - len(kind) - 1
-    if len(name) > room:
+    max_length = _MAX_NAME_BYTES - len(kind) - 1
+    if len(name) > max_length:
         digest = sha256(name.encode()).hexdigest()[:32]
-        name = f"{name[: room - len(digest) - 1]}~{digest}"
+        name = f"{name[: max_length - len(digest) - 1]}~{digest}"
     return f"{name}.{kind}"
 
 
-def _plain(text: str) -> str:
-    """ASCII letters, digits, underscore, dot and dash as they are; the rest percent-encoded."""
+def _escape(text: str) -> str:
+    """Percent-encode all but ASCII letters, digits, underscore, dot and dash."""
     return quote(text, safe="", errors="surrogatepass").replace("~", "%7E")

@@ -1,45 +1,47 @@
-"""The transport's port over RabbitMQ."""
+"""The transport port over RabbitMQ."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from umbel.backends.blocking import LostNow, Meanwhile
-from umbel.backends.rabbitmq.address import Home
-from umbel.backends.rabbitmq.blocking_sender import DirectSender
-from umbel.backends.rabbitmq.messages import LIMIT
+from umbel.backends.broker import Capabilities
+from umbel.backends.rabbitmq.address import RabbitAddress
+from umbel.backends.rabbitmq.messages import MAX_BODY_BYTES
 from umbel.backends.rabbitmq.queues import Queues
 from umbel.backends.rabbitmq.receiver import Receiver
 from umbel.backends.rabbitmq.sender import Sender
-from umbel.backends.transport import Arrival, Lane, Lost, Reply
+from umbel.backends.transport import Arrival, Lane, OnLaneMissing, Reply
 from umbel.errors import Unavailable
 from umbel.messages import Envelope
 
 
 class RabbitTransport:
-    """See ``brokers.transport.Transport`` for what each method promises.
+    """See ``Transport`` for what each method promises.
 
-    ``patience`` is how many seconds ``send`` waits for the next confirm before it gives up.
+    ``confirm_timeout`` is the time in seconds that ``send`` waits for the next confirm.
     """
 
-    def __init__(self, home: Home, *, namespace: str, lost: Lost, patience: float = 5.0) -> None:
-        self.limit = LIMIT
-        self._address = home.address
-        queues = Queues(namespace, lost)
-        self._sender = Sender(home, queues, patience)
-        self._direct = DirectSender(home, queues, patience)
-        self._receiver = Receiver(home, queues)
+    capabilities = Capabilities()
+
+    def __init__(
+        self,
+        address: RabbitAddress,
+        *,
+        namespace: str,
+        on_lane_missing: OnLaneMissing,
+        confirm_timeout: float = 5.0,
+    ) -> None:
+        self.max_body_bytes = MAX_BODY_BYTES
+        self._label = address.label
+        queues = Queues(namespace, on_lane_missing)
+        self._sender = Sender(address, queues, confirm_timeout)
+        self._receiver = Receiver(address, queues)
 
     async def send(self, envelopes: Sequence[Envelope]) -> None:
         await self._sender.send(envelopes)
 
-    def send_now(
-        self, envelopes: Sequence[Envelope], timeout: float, lost: LostNow, meanwhile: Meanwhile
-    ) -> None:
-        self._direct.send(envelopes, timeout, lost, meanwhile)
-
-    async def receive(self, room: Mapping[Lane, int], wait: float) -> list[Arrival]:
-        return await self._receiver.receive(room, wait)
+    async def receive(self, capacity: Mapping[Lane, int], wait: float) -> list[Arrival]:
+        return await self._receiver.receive(capacity, wait)
 
     async def accept(self, arrivals: Sequence[Arrival]) -> None:
         self._receiver.accept(arrivals)
@@ -50,19 +52,20 @@ class RabbitTransport:
     async def reply(self, replies: Sequence[Reply]) -> None:
         await self._sender.reply(replies)
 
-    def nudge(self) -> None:
-        self._receiver.nudge()
+    def stop_waiting(self) -> None:
+        self._receiver.stop_waiting()
 
     async def purge(self, queue: str) -> None:
         await self._receiver.purge(queue)
 
     async def check(self) -> None:
         await self._receiver.check()
-        if why := self._sender.blocked or self._direct.blocked:
-            raise Unavailable(f"{self._address} takes no messages at the moment: {why}")
+        if self._sender.blocked:
+            raise Unavailable(
+                f"{self._label} takes no messages at the moment: {self._sender.blocked}"
+            )
 
     async def close(self) -> None:
-        self._direct.close()
         try:
             await self._sender.close()
         finally:
