@@ -1,10 +1,25 @@
-"""Owns who may write to a worker's own queue: keys, where they are kept, seals on messages.
+"""Owns who may write to a worker's own queue: keys, files of keys, signatures of messages.
 
-Called by: the application, which seals what it sends there; the worker, which checks it.
-Never: opens a connection, or decides what becomes of a message that is refused.
+Called by: the application, which signs messages to one worker; the worker, which verifies them.
+Never: opens a connection, or decides what happens to a refused message.
 """
 
 from umbel.keys.keyring import Key, KeyFile, Keyring
-from umbel.keys.seals import SEAL, Refusal, Refused, read_seal, seal
+from umbel.keys.signatures import (
+    SIGNATURE_HEADER,
+    Refusal,
+    Refused,
+    sign_envelope,
+    verify_signature,
+)
 
-__all__ = ["SEAL", "Key", "KeyFile", "Keyring", "Refusal", "Refused", "read_seal", "seal"]
+__all__ = [
+    "SIGNATURE_HEADER",
+    "Key",
+    "KeyFile",
+    "Keyring",
+    "Refusal",
+    "Refused",
+    "sign_envelope",
+    "verify_signature",
+]

@@ -1,4 +1,4 @@
-"""What a running task can see and say of itself: ``from umbel import current``."""
+"""The running job, as its task sees it: ``from umbel import current``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from umbel.errors import ConfigurationError, UmbelError
-from umbel.messages import POOL, Envelope, Lease, Slot, route_key, waited
+from umbel.messages import POOL_PREFIX, Envelope, Lease, Slot, route_key, subtract_wait
 
 if TYPE_CHECKING:
-    from umbel.tasks.steps import StepKeeper
+    from umbel.tasks.steps import StepRunner
     from umbel.tasks.task import Task
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """The job being run, as its task sees it."""
+    """The running job, as its task sees it."""
 
     id: str
     task: str
@@ -35,42 +35,42 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The claim under which a job runs, and the member of a pool that comes with it."""
+    """The claim under which a job runs, with the pool member that the job was given."""
 
     job: str
     owner: str
     fence: int
-    """Grows with every claim of the job; with a pool, each time that the member is handed out."""
+    """Grows with every claim of the job; with a pool, with every claim of the member."""
     member: str = ""
-    """The name of the pool's member; of the first pool, if there are several."""
+    """The name of the pool member; of the first pool, if the task has several."""
     data: dict[str, Any] = {}
-    """What the pool says of the member."""
+    """The data that the pool declares for the member."""
     members: dict[str, str] = {}
     """With several pools: the member of each, by the pool's name."""
 
 
-class Routed(msgspec.Struct, frozen=True):
-    """How a job with affinity came to its worker."""
+class CurrentRoute(msgspec.Struct, frozen=True):
+    """The route by which a job with affinity reached its worker."""
 
     key: str
     number: int
-    """Grows with every route that is made: what was kept under an older one of this key may be
-    gone, or be another worker's."""
+    """Grows with every new route. State that was kept under an older route of this key may be gone,
+    or belong to another worker."""
 
 
-class Place(msgspec.Struct, frozen=True):
+class CurrentWorker(msgspec.Struct, frozen=True):
     """The worker that runs a job."""
 
     name: str
     index: int | None = None
-    """Its place among the workers; None when the job does not run in one."""
+    """The worker index; None if the job does not run in a worker."""
 
 
-_NOWHERE = Place("")
+_NO_WORKER = CurrentWorker("")
 
 
 class Run:
-    """One run of a job: what ``current`` shows, and the notes sections leave for the worker."""
+    """One run of a job: what ``current`` shows, and how sections have marked its errors."""
 
     __slots__ = (
         "_held",
@@ -81,10 +81,10 @@ class Run:
         "lease",
         "marks",
         "on_progress",
-        "place",
         "slots",
         "stop_reason",
         "task",
+        "worker",
     )
 
     def __init__(
@@ -94,17 +94,17 @@ class Run:
         on_progress: Callable[[float, float | None], None],
         slots: Sequence[Slot] = (),
         task: Task[..., Any] | None = None,
-        open_steps: Callable[[Run], StepKeeper] | None = None,
-        place: Place = _NOWHERE,
+        open_steps: Callable[[Run], StepRunner] | None = None,
+        worker: CurrentWorker = _NO_WORKER,
     ) -> None:
         self.job = job
         self.task = task
-        self.place = place
+        self.worker = worker
         self._held: list[tuple[float, Envelope]] | None = None
         self.fatal: Exception | None = None
-        """Why it cannot go on, whatever its code makes of that."""
+        """An error that ends the job, even if the task's code catches it."""
         self._open_steps = open_steps
-        self._steps: StepKeeper | None = None
+        self._steps: StepRunner | None = None
         self.lease = lease
         self.slots = slots
         self.on_progress = on_progress
@@ -112,18 +112,18 @@ class Run:
         self.marks: list[tuple[BaseException, Any]] = []
 
     def hold(self, envelopes: Sequence[Envelope], monotonic: float) -> None:
-        """It has published these, and they wait for its success."""
+        """Keep messages that are to be published when the job succeeds."""
         self._held = [*(self._held or ()), *((monotonic, one) for one in envelopes)]
 
     def held(self, monotonic: float) -> list[Envelope] | None:
-        """What waits for its success. The time that it has waited counts."""
+        """Return the messages to publish at success, with delays shortened by the time passed."""
         if self._held is None:
             return None
-        return [waited(envelope, monotonic - since) for since, envelope in self._held]
+        return [subtract_wait(envelope, monotonic - since) for since, envelope in self._held]
 
     @property
     def claim(self) -> Claim:
-        """Made when somebody asks: few tasks do."""
+        """The claim. Built on demand: few tasks read it."""
         lease, held = self.lease, [slot for slot in self.slots if slot.member]
         first = held[0] if held else Slot("", fence=lease.fence)
         return Claim(
@@ -132,29 +132,31 @@ class Run:
             fence=first.fence,
             member=first.member,
             data=first.data,
-            members={slot.gate.removeprefix(POOL): slot.member for slot in held},
+            members={slot.gate.removeprefix(POOL_PREFIX): slot.member for slot in held},
         )
 
     @property
-    def steps(self) -> StepKeeper | None:
-        """Opened when the first is called: few tasks have any. None: nobody keeps them here."""
+    def steps(self) -> StepRunner | None:
+        """The step runner, opened on demand: few tasks have steps. None: no steps are kept here."""
         if self._steps is None and self._open_steps is not None:
             self._steps = self._open_steps(self)
         return self._steps
 
     @property
-    def route(self) -> Routed | None:
-        """Made when somebody asks: few tasks do."""
-        found = (Routed(route_key(slot.gate), slot.route) for slot in self.slots if slot.route)
+    def route(self) -> CurrentRoute | None:
+        """The route. Built on demand: few tasks read it."""
+        found = (
+            CurrentRoute(route_key(slot.gate), slot.route) for slot in self.slots if slot.route
+        )
         return next(found, None)
 
     def mark(self, error: BaseException, mark: Any) -> None:
-        """Remember what a section says of an error. The innermost section speaks first and wins."""
+        """Mark an error with the section that it passed. The mark of the innermost section wins."""
         if self.mark_of(error) is None:
             self.marks.append((error, mark))
 
     def mark_of(self, error: BaseException) -> Any:
-        """What a section said of this error, or None."""
+        """Return the mark of an error, or None."""
         return next((mark for marked, mark in self.marks if marked is error), None)
 
 
@@ -162,13 +164,13 @@ running: ContextVar[Run | None] = ContextVar("umbel_running", default=None)
 
 
 class Current:
-    """The job this code runs in. Works in coroutines and in threads."""
+    """The job that this code runs in. Works in coroutines and in threads."""
 
     __slots__ = ()
 
     @property
     def job(self) -> Job:
-        """Id, task, attempt and the like of the running job."""
+        """The running job: id, task, attempt and more."""
         return self._run.job
 
     @property
@@ -177,20 +179,20 @@ class Current:
         return self._run.claim
 
     @property
-    def route(self) -> Routed | None:
-        """The route by which it came to this worker; None for a task without affinity."""
+    def route(self) -> CurrentRoute | None:
+        """The route by which it reached this worker; None for a task without affinity."""
         return self._run.route
 
     @property
-    def worker(self) -> Place:
+    def worker(self) -> CurrentWorker:
         """Name and index of the worker that runs it."""
-        return self._run.place
+        return self._run.worker
 
     def progress(self, done: float, of: float | None = None) -> None:
-        """Tell how far it is. Cheap: kept in memory and written about once a second.
+        """Report progress. Cheap: it is kept in memory and written about once a second.
 
         Raises:
-            ConfigurationError: NaN or infinity; not every store can keep these.
+            ConfigurationError: the number is NaN or infinite; not every store can keep these.
         """
         for name, value in (("done", done), ("of", of)):
             if value is not None and not isfinite(value):
@@ -201,7 +203,7 @@ class Current:
         """A point where a ``def`` task may be stopped: by cancel, timeout, shutdown, a lost lease.
 
         Raises:
-            BaseException: what stops the task; let it pass.
+            BaseException: the stop; do not catch it.
         """
         reason = self._run.stop_reason
         if reason is not None:

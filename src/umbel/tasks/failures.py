@@ -1,4 +1,4 @@
-"""Exceptions as data, and back."""
+"""Converts exceptions to data that can be stored, and back."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import msgspec
 
 from umbel.errors import JobFailed, RemoteTraceback
 from umbel.messages import Failure, not_finite
-from umbel.urls import masked
+from umbel.urls import mask_secrets
 
 _MESSAGE_LIMIT = 4_000
 _TRACEBACK_LIMIT = 20_000
-_OURS = str(Path(__file__).parent.parent)
+_PACKAGE_FOLDER = str(Path(__file__).parent.parent)
 
 
 def describe(error: BaseException) -> Failure:
-    """An exception as data. Never raises, whatever the exception's own methods do."""
+    """Return an exception as data. Never raises, whatever the exception's own methods do."""
     return Failure(
         type=_class_name(type(error)),
         message=_text(error)[:_MESSAGE_LIMIT],
-        traceback=masked(_storable(_traceback(error)))[-_TRACEBACK_LIMIT:],
+        traceback=mask_secrets(_storable(_traceback(error)))[-_TRACEBACK_LIMIT:],
         args=_arguments(error),
     )
 
 
 def rebuild(failure: Failure, job: str) -> Exception:
-    """The exception to raise for a failed job: its own class where that can be built here.
+    """Return the exception to raise for a failed job, of its own class if that can be built here.
 
-    Only classes of modules that are imported already are considered: a record cannot make
-    this process import anything.
+    Only classes of modules that are imported already are used: a record cannot make this process
+    import anything.
     """
-    error = _of_own_class(failure)
+    error = _rebuild_own_class(failure)
     if error is None:
         kind = failure.type.rpartition(":")[2]
         error = JobFailed(f"job {job} failed with {kind}: {failure.message}")
@@ -43,7 +43,7 @@ def rebuild(failure: Failure, job: str) -> Exception:
     return error
 
 
-def _of_own_class(failure: Failure) -> Exception | None:
+def _rebuild_own_class(failure: Failure) -> Exception | None:
     module_name, _, name = failure.type.partition(":")
     module = builtins if module_name == "builtins" else sys.modules.get(module_name)
     kind = getattr(module, name, None)
@@ -52,7 +52,7 @@ def _of_own_class(failure: Failure) -> Exception | None:
     try:
         error = kind(*msgspec.json.decode(failure.args))
         return error if _text(error)[:_MESSAGE_LIMIT] == failure.message else None
-    except Exception:  # noqa: BLE001 - a constructor may want anything; JobFailed tells the story
+    except Exception:  # noqa: BLE001 - a constructor may raise anything; JobFailed is raised instead
         return None
 
 
@@ -64,7 +64,7 @@ def _class_name(kind: type[BaseException]) -> str:
 
 
 def _storable(text: str) -> str:
-    """Text that every store takes: no NUL, nothing that UTF-8 cannot write."""
+    """Return text that every store accepts: no NUL, no lone surrogates."""
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
@@ -77,26 +77,26 @@ def _text(error: BaseException) -> str:
 
 def _arguments(error: BaseException) -> str | None:
     try:
-        given = _given(error)
-        text = msgspec.json.encode(given).decode()
-        if "null" in text and not_finite(given) is not None:
+        values = _constructor_args(error)
+        text = msgspec.json.encode(values).decode()
+        if "null" in text and not_finite(values) is not None:
             return None
-    except BaseException:  # noqa: BLE001 - arguments without a JSON form are simply not sent
+    except BaseException:  # noqa: BLE001 - arguments without a JSON form are left out
         return None
     return text if len(text) <= _MESSAGE_LIMIT else None
 
 
-def _given(error: BaseException) -> tuple[Any, ...]:
-    """What it was made of. OSError keeps its file names out of ``args``."""
+def _constructor_args(error: BaseException) -> tuple[Any, ...]:
+    """Return the arguments that built the exception. OSError has its file names not in ``args``."""
     if isinstance(error, OSError) and error.filename is not None and len(error.args) == 2:
         return (*error.args, error.filename, None, error.filename2)
     return error.args
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback from the task's own code on; our frames above it say nothing to its author."""
+    """Return the traceback from the task's own code on, without Umbel's frames above it."""
     inner = error.__traceback__
-    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_OURS):
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
         inner = inner.tb_next
     try:
         return "".join(traceback.format_exception(type(error), error, inner))

@@ -1,10 +1,11 @@
-"""What code a task is made of, as a short word: two processes with the same word run the same code.
+"""Fingerprints of tasks: two processes whose fingerprints of a task are equal run the same code.
 
-Seen are the function's own code, its defaults and the options a worker goes by; and of the same
-application (the top-level package; where there is none, the folder) whatever it names, and what
-that names in turn: functions, classes, and how module-level values are written. Not seen are
-libraries, what is reached only through an object at run time, and data. Line numbers, paths,
-comments, and what values come to on one machine or another, do not count.
+A fingerprint covers the function's own code, its defaults and the options that a worker uses. It
+also covers everything of the same application (the top-level package, or the folder if there is no
+package) that the function names, directly or indirectly: functions, classes, and the source of
+module-level values. It does not cover libraries, code that is reached only through an object at run
+time, and data. Line numbers, paths, comments, and the values that expressions have on one machine
+or another do not change it.
 """
 
 from __future__ import annotations
@@ -21,40 +22,41 @@ from typing import Any
 
 from umbel.tasks.task import Task
 
-_DIGITS = 12
+_FINGERPRINT_LENGTH = 12
 _OPTIONS = ("timeout", "interruptible", "loop", "max_deaths", "track")
 
 
-def python() -> str:
-    """The version whose byte code this is: only within one are fingerprints comparable."""
+def python_version() -> str:
+    """Return the Python version. Only fingerprints of the same version are comparable."""
     return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
 
 def fingerprint(task: Task[..., Any]) -> str:
-    """The word for a task's code."""
-    function = _plain(task.function)
-    reader = _Reader(_home(getattr(function, "__module__", None)))
+    """Return the fingerprint of a task's code."""
+    function = _unwrap(task.function)
+    reader = _Reader(_app_of(getattr(function, "__module__", None)))
     options = [f"{name}={getattr(task.declared, name)}" for name in _OPTIONS]
     lines = [*options, _literal_fields(task.declared.retry), *reader.read(function)]
-    return hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256("\n".join(lines).encode(errors="replace")).hexdigest()
+    return digest[:_FINGERPRINT_LENGTH]
 
 
 class _Reader:
-    """Reads a function and what it names, each once, in the order they are met."""
+    """Reads a function and everything that it names, each once, in the order of their use."""
 
-    def __init__(self, home: str) -> None:
-        self._home = home
-        self._met: set[int] = set()
+    def __init__(self, app: str) -> None:
+        self._app = app
+        self._seen: set[int] = set()
 
     def read(self, value: Any) -> Iterator[str]:
-        if id(value) in self._met:
+        if id(value) in self._seen:
             return
-        self._met.add(id(value))
+        self._seen.add(id(value))
         if isinstance(value, FunctionType):
             yield from self._function(value)
         elif isinstance(value, type):
             for name, member in sorted(vars(value).items()):
-                inner = _plain(member)
+                inner = _unwrap(member)
                 if isinstance(inner, FunctionType):
                     yield f"{value.__qualname__}.{name}"
                     yield from self.read(inner)
@@ -70,8 +72,8 @@ class _Reader:
             yield f"{name}={_literal(default)}"
         for cell in function.__closure__ or ():
             try:
-                yield from self._named(_plain(cell.cell_contents))
-            except ValueError:  # not filled yet
+                yield from self._named(_unwrap(cell.cell_contents))
+            except ValueError:  # the variable has no value yet
                 continue
         module = function.__globals__.get("__name__", "")
         names = _names(function.__code__)
@@ -81,36 +83,36 @@ class _Reader:
                 yield from self._global(module, name, function.__globals__[name], names)
 
     def _global(self, module: str, name: str, value: Any, names: list[str]) -> Iterator[str]:
-        value = _plain(value)
+        value = _unwrap(value)
         if isinstance(value, ModuleType):
-            if _home(value.__name__) == self._home:
+            if _app_of(value.__name__) == self._app:
                 for attribute in names:
-                    inner = _plain(vars(value).get(attribute))
+                    inner = _unwrap(vars(value).get(attribute))
                     if inner is not None and not isinstance(inner, ModuleType):
                         yield from self._global(value.__name__, attribute, inner, [])
         elif isinstance(value, FunctionType | type):
             yield from self._named(value)
         else:
-            yield from self._written(module, name)
+            yield from self._value_source(module, name)
 
     def _named(self, value: Any) -> Iterator[str]:
-        """A function or a class, if it is the application's own."""
-        if isinstance(value, FunctionType | type) and _home(value.__module__) == self._home:
+        """Read a function or a class, if it belongs to the application."""
+        if isinstance(value, FunctionType | type) and _app_of(value.__module__) == self._app:
             yield value.__qualname__
             yield from self.read(value)
 
-    def _written(self, module: str, name: str) -> Iterator[str]:
-        """How a module-level value is written, also where it was imported from."""
-        if _home(module) != self._home:
+    def _value_source(self, module: str, name: str) -> Iterator[str]:
+        """Yield the source of a module-level value, also from the module it was imported from."""
+        if _app_of(module) != self._app:
             return
         values, imports = _source(module)
         yield from values.get(name, ())
         if name in imports and imports[name] != (module, name):
-            yield from self._written(*imports[name])
+            yield from self._value_source(*imports[name])
 
 
-def _plain(value: Any) -> Any:
-    """The function behind what only wraps it."""
+def _unwrap(value: Any) -> Any:
+    """Return the function inside a wrapper."""
     while True:
         if isinstance(value, partial):
             value = value.func
@@ -118,27 +120,27 @@ def _plain(value: Any) -> Any:
             value = value.__func__
         elif isinstance(value, property):
             value = value.fget
-        elif isinstance(vars(type(value)).get("__call__"), FunctionType) and not _is_known(value):
-            value = vars(type(value))["__call__"]  # an object that is called like a function
+        elif isinstance(vars(type(value)).get("__call__"), FunctionType) and not _is_final(value):
+            value = vars(type(value))["__call__"]  # an object with a ``__call__`` method
         else:
             return value
 
 
-def _is_known(value: Any) -> bool:
+def _is_final(value: Any) -> bool:
     return isinstance(value, Task | type | ModuleType)
 
 
 def _code(code: CodeType, doc: str | None = None) -> Iterator[str]:
-    """All of a code object that says what it does, and of those within it."""
+    """Yield everything that determines what a code object does, nested ones included."""
     yield code.co_code.hex()
     yield f"{code.co_argcount} {code.co_posonlyargcount} {code.co_kwonlyargcount} {code.co_flags}"
     for names in (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars):
         yield " ".join(names)
     yield getattr(code, "co_exceptiontable", b"").hex()
-    for place, constant in enumerate(code.co_consts):
+    for number, constant in enumerate(code.co_consts):
         if isinstance(constant, CodeType):
             yield from _code(constant)
-        elif place or constant != doc:  # what it says of itself is not what it does
+        elif number or constant != doc:  # a docstring does not change what the code does
             yield _literal(constant)
 
 
@@ -151,7 +153,7 @@ def _names(code: CodeType) -> list[str]:
 
 
 def _literal(value: Any) -> str:
-    """A constant as text; of anything else, which may hold an address, only what it is."""
+    """Return a constant as text; of other values, which may contain an address, only the type."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return f"{type(value).__name__} {value!r}"
     if isinstance(value, tuple | list):
@@ -168,8 +170,8 @@ def _literal_fields(value: Any) -> str:
     return " ".join(f"{name}={_literal(getattr(value, name, None))}" for name in names)
 
 
-def _home(module: str | None) -> str:
-    """What an application's modules have in common: the top-level package, else the folder."""
+def _app_of(module: str | None) -> str:
+    """Return what the modules of an application share: the top-level package, else the folder."""
     name = module or ""
     loaded = sys.modules.get(name)
     if "." in name or hasattr(loaded, "__path__"):
@@ -196,7 +198,7 @@ def _source(module: str) -> Source:
 
 @lru_cache(maxsize=1000)
 def _parsed(module: str, file: str, package: str) -> Source:
-    """A module's assignments, and what it imports by name. Nothing where there is no source."""
+    """Return a module's assignments and imported names; nothing if its source is not available."""
     values: dict[str, list[str]] = {}
     imports: dict[str, tuple[str, str]] = {}
     try:
@@ -207,7 +209,7 @@ def _parsed(module: str, file: str, package: str) -> Source:
         if isinstance(node, ast.ImportFrom):
             source = "." * node.level + (node.module or "")
             for alias in node.names:
-                imports[alias.asname or alias.name] = (_resolved(source, package), alias.name)
+                imports[alias.asname or alias.name] = (_resolve_import(source, package), alias.name)
     for node in _statements(tree.body):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -220,7 +222,7 @@ def _parsed(module: str, file: str, package: str) -> Source:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of the module itself, also under an ``if`` or a ``try``."""
+    """Yield the statements of a module, also those under an ``if`` or a ``try``."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try | ast.With | ast.For | ast.While):
@@ -230,7 +232,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _statements(handler.body)
 
 
-def _resolved(name: str, package: str) -> str:
+def _resolve_import(name: str, package: str) -> str:
     try:
         return importlib.util.resolve_name(name, package)
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a task has to pass before it runs: limits, rates, pools. The store keeps them."""
+"""The gates that a job passes before it runs: limits, rates, pools. The store keeps them."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import hashlib
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from umbel.errors import ConfigurationError
-from umbel.messages import POOL, TOKEN, Rule, not_finite
+from umbel.messages import POOL_PREFIX, TOKEN_SEPARATOR, Rule, not_finite
 from umbel.tasks.parameters import Parameters
 from umbel.tasks.policies import storable_name
 
-_MOST = 1_000_000_000
-_LONGEST_TOKEN = 128
+_MAX_COUNT = 1_000_000_000
+_MAX_TOKEN_LENGTH = 128
 _RATE = re.compile(r"\s*(\d{1,9})\s*/\s*(\d{0,9})\s*([a-z]+)\s*")
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 Token: TypeAlias = "str | Callable[..., object]"
 Per = Literal["cluster", "worker"]
-_POOLS, _RATES = 2, 4
+_POOL_RANK, _RATE_RANK = 2, 4
 Check: TypeAlias = "Callable[[str], object | Awaitable[object]]"
 
 
 class Limit:
-    """At most so many at once: in the cluster, or in each worker.
+    """At most so many runs at once: in the cluster, or in each worker.
 
     ``Limit(5)`` counts all runs of the task; ``Limit(1, token="user_id")`` those with the same
     value of an argument, or of a function of all arguments. The number may also come from a
@@ -42,12 +43,14 @@ class Limit:
         token: Token | None = None,
         per: Per = "cluster",
         low: int = 0,
-        high: int = _MOST,
+        high: int = _MAX_COUNT,
         zero: Literal["wait", "reject"] = "wait",
     ) -> None:
         for name, value in (("limit", capacity), ("low", low), ("high", high)):
             if not (name == "limit" and callable(value)) and not _is_count(value):
-                raise ConfigurationError(f"{name}={value!r:.80}: give a whole number, 0 to {_MOST}")
+                raise ConfigurationError(
+                    f"{name}={value!r:.80}: give a whole number, 0 to {_MAX_COUNT}"
+                )
         if low > high:
             raise ConfigurationError(f"low={low}, high={high}: low must not be above high")
         if zero not in ("wait", "reject"):
@@ -60,13 +63,13 @@ class Limit:
         self.high = high
         self.zero = zero
 
-    def now(self) -> int | None:
-        """What it allows at this moment; None when its function does not say."""
+    def current_capacity(self) -> int | None:
+        """Return the capacity now; None if its function raises."""
         if not callable(self.capacity):
             return self.capacity
         try:
             return max(self.low, min(self.high, int(self.capacity())))
-        except Exception:  # noqa: BLE001 - a function of the user's
+        except Exception:  # noqa: BLE001 - the function is user code
             return None
 
     def __repr__(self) -> str:
@@ -106,7 +109,7 @@ class Rate:
 
 
 class Pool:
-    """Named members outside, each used by one job at a time. Made by ``app.pool``."""
+    """Named external resources, each used by one job at a time. Made by ``app.pool``."""
 
     __slots__ = ("check", "members", "name", "ttl")
 
@@ -119,8 +122,8 @@ class Pool:
         check: Check | None = None,
         choose: str = "least-recently-used",
     ) -> None:
-        if not storable_name(name) or TOKEN in name or len(name) > 200:
-            raise ConfigurationError(f"pool={name!r:.80}: give a name without {TOKEN}")
+        if not storable_name(name) or TOKEN_SEPARATOR in name or len(name) > 200:
+            raise ConfigurationError(f"pool={name!r:.80}: give a name without {TOKEN_SEPARATOR}")
         if isinstance(members, str):
             raise ConfigurationError(f"members={members!r:.80}: give a list of names")
         if len({*members}) < len(members):
@@ -145,30 +148,30 @@ class Pool:
 
     @property
     def rule(self) -> Rule:
-        """What its gate goes by."""
-        return Rule(name=f"{POOL}{self.name}", kind="pool")
+        """The rule of its gate."""
+        return Rule(name=f"{POOL_PREFIX}{self.name}", kind="pool")
 
     def __repr__(self) -> str:
         return f"Pool({self.name!r}, {[*self.members]!r})"
 
 
-class _Step(NamedTuple):
-    place: int
+class _Ranked(NamedTuple):
+    rank: int
     name: str
     token: Token | None = None
 
-    def rank(self) -> int:
-        return self.place
+
+_rank = attrgetter("rank")
 
 
-class Gating:
-    """The gates of one task, or of one queue: from a call to their keys, and their rules.
+class GateSet:
+    """The gates of one task, or of one queue: their keys for a call, and their rules.
 
-    Those of a token come first: what waits at a limit for all then holds its token's slot, so that
-    no token fills that line. Pools are sorted by name: two tasks that need the same two take them
-    in one order. Rates are last, so that nothing that still waits has used them up; the very last
-    are those without a burst, which say when a job starts. Where there is a rate, limits of the
-    same task do not count.
+    Gates with a token come first: a job that waits at a limit without a token then holds its
+    token's slot, so that no token fills that waiting list. Pools are sorted by name, so that two
+    tasks that need the same two pools take them in the same order. Rates come last, so that no job
+    uses up a rate while it waits for another gate; the very last are rates without a burst, which
+    determine when a job starts. If a task has a rate, its limits are ignored.
     """
 
     def __init__(
@@ -179,67 +182,69 @@ class Gating:
         pools: Sequence[Pool] = (),
     ) -> None:
         self.pools = sorted(pools, key=lambda pool: pool.name)
-        wide = [one for one in limits if one.per == "cluster"] if not rates else []
-        self.limits = {_named("limit", owner, one.token): one for one in wide}
+        cluster_limits = [one for one in limits if one.per == "cluster"] if not rates else []
+        self.limits = {_rule_name("limit", owner, one.token): one for one in cluster_limits}
         paced: dict[str, list[Rate]] = {}
         for rate in rates:
             if rate.per == "cluster":
-                name = _named("rate", owner, rate.token)
+                name = _rule_name("rate", owner, rate.token)
                 name += f"/burst-{rate.burst}" if rate.burst > 1 else ""
                 paced.setdefault(name, []).append(rate)
         self.rates = paced
-        if len(self.limits) < len(wide):
+        if len(self.limits) < len(cluster_limits):
             raise ConfigurationError(f"limit of {owner}: two limits count the same; give one")
         if len({pool.name for pool in pools}) < len(pools):
             raise ConfigurationError(f"pool of {owner}: a pool is listed twice")
-        self._steps = sorted(
+        self._gates = sorted(
             [
-                *(_Step(one.token is None, name, one.token) for name, one in self.limits.items()),
-                *(_Step(_POOLS, pool.rule.name) for pool in self.pools),
+                *(_Ranked(one.token is None, name, one.token) for name, one in self.limits.items()),
+                *(_Ranked(_POOL_RANK, pool.rule.name) for pool in self.pools),
                 *(
-                    _Step(_RATES - (many[0].burst > 1), n, many[0].token)
+                    _Ranked(_RATE_RANK - (many[0].burst > 1), n, many[0].token)
                     for n, many in paced.items()
                 ),
             ],
-            key=_Step.rank,
+            key=_rank,
         )
-        if self._steps and TOKEN in owner:
-            raise ConfigurationError(f"{owner!r}: a name with {TOKEN} cannot have gates")
+        if self._gates and TOKEN_SEPARATOR in owner:
+            raise ConfigurationError(f"{owner!r}: a name with {TOKEN_SEPARATOR} cannot have gates")
 
     def __bool__(self) -> bool:
-        return bool(self._steps)
+        return bool(self._gates)
 
-    def __add__(self, other: Gating) -> Gating:
-        """Both, in one order."""
+    def __add__(self, other: GateSet) -> GateSet:
+        """Return the gates of both, in one order."""
         if not other or not self:
             return self or other
-        both = Gating("")
+        both = GateSet("")
         both.pools = [*self.pools, *other.pools]
         both.limits = self.limits | other.limits
         both.rates = self.rates | other.rates
-        both._steps = sorted([*self._steps, *other._steps], key=_Step.rank)
+        both._gates = sorted([*self._gates, *other._gates], key=_rank)
         return both
 
     def keys(
         self, parameters: Parameters | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """What a call has to pass, in order.
+        """Return the gates that a call has to pass, in order.
 
         Raises:
             Exception: what a token's function raises, or BadArguments: there is no such argument.
         """
         return tuple(
-            name if token is None else f"{name}{TOKEN}{token_of(token, parameters, args, kwargs)}"
-            for _, name, token in self._steps
+            name
+            if token is None
+            else f"{name}{TOKEN_SEPARATOR}{token_of(token, parameters, args, kwargs)}"
+            for _, name, token in self._gates
         )
 
     def rules(self) -> list[Rule]:
-        """What they go by now. A limit whose function fails is left out: it stays as it was."""
+        """Return the rules now. A limit whose function raises is left out: it stays unchanged."""
         return [
             *(
                 Rule(name=name, capacity=number, rejects=one.zero == "reject")
                 for name, one in self.limits.items()
-                if (number := one.now()) is not None
+                if (number := one.current_capacity()) is not None
             ),
             *(pool.rule for pool in self.pools),
             *(
@@ -255,32 +260,32 @@ class Gating:
 
 
 def as_limits(given: Any) -> tuple[Limit, ...]:
-    """Limits from what ``limit=`` may be: a number, a Limit, or several."""
-    return tuple(one if isinstance(one, Limit) else Limit(one) for one in _several(given))
+    """Return the limits of a ``limit=`` option: a number, a Limit, or several."""
+    return tuple(one if isinstance(one, Limit) else Limit(one) for one in _as_tuple(given))
 
 
 def as_rates(given: Any) -> tuple[Rate, ...]:
-    """Rates from what ``rate=`` may be: a text, a Rate, or several."""
-    return tuple(one if isinstance(one, Rate) else Rate(one) for one in _several(given))
+    """Return the rates of a ``rate=`` option: a text, a Rate, or several."""
+    return tuple(one if isinstance(one, Rate) else Rate(one) for one in _as_tuple(given))
 
 
 def as_pools(given: Any) -> tuple[Pool, ...]:
-    """Pools from what ``pool=`` may be: a Pool, or several."""
-    pools = _several(given)
+    """Return the pools of a ``pool=`` option: a Pool, or several."""
+    pools = _as_tuple(given)
     for one in pools:
         if not isinstance(one, Pool):
             raise ConfigurationError(f"pool={one!r:.80}: give what app.pool(...) returned")
     return pools
 
 
-def _several(given: Any) -> tuple[Any, ...]:
+def _as_tuple(given: Any) -> tuple[Any, ...]:
     if given is None:
         return ()
     return tuple(given) if isinstance(given, list | tuple) else (given,)
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_COUNT
 
 
 def _check_scope(token: Token | None, per: str) -> None:
@@ -290,7 +295,7 @@ def _check_scope(token: Token | None, per: str) -> None:
         raise ConfigurationError(f"token={token!r:.80}: give an argument's name or a function")
 
 
-def _named(kind: str, owner: str, token: Token | None) -> str:
+def _rule_name(kind: str, owner: str, token: Token | None) -> str:
     if token is None:
         return f"{kind}:{owner}"
     called = token if isinstance(token, str) else getattr(token, "__name__", "token")
@@ -303,7 +308,7 @@ def token_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> str:
-    """The token of a call, as text; empty where there is none. Raises what its function raises."""
+    """Return the token of a call, empty if there is none. Raise what its function raises."""
     if token is None:
         return ""
     if callable(token):
@@ -313,6 +318,6 @@ def token_of(
     else:
         value = kwargs[token]
     text = str(value)
-    if storable_name(text) and len(text) <= _LONGEST_TOKEN:
+    if storable_name(text) and len(text) <= _MAX_TOKEN_LENGTH:
         return text
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""What publishing gives back: ask for the state, wait for the result, cancel."""
+"""Handles of published jobs: read the state, wait for the result, cancel."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ T = TypeVar("T")
 
 
 class Jobs(Protocol):
-    """What a handle asks of the application. Sync callers cross ``wait_for``, the one bridge."""
+    """The application, as a handle sees it. ``wait_for`` is the one bridge for sync callers."""
 
     codec: BodyCodec
 
     async def record(self, job: str) -> Record:
-        """The job's record. Raises UnknownJob."""
+        """Return the job's record. Raise UnknownJob."""
 
-    def ended(self, job: str, timeout: float | None) -> Record:
-        """The record once it is final, for a caller that blocks. Raises UnknownJob, ResultTimeout.
+    def wait_finished_blocking(self, job: str, timeout: float | None) -> Record:
+        """Block until the record is final and return it. Raise UnknownJob, ResultTimeout.
 
-        Takes no longer than ``timeout``, whatever the store does.
+        Takes no longer than ``timeout``, even if the store does not answer.
         """
 
-    async def aended(self, job: str, timeout: float | None) -> Record:
-        """``ended`` for async code."""
+    async def await_finished(self, job: str, timeout: float | None) -> Record:
+        """``wait_finished_blocking`` for async code."""
 
     async def cancel(self, job: str, reason: str) -> bool:
-        """Ask for it not to run or to stop. False when it ended otherwise."""
+        """Cancel a job. Return False if it has ended otherwise."""
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the application's own loop and block until it is done.
+        """Run work in the client's event loop and block until it is done.
 
         Raises:
-            Unavailable: it was not done within the application's deadline.
+            Unavailable: it was not done within the client's deadline.
         """
 
-    async def hand_over(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the application's own loop and await it from any other. Raises Unavailable."""
+    async def await_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work in the client's event loop and await it from another. Raise Unavailable."""
 
 
-class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a broadcast on one worker."""
+class BroadcastResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a broadcast on one worker."""
 
     index: int
     state: Literal["done", "failed", "missing"]
-    """Missing: the worker went before it was done."""
+    """Missing: the worker ended before it ran the job."""
     result: Any = None
     reason: str = ""
 
@@ -69,51 +69,51 @@ class Handle(Generic[R]):
 
     @property
     def state(self) -> State:
-        """Where the job is now.
+        """The state of the job now.
 
         Raises:
             UnknownJob: it was never published (a rolled-back transaction), or was pruned.
-            Unavailable: the store did not answer within the application's deadline.
+            Unavailable: the store did not answer within the client's deadline.
         """
         return self.record().state
 
     def record(self) -> Record:
-        """Everything the store knows of the job. Raises UnknownJob, Unavailable."""
+        """Return the job's record. Raise UnknownJob, Unavailable."""
         return self._jobs.wait_for(self._jobs.record(self.id))
 
     async def arecord(self) -> Record:
         """``record`` for async code."""
-        return await self._jobs.hand_over(self._jobs.record(self.id))
+        return await self._jobs.await_on_loop(self._jobs.record(self.id))
 
     def get(self, timeout: float | None = None) -> R:
         """Wait for the result. A failed job raises its task's own exception here.
 
         Raises:
             ResultTimeout: not finished in time. JobCancelled, JobExpired, JobFailed: no result.
-            UnknownJob: no such job. A message that this process keeps in its backlog is waited for.
+            UnknownJob: no such job. The call waits for a message in the backlog of this process.
             ConfigurationError: the timeout is NaN.
         """
-        return self._value(self._jobs.ended(self.id, _checked(timeout)))
+        return self._value(self._jobs.wait_finished_blocking(self.id, _check_timeout(timeout)))
 
     async def aget(self, timeout: float | None = None) -> R:
         """``get`` for async code; ``await handle`` is the same without a timeout."""
-        return self._value(await self._jobs.aended(self.id, _checked(timeout)))
+        return self._value(await self._jobs.await_finished(self.id, _check_timeout(timeout)))
 
     def __await__(self) -> Generator[Any, None, R]:
         return self.aget().__await__()
 
     def cancel(self, reason: str = "cancelled by its publisher") -> bool:
-        """Keep it from running, or stop it. False when it had ended otherwise.
+        """Keep the job from running, or stop it. Return False if it has ended otherwise.
 
         Raises:
             UnknownJob: no such job. Unavailable: the store did not answer within the deadline; the
-            job may be cancelled all the same.
+            job may be cancelled nevertheless.
         """
         return self._jobs.wait_for(self._jobs.cancel(self.id, reason))
 
     async def acancel(self, reason: str = "cancelled by its publisher") -> bool:
         """``cancel`` for async code."""
-        return await self._jobs.hand_over(self._jobs.cancel(self.id, reason))
+        return await self._jobs.await_on_loop(self._jobs.cancel(self.id, reason))
 
     def __repr__(self) -> str:
         return f"Handle({self.id})"
@@ -122,7 +122,7 @@ class Handle(Generic[R]):
         match record.state:
             case State.SUCCEEDED:
                 if record.result is None:
-                    return None  # type: ignore[return-value]  # the task's track option said so
+                    return None  # type: ignore[return-value]  # the task's ``track`` keeps no result
                 value = self._jobs.codec.decode(record.result)
                 if self._returns is Any or self._returns is None:
                     return value  # type: ignore[no-any-return]
@@ -137,8 +137,8 @@ class Handle(Generic[R]):
                 raise JobFailed(f"job {self.id} was buried: {record.reason}")
 
 
-def _checked(timeout: float | None) -> float | None:
-    """NaN is before and after no moment: with it, waiting would never end. Infinity is no limit."""
+def _check_timeout(timeout: float | None) -> float | None:
+    """Return the timeout, None for infinity. Refuse NaN: with NaN, waiting would never end."""
     if timeout is not None and isnan(timeout):
         raise ConfigurationError("timeout=nan: give seconds, or None to wait until the job ends")
     return None if timeout == inf else timeout

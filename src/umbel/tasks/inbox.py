@@ -1,4 +1,4 @@
-"""What every worker does when it is told so in its own queue: tasks like any others."""
+"""Commands to one worker: tasks that every worker has, run from its own queue."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ import msgspec
 from umbel.tasks.options import TaskOptions
 from umbel.tasks.task import IOTask
 
-NAMES = "umbel.inbox."
-"""What the names of these tasks begin with."""
-_SOON = 60.0
-"""Seconds after which nobody waits for a command any more."""
-_FIRST = 32_767
-"""Before whatever else is in the queue."""
+NAME_PREFIX = "umbel.inbox."
+"""The prefix of the names of these tasks."""
+_EXPIRY_SECONDS = 60.0
+"""Seconds after which a command is not run any more: its sender has stopped waiting."""
+_MAX_PRIORITY = 32_767
+"""Commands run before all other jobs in the queue."""
 
 
 def is_command(task: str) -> bool:
-    """Whether a task is one of these."""
-    return task.startswith(NAMES)
+    """Whether a task is a command."""
+    return task.startswith(NAME_PREFIX)
 
 
-class JobHere(msgspec.Struct, frozen=True):
+class RunningJob(msgspec.Struct, frozen=True):
     """A job that runs on the worker."""
 
     id: str
     task: str
     seconds: float
-    """For how long."""
+    """How long it has been running."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself at this moment, rather than what the store knows of it."""
+    """The state of a worker, as the worker itself reports it."""
 
     worker: str
     index: int | None
@@ -41,65 +41,65 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     python: str
     memory: int
-    """Most bytes it has had resident so far."""
+    """Peak resident memory, in bytes."""
     up: float
-    """Seconds since it began."""
+    """Seconds since it started."""
     last_beat: float | None
-    """Seconds since its last heartbeat that got through."""
+    """Seconds since its last heartbeat that reached the store."""
     free_io: int
     free_cpu: int
     paused: tuple[str, ...]
     stopping: bool
-    jobs: tuple[JobHere, ...]
+    jobs: tuple[RunningJob, ...]
 
 
-class Addressee(Protocol):
-    """The worker that is told."""
+class CommandHandler(Protocol):
+    """The worker that runs the commands."""
 
     def health(self) -> Health:
-        """How it is."""
+        """Return its state."""
 
-    def cancel_here(self, job: str, reason: str) -> bool:
-        """Stop a job that runs on it. False: it does not."""
+    def cancel_job(self, job: str, reason: str) -> bool:
+        """Stop a job that runs on it. Return False if the job does not run there."""
 
-    async def pause_itself(self, reason: str) -> None:
-        """Start nothing more, until an operator resumes it."""
+    async def pause_worker(self, reason: str) -> None:
+        """Start no more jobs until an operator resumes the worker."""
 
     def reload(self) -> None:
-        """Stop in phases and begin again with the code as it is then."""
+        """Stop in phases and start again, with the code as it is then."""
 
 
 class InboxTasks:
-    """One of each, for who sends them and, with an addressee, for who carries them out."""
+    """One task for each command. A worker gives its handler; a sender needs none."""
 
-    def __init__(self, worker: Addressee | None = None) -> None:
-        def told() -> Addressee:
-            assert worker is not None  # who only sends them never runs them
-            return worker
+    def __init__(self, handler: CommandHandler | None = None) -> None:
+        def worker() -> CommandHandler:
+            assert handler is not None  # a sender never runs them
+            return handler
 
         async def health() -> Health:
-            return told().health()
+            return worker().health()
 
         async def cancel(job: str, reason: str = "") -> bool:
-            return told().cancel_here(job, reason)
+            return worker().cancel_job(job, reason)
 
         async def pause(reason: str = "") -> None:
-            await told().pause_itself(reason)
+            await worker().pause_worker(reason)
 
         async def reload() -> None:
-            told().reload()
+            worker().reload()
 
-        options = TaskOptions(expires=_SOON, priority=_FIRST)
-        self.health: IOTask[[], Health] = IOTask(health, f"{NAMES}health", options)
-        """How is it? Answered by the worker itself."""
-        self.cancel: IOTask[..., bool] = IOTask(cancel, f"{NAMES}cancel", options)
-        """Stop a job that runs there, now and not with its next heartbeat. False: none does."""
-        self.pause: IOTask[..., None] = IOTask(pause, f"{NAMES}pause", options)
-        """Start nothing more. A paused worker reads its queue no more: see ``umbel resume``."""
-        self.reload: IOTask[[], None] = IOTask(reload, f"{NAMES}reload", options)
-        """Finish what runs, and begin anew with the code as it is then."""
+        options = TaskOptions(expires=_EXPIRY_SECONDS, priority=_MAX_PRIORITY)
+        self.health: IOTask[[], Health] = IOTask(health, f"{NAME_PREFIX}health", options)
+        """Return the worker's state."""
+        self.cancel: IOTask[..., bool] = IOTask(cancel, f"{NAME_PREFIX}cancel", options)
+        """Stop a job at once, not at the next heartbeat. False: it does not run there."""
+        self.pause: IOTask[..., None] = IOTask(pause, f"{NAME_PREFIX}pause", options)
+        """Start no more jobs. A paused worker does not read its own queue: see ``umbel resume``."""
+        self.reload: IOTask[[], None] = IOTask(reload, f"{NAME_PREFIX}reload", options)
+        """Stop in phases and start again, with the code as it is then."""
 
     def all(self) -> dict[str, IOTask[..., Any]]:
-        """By name."""
+        """Return the tasks by name."""
         every = (self.health, self.cancel, self.pause, self.reload)
         return {task.name: task for task in every}

@@ -16,42 +16,42 @@ Loop = Literal["asyncio", "trio"]
 Publishing = Literal["now", "held"]
 
 
-_LONGEST = 10_000_000_000.0
-"""Seconds, some three centuries: beyond that, databases refuse the moment."""
+_MAX_SECONDS = 10_000_000_000.0
+"""About three centuries. Databases refuse later times."""
 
 
 class Track(StrEnum):
-    """What is remembered of a job that succeeds. Failures are always kept."""
+    """What the store keeps of a job that succeeds. Failures are always kept."""
 
     RESULT = "result"
     """Its record and its return value."""
     STATE = "state"
     """Its record, without the return value."""
     FAILURES = "failures"
-    """Nothing: the job vanishes when it succeeds."""
+    """Nothing: the job is deleted when it succeeds."""
 
 
-def _seconds(name: str, value: float | None, *, zero: bool = False) -> None:
+def _check_seconds(name: str, value: float | None, *, zero: bool = False) -> None:
     if value is None:
         return
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= value <= _LONGEST or (value == 0 and not zero):
+    if not number or not 0 <= value <= _MAX_SECONDS or (value == 0 and not zero):
         raise ConfigurationError(
-            f"{name}={value!r}: give seconds as a number above 0, at most {_LONGEST:,.0f}"
+            f"{name}={value!r}: give seconds as a number above 0, at most {_MAX_SECONDS:,.0f}"
         )
 
 
 _EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""The moments that a message can carry. As seconds since 1970, the last fraction of a second of the
-year 9999 would be rounded up to the year 10000."""
+"""The range of times in a message. As seconds since 1970, the last fraction of a second of the year
+9999 would be rounded up to the year 10000."""
 
 
-def _moment(name: str, value: datetime) -> None:
-    """Refuse a moment that a message cannot carry. One without a time zone means UTC."""
+def _check_moment(name: str, value: datetime) -> None:
+    """Refuse a time outside of the range. A time without a time zone is in UTC."""
     if not _EARLIEST <= value.replace(tzinfo=value.tzinfo or UTC) <= _LATEST:
         raise ConfigurationError(
-            f"{name}={value!r}: give a moment of the years 1 to 9999 in UTC, at the latest"
+            f"{name}={value!r}: give a time in the years 1 to 9999 in UTC, at the latest"
             f" {_LATEST.isoformat()}, or leave {name} out"
         )
 
@@ -65,18 +65,18 @@ def _check_shared(options: TaskOptions | CallOptions) -> None:
     ):
         raise ConfigurationError(f"priority={priority!r}: give an integer from -32767 to 32767")
     if not isinstance(options.unique, bool | Unique | None) and not callable(options.unique):
-        Unique(options.unique)  # raises what is wrong with the key
-    _seconds("timeout", options.timeout)
-    _seconds("delay", options.delay, zero=True)
+        Unique(options.unique)  # raises an error if the key is invalid
+    _check_seconds("timeout", options.timeout)
+    _check_seconds("delay", options.delay, zero=True)
     if isinstance(options.expires, datetime):
-        _moment("expires", options.expires)
+        _check_moment("expires", options.expires)
     else:
-        _seconds("expires", options.expires)
+        _check_seconds("expires", options.expires)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskOptions:
-    """What a task declares about itself."""
+    """The options of a task."""
 
     queue: str = "default"
     priority: int = 0
@@ -84,7 +84,7 @@ class TaskOptions:
     delay: float | None = None
     """Seconds to wait before the first run."""
     expires: float | datetime | None = None
-    """Seconds after publishing (or a moment) after which it is not started any more."""
+    """Seconds after publishing, or a time, after which it is not started any more."""
     timeout: float | None = None
     """Seconds one attempt may take."""
     retry: Retry = field(default_factory=Retry)
@@ -93,28 +93,28 @@ class TaskOptions:
     interruptible: bool = False
     """Safe to stop anywhere and run again: it goes back to the queue when a worker stops."""
     publishing: Publishing | None = None
-    """What it publishes itself, outside a step: ``held`` until it succeeds, or ``now``. Unless an
-    interruptible task says which, it is warned of: an interrupted run publishes again."""
+    """When its own messages are published, outside a step: ``held`` until it succeeds, or ``now``.
+    An interruptible task without this option gets a warning: an interrupted run publishes again."""
     dedupe: Callable[..., Any] | None = None
-    """Called with the arguments before a run; true means it was done already: discard it."""
+    """Called with the arguments before a run; if it returns true, the job is a duplicate."""
     track: Track = Track.RESULT
     loop: Loop = "asyncio"
     """For ``async def`` tasks: which library's event loop the coroutine is written for."""
     limit: tuple[Limit, ...] = ()
     """How many run at once: a number, a Limit, or several of them."""
     rate: tuple[Rate, ...] = ()
-    """How many start in a time: ``"200/m"``, a Rate, or several. Limits do not count then."""
+    """How many start in a time: ``"200/m"``, a Rate, or several. Limits are ignored then."""
     pool: tuple[Pool, ...] = ()
-    """What each run needs a member of: what ``app.pool`` returned, or several."""
+    """The pool of which each run needs a member, as ``app.pool`` returned it, or several."""
     affinity: Token | None = None
-    """What keeps jobs together on one worker: an argument's name, or a function of all of them."""
+    """The key that keeps jobs on one worker: an argument's name, or a function of the arguments."""
     broadcast: bool | float = False
-    """Run it once on every living worker. A number: also on those that come within so many seconds
-    of its publication."""
+    """Run it once on every running worker. A number: also on workers that start within so many
+    seconds after it was published."""
     only_if_routed: bool = False
-    """With affinity: where no worker has the key, it is cancelled instead of given to one."""
+    """With affinity: if no worker has the key, the job is cancelled instead of routed."""
     max_deaths: int = 3
-    """How many workers may die by its fault before it is buried; with 1 it never runs again."""
+    """How many worker deaths it may cause before it is buried; with 1 it never runs again."""
 
     def __post_init__(self) -> None:
         _check_shared(self)
@@ -130,7 +130,7 @@ class TaskOptions:
                 f"affinity={self.affinity!r:.80}: give an argument's name or a function"
             )
         if not isinstance(self.broadcast, bool):
-            _seconds("broadcast", self.broadcast)
+            _check_seconds("broadcast", self.broadcast)
         if self.broadcast and self.affinity is not None:
             raise ConfigurationError("broadcast and affinity: each says where it runs; give one")
         if self.only_if_routed and self.affinity is None:
@@ -145,7 +145,7 @@ class TaskOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallOptions:
-    """What one call says differently from its task. None leaves the task's own choice."""
+    """The options of one call. None keeps the option of the task."""
 
     queue: str | None = None
     priority: int | None = None
@@ -157,13 +157,13 @@ class CallOptions:
     unique: str | Unique | None = None
     track: Track | None = None
     affinity: str | None = None
-    """A key in place of the one that the task takes from the arguments."""
+    """A key that replaces the one from the arguments."""
     stay: bool = False
-    """Inside a job that has a key: to the same worker, by the same key."""
+    """Inside a job that has a key: run on the same worker, by the same key."""
     worker: int | str | None = None
-    """The index or the name of the one worker that is to run it, out of its own queue."""
+    """The index or name of the one worker that runs it, from that worker's own queue."""
     connection: Any = None
-    """The caller's own database connection or session: publish inside its transaction."""
+    """The caller's database connection or session: publish in its transaction."""
     id: str | None = None
     """A UUID to use as the job's id. Publishing the same id twice publishes once."""
 
@@ -176,7 +176,7 @@ class CallOptions:
         if self.not_before is not None and not isinstance(self.not_before, datetime):
             raise ConfigurationError(f"not_before={self.not_before!r}: give a datetime")
         if self.not_before is not None:
-            _moment("not_before", self.not_before)
+            _check_moment("not_before", self.not_before)
         if self.affinity is not None and not storable_name(self.affinity):
             raise ConfigurationError(f"affinity={self.affinity!r:.80}: give a key, as text")
         if self.worker is not None and not _is_worker(self.worker):
@@ -187,13 +187,13 @@ class CallOptions:
         ways = {"affinity": self.affinity, "stay": self.stay, "worker": self.worker}
         chosen = [name for name, value in ways.items() if value is not None and value is not False]
         if len(chosen) > 1 or (self.worker is not None and self.queue is not None):
-            told = " and ".join([*chosen, *(["queue"] if self.queue is not None else [])])
-            raise ConfigurationError(f"{told}: each says where it runs; give one")
+            given = " and ".join([*chosen, *(["queue"] if self.queue is not None else [])])
+            raise ConfigurationError(f"{given}: each says where it runs; give one")
         if self.delay is not None and self.not_before is not None:
             raise ConfigurationError("delay and not_before: give one of them")
 
     def merged(self, changes: dict[str, Any]) -> CallOptions:
-        """These options with some changed."""
+        """Return these options with some changed."""
         unknown = changes.keys() - {f.name for f in fields(self)}
         if unknown:
             known = ", ".join(f.name for f in fields(self))

@@ -1,4 +1,4 @@
-"""Policies a task declares: when to try again, and which calls count as the same job."""
+"""Policies of a task: when to retry, and which calls count as the same job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from umbel.resilience import Backoff
 
 
 def storable_name(name: object) -> bool:
-    """Whether every store can keep it: 1 to 255 characters, no NUL, all of them UTF-8."""
+    """Whether every store can keep it: 1 to 255 characters, no NUL, no lone surrogates."""
     if not isinstance(name, str):
         return False
     try:
@@ -19,11 +19,11 @@ def storable_name(name: object) -> bool:
 
 
 class Retry:
-    """How often, how soon and for which errors a failed attempt is repeated.
+    """How often, when and for which errors a failed attempt is retried.
 
-    ``Retry(10, first=1, factor=2, cap=120)`` repeats up to ten times, after about 1, 2, 4 …
-    seconds, never more than 120 apart. ``on`` limits it to some errors, ``never`` excludes some.
-    ``Retry(0)`` never repeats.
+    ``Retry(10, first=1, factor=2, cap=120)`` retries up to ten times, after about 1, 2, 4 …
+    seconds, at most 120. ``on`` limits it to some errors, ``never`` excludes some.
+    ``Retry(0)`` never retries.
     """
 
     __slots__ = ("backoff", "never", "on", "times")
@@ -51,11 +51,11 @@ class Retry:
         self.never = never
 
     def applies_to(self, error: BaseException) -> bool:
-        """Whether this error is worth another try at all."""
+        """Whether the policy retries this error."""
         return isinstance(error, self.on) and not isinstance(error, self.never)
 
     def delay(self, tries: int, key: str) -> float | None:
-        """Seconds until the next try after ``tries`` failed ones, or None when they are used up."""
+        """Return the seconds until the next try after ``tries`` failed ones; None: no next try."""
         return self.backoff.delay(tries, key) if tries <= self.times else None
 
     def __repr__(self) -> str:
@@ -63,21 +63,21 @@ class Retry:
         return f"Retry({self.times}, first={b.first}, factor={b.factor}, cap={b.cap})"
 
     def numbers(self) -> dict[str, Any]:
-        """The part that travels with a message: everything but the error classes."""
+        """Return the part that a message carries: everything but the error classes."""
         b = self.backoff
         waits = {"first": b.first, "factor": b.factor, "cap": b.cap, "jitter": b.jitter}
         return {"times": self.times, **waits}
 
     def with_numbers(self, numbers: dict[str, Any]) -> Retry:
-        """This policy's errors with numbers sent along by the caller."""
+        """Return this policy with the numbers of a message."""
         return Retry(**numbers, on=self.on, never=self.never)
 
 
 class Unique:
-    """At most one live job per key. ``on_conflict`` says what publishing a second one does.
+    """At most one live job per key. ``on_conflict`` is what happens when a second one is published.
 
-    ``"raise"`` raises DuplicateJob, ``"return"`` gives the handle of the live one, ``"replace"``
-    cancels the waiting one and publishes anew (a running one is not replaced: that raises).
+    ``"raise"`` raises DuplicateJob, ``"return"`` returns the handle of the live job, ``"replace"``
+    cancels the waiting job and publishes the new one (if the job runs, it raises DuplicateJob).
     """
 
     __slots__ = ("key", "on_conflict")

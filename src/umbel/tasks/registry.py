@@ -1,4 +1,4 @@
-"""The tasks an application knows, by name."""
+"""The tasks of an application, by name."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 from umbel.errors import ConfigurationError, UnknownTask
 from umbel.messages import Rule
-from umbel.tasks.gates import Gating, Pool
+from umbel.tasks.gates import GateSet, Pool
 from umbel.tasks.task import Task
 
 
 class Registry:
-    """Names to tasks. One name, one task."""
+    """Maps names to tasks. Each name belongs to one task."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, Task[..., Any]] = {}
-        self.queue_gates: dict[str, Gating] = {}
-        """What everything in a queue has to pass, beside what its task declares."""
+        self.queue_gates: dict[str, GateSet] = {}
+        """Gates of whole queues, in addition to those of the tasks."""
         self._pools: dict[str, Pool] = {}
 
     def add(self, task: Task[..., Any]) -> None:
@@ -27,15 +27,15 @@ class Registry:
             ConfigurationError: another function already has the name.
         """
         known = self._tasks.get(task.name)
-        if known is not None and _place(known) != _place(task):
+        if known is not None and _location(known) != _location(task):
             raise ConfigurationError(
-                f"two tasks are named {task.name!r} ({_place(known)} and {_place(task)});"
+                f"two tasks are named {task.name!r} ({_location(known)} and {_location(task)});"
                 " give one of them name=..."
             )
         self._tasks[task.name] = task
 
     def find(self, name: str) -> Task[..., Any]:
-        """The task of that name. Raises UnknownTask, with the nearest names."""
+        """Return the task of that name. Raise UnknownTask, with similar names."""
         try:
             return self._tasks[name]
         except KeyError:
@@ -46,7 +46,7 @@ class Registry:
             raise UnknownTask(f"no task {name!r} is registered here; {hint}") from None
 
     def get(self, name: str) -> Task[..., Any] | None:
-        """The task of that name, or None."""
+        """Return the task of that name, or None."""
         return self._tasks.get(name)
 
     def __iter__(self) -> Iterator[Task[..., Any]]:
@@ -56,33 +56,33 @@ class Registry:
         return len(self._tasks)
 
     def queues(self) -> list[str]:
-        """Every queue some task uses, ``default`` always among them."""
+        """Return the queues of all tasks, and ``default``."""
         return sorted({"default", *self.queue_gates, *(task.declared.queue for task in self)})
 
     def add_pool(self, pool: Pool) -> None:
-        """A pool that workers keep an eye on. Raises ConfigurationError: the name is taken."""
+        """Add a pool of the application. Raise ConfigurationError if the name is taken."""
         if pool.name in self._pools:
-            raise ConfigurationError(f"pool={pool.name!r}: there is one of that name already")
+            raise ConfigurationError(f"pool={pool.name!r}: a pool of that name exists already")
         self._pools[pool.name] = pool
 
     def pools(self) -> dict[str, Pool]:
-        """All pools: those of the application, and those that only tasks know."""
-        theirs = {pool.name: pool for task in self for pool in task.declared.pool}
-        return theirs | self._pools
+        """Return all pools: those of the application, and those that only tasks declare."""
+        declared = {pool.name: pool for task in self for pool in task.declared.pool}
+        return declared | self._pools
 
-    def computed(self) -> bool:
-        """Whether a limit comes from a function."""
-        every = [*(task.gating for task in self), *self.queue_gates.values()]
-        return any(callable(one.capacity) for gating in every for one in gating.limits.values())
+    def has_computed_limits(self) -> bool:
+        """Whether the capacity of some limit is computed by a function."""
+        every = [*(task.gate_set for task in self), *self.queue_gates.values()]
+        return any(callable(one.capacity) for gate_set in every for one in gate_set.limits.values())
 
     def rules(self) -> list[Rule]:
-        """What all gates go by now."""
-        every = [*(task.gating for task in self), *self.queue_gates.values()]
-        found = [rule for gating in every for rule in gating.rules()]
+        """Return the rules of all gates now."""
+        every = [*(task.gate_set for task in self), *self.queue_gates.values()]
+        found = [rule for gate_set in every for rule in gate_set.rules()]
         found += [pool.rule for pool in self.pools().values()]
         return list({rule.name: rule for rule in found}.values())
 
 
-def _place(task: Task[..., Any]) -> str:
+def _location(task: Task[..., Any]) -> str:
     code = getattr(task.function, "__code__", None)
     return f"{code.co_filename}:{task.function.__qualname__}" if code else repr(task.function)

@@ -1,7 +1,7 @@
-"""Parts of a task whose failures mean something of their own.
+"""Sections: parts of a task whose failures are handled in their own way.
 
-A section does not catch the failure: it marks it, and the worker decides by the mark. So the
-task ends where it failed, frees its slot, and is run again from the start if at all.
+A section does not catch an error. It marks the error, and the worker decides by the mark. So the
+task ends where it failed and frees its slot; if it is retried, it runs again from the start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LOG = "umbel.sections"
 
 
 class Section(msgspec.Struct, frozen=True):
-    """The mark a section leaves on an error. Without a policy the error is final."""
+    """The mark that a section leaves on an error. Without a policy the error is final."""
 
     name: str
     policy: Retry | None
@@ -38,7 +38,7 @@ class _Marking:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         run = running.get()
-        # Being cancelled or told to exit is not a failure of the section.
+        # A cancellation or a request to exit is not a failure of the section.
         if run is not None and isinstance(error, Exception):
             run.mark(error, self._section)
 
@@ -52,7 +52,7 @@ def retry(
     cap: float = 300.0,
     on: type[Exception] | tuple[type[Exception], ...] = Exception,
 ) -> _Marking:
-    """A section with its own retry policy and its own counter, apart from the task's.
+    """Return a section with its own retry policy and its own counter, apart from the task's.
 
     ``name`` identifies the section across runs; it defaults to function and line.
     """
@@ -61,12 +61,12 @@ def retry(
 
 
 def poisonous() -> _Marking:
-    """A section where a failure is final: repeating it would surely fail again."""
+    """Return a section in which an error is final: a retry would fail again."""
     return _Marking(Section("poisonous", None))
 
 
 class optional:  # noqa: N801 - reads as a statement: ``with optional(KeyError):``
-    """A section whose failure is logged and ignored; the task goes on behind it."""
+    """A section whose error is logged and ignored; the task goes on after it."""
 
     def __init__(self, *errors: type[Exception]) -> None:
         if not all(isinstance(e, type) and issubclass(e, Exception) for e in errors):
@@ -81,7 +81,7 @@ class optional:  # noqa: N801 - reads as a statement: ``with optional(KeyError):
     ) -> bool:
         if not isinstance(error, self._errors):
             return False
-        import logging  # only a failing section pays for it
+        import logging  # imported only when a section fails
 
         logging.getLogger(_LOG).warning("optional section failed and was skipped", exc_info=error)
         return True

@@ -1,4 +1,4 @@
-"""``raise Snooze(30)``: run me again later; this run does not count."""
+"""``raise Snooze(30)`` runs the job again later; this run does not count as an attempt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from umbel.errors import ConfigurationError
 class Snooze(BaseException):
     """Raised by a task that cannot do its work yet. Costs no attempt.
 
-    Not an Exception: ``except Exception`` and ``with optional():`` let it pass.
+    Not an Exception: ``except Exception`` and ``with optional():`` do not catch it.
     """
 
     def __init__(self, delay: float) -> None:

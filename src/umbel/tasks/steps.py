@@ -1,8 +1,8 @@
-"""Durable steps: parts of a task that run once for each job, however often the job does.
+"""Durable steps: parts of a task that run once for each job, however often the job runs.
 
-``step(fetch, url)`` in a ``def`` task, ``await step(afetch, url)`` in an ``async def`` one. The
-result is kept in the store; when the job runs again, after a retry, an interruption, a death, a
-deployment, it is returned and the function is not called.
+Call ``step(fetch, url)`` in a ``def`` task, ``await step(afetch, url)`` in an ``async def`` task.
+The result is kept in the store. When the job runs again, after a retry, an interruption, the death
+of its worker or a deployment, the kept result is returned and the function is not called.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C")
 
-_LONGEST_NAME = 255
+_MAX_NAME_LENGTH = 255
 
 
 class StepCall(msgspec.Struct, frozen=True):
@@ -38,20 +38,20 @@ class StepCall(msgspec.Struct, frozen=True):
     kwargs: Mapping[str, Any]
     transactional: bool = False
     connection: Any = None
-    """The caller's own, with a transaction open; None: one of ours, if it is transactional."""
+    """The caller's connection with an open transaction. None: a transactional step opens one."""
     threaded: bool = False
-    """Whether it is awaited although its function is a plain one."""
+    """Whether the step is awaited although its function is a plain one."""
 
 
-class StepKeeper(Protocol):
-    """One run's steps: who calls them in order, and gets what was kept, or has them done."""
+class StepRunner(Protocol):
+    """Runs the steps of one run of a job, or returns their kept results."""
 
     def begin(self, call: StepCall) -> Any:
-        """The step's result; in an event loop an awaitable of it."""
+        """Return the step's result; in an event loop, a coroutine of it."""
 
 
-class StepPlace:
-    """Where a step stands in its job, and what it has published so far."""
+class StepPosition:
+    """The number and name of a step in its job, and how many messages it has published."""
 
     __slots__ = ("_published", "connection", "job", "name", "number")
 
@@ -60,31 +60,31 @@ class StepPlace:
         self.number = number
         self.name = name
         self.connection: Any = None
-        """In whose transaction it runs."""
+        """The connection in whose transaction it runs."""
         self._published = 0
 
     def next_id(self) -> str:
-        """The id of what it publishes next: the same when it is repeated, so that is no second."""
+        """Return the id of its next message; a repeated step gets the same ids, so none is new."""
         self._published += 1
         return derived_id(self.job, self.number, self._published)
 
 
-inside: ContextVar[StepPlace | None] = ContextVar("umbel_step", default=None)
-"""The step in which this code runs."""
+current_step: ContextVar[StepPosition | None] = ContextVar("umbel_step", default=None)
+"""The step in which this code runs, if any."""
 
 
 @contextmanager
-def entered(place: StepPlace) -> Iterator[None]:
-    """For as long as the step's own function runs."""
-    token = inside.set(place)
+def enter_step(position: StepPosition) -> Iterator[None]:
+    """Set ``current_step`` while the step's function runs."""
+    token = current_step.set(position)
     try:
         yield
     finally:
-        inside.reset(token)
+        current_step.reset(token)
 
 
 class Transactional(Generic[C]):
-    """Steps in a transaction of the caller's: ``step.using(session).transaction(save, row)``."""
+    """Steps in the caller's transaction: ``step.using(session).transaction(save, row)``."""
 
     __slots__ = ("_connection", "_name")
 
@@ -107,11 +107,11 @@ class Transactional(Generic[C]):
     def transaction(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function with the connection first; the step is kept in the same transaction.
 
-        It is kept when the caller commits, and not when the caller rolls back. Commit soon: until
-        then nobody else can change the job.
+        It is kept if the caller commits, and not if the caller rolls back. Commit soon: until then
+        the job is locked for all others.
 
         Raises:
-            ConfigurationError: it is no connection to the store, or has no transaction open.
+            ConfigurationError: the connection is not to the store, or has no open transaction.
         """
         name = self._name or _name_of(function)
         return _begin(StepCall(name, function, args, kwargs, True, self._connection))
@@ -136,12 +136,13 @@ class Step:
     @overload
     def __call__(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     def __call__(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """The function's result, kept on the first call and returned on every other.
+        """Return the function's result: kept on the first call, returned on every other.
 
-        Outside a job it is a plain call. A failing function keeps nothing; what it raises goes up.
+        Outside a job it is a plain call. If the function raises, nothing is kept and the error is
+        raised.
 
         Raises:
-            StepsChanged: the job has kept another step in this place; the job is buried.
+            StepsChanged: the job has kept another step under this number; the job is buried.
             NotEncodable, MessageTooLarge: the result cannot be kept; the text names the step.
         """
         return _begin(StepCall(self._name or _name_of(function), function, args, kwargs))
@@ -149,8 +150,9 @@ class Step:
     def threaded(
         self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R]:
-        """``await step(function)`` of a plain function, for type checkers that cannot know where
-        it is called: in an ``async def`` task, where it runs in a thread."""
+        """``await step(function)`` of a plain function in an ``async def`` task: runs in a thread.
+
+        For type checkers, which cannot know that ``step(function)`` is awaitable there."""
         name = self._name or _name_of(function)
         begun: Coroutine[Any, Any, R] = _begin(
             StepCall(name, function, args, kwargs, threaded=True)
@@ -172,26 +174,26 @@ class Step:
     def transaction(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call the function with a connection to the store's own database first.
 
-        What it does there and the step are committed together, exactly once. What it publishes
-        meanwhile is part of the transaction.
+        Its changes and the step are committed together, exactly once. Messages that it publishes
+        are part of the transaction.
 
         Raises:
-            ConfigurationError: the store has no transactions, or this worker no way to it.
+            ConfigurationError: the store has no transactions, or this worker cannot reach it.
         """
         return _begin(StepCall(self._name or _name_of(function), function, args, kwargs, True))
 
     def named(self, name: str) -> Step:
-        """With a name of its own: ``step.named("page 7")(fetch, url)``.
+        """Return a step with this name: ``step.named("page 7")(fetch, url)``.
 
         Raises:
-            ConfigurationError: no name that can be kept.
+            ConfigurationError: stores cannot keep the name.
         """
         if not storable_name(name):
             raise ConfigurationError(f"step name={name!r}: give 1 to 255 characters")
         return Step(name)
 
     def using(self, connection: C) -> Transactional[C]:
-        """In a transaction that the caller has open: psycopg's, sqlite3's or SQLAlchemy's."""
+        """Return steps in an open transaction of the caller: of psycopg, sqlite3 or SQLAlchemy."""
         return Transactional(self._name, connection)
 
 
@@ -200,30 +202,30 @@ step = Step()
 
 def _begin(call: StepCall) -> Any:
     run = running.get()
-    keeper = run.steps if run is not None else None
-    if keeper is not None:
-        return keeper.begin(call)
+    runner = run.steps if run is not None else None
+    if runner is not None:
+        return runner.begin(call)
     if call.transactional and call.connection is None:
         raise ConfigurationError(
             f"step.transaction({call.name}): no job runs here, so there is no store to connect to;"
-            " call it in a task that a worker runs, or bring a connection: step.using(connection)"
+            " call it in a task that a worker runs, or pass a connection: step.using(connection)"
         )
     lead = (call.connection,) if call.transactional else ()
     result = call.function(*lead, *call.args, **call.kwargs)
-    return _given(result) if call.threaded else result
+    return _as_coroutine(result) if call.threaded else result
 
 
-async def _given(value: Any) -> Any:
+async def _as_coroutine(value: Any) -> Any:
     return value
 
 
-def in_event_loop() -> bool:
-    """Whether whoever calls can await, and must not block."""
+def is_in_event_loop() -> bool:
+    """Whether the caller runs in an event loop: it can await, and must not block."""
     return asyncio._get_running_loop() is not None
 
 
-async def awaited(value: Any) -> Any:
-    """A function's result, whether it is a coroutine's or not."""
+async def await_if_coroutine(value: Any) -> Any:
+    """Return a function's result; await it if it is a coroutine."""
     return await value if inspect.iscoroutine(value) else value
 
 
@@ -231,4 +233,4 @@ def _name_of(function: Callable[..., Any]) -> str:
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return name[-_LONGEST_NAME:]
+    return name[-_MAX_NAME_LENGTH:]

@@ -15,7 +15,7 @@ import msgspec
 
 from umbel.errors import ConfigurationError
 from umbel.messages import route_gate
-from umbel.tasks.gates import Gating, Limit, Pool, Rate, Token, token_of
+from umbel.tasks.gates import GateSet, Limit, Pool, Rate, Token, token_of
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions, Loop, Publishing, TaskOptions, Track
 from umbel.tasks.parameters import Parameters
@@ -26,12 +26,12 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 AS_DECLARED = CallOptions()
-NO_GATES = Gating("")
-_NONE: Mapping[str, Gating] = {}
+NO_GATES = GateSet("")
+_NO_QUEUE_GATES: Mapping[str, GateSet] = {}
 
 
 class Declaration(TypedDict, total=False):
-    """The keyword options of ``@task(...)``; TaskOptions says what each means."""
+    """The keyword options of ``@task(...)``; TaskOptions explains each."""
 
     queue: str
     priority: int
@@ -55,7 +55,7 @@ class Declaration(TypedDict, total=False):
 
 
 class Changes(TypedDict, total=False):
-    """The keyword options of ``task.options(...)``; CallOptions says what each means."""
+    """The keyword options of ``task.options(...)``; CallOptions explains each."""
 
     queue: str
     priority: int
@@ -73,36 +73,36 @@ class Changes(TypedDict, total=False):
     id: str
 
 
-class Outlet(Protocol):
-    """The two ways out of a task: publish from sync code, publish from async code."""
+class Sender(Protocol):
+    """Publishes the calls of tasks, from sync and from async code."""
 
     def send(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
-        """Publish all in one round trip and return when they are durable."""
+        """Publish all in one round trip; return when they are durable."""
 
     async def asend(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
-        """The same, from async code."""
+        """``send`` for async code."""
 
 
 class Signature(msgspec.Struct, Generic[R_co], frozen=True):
-    """A call not made yet: task, arguments, options."""
+    """A call as a value: task, arguments, options."""
 
     task: Task[..., R_co]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: CallOptions = AS_DECLARED
     immutable: bool = False
-    """Whether it ignores the result of what runs before it in a chain."""
+    """Whether it ignores the result of the previous task in a chain."""
 
     def delay(self) -> Handle[R_co]:
         """Publish it from sync code."""
-        return self.task.outlet.send([self])[0]
+        return self.task.sender.send([self])[0]
 
     async def adelay(self) -> Handle[R_co]:
         """Publish it from async code."""
-        return (await self.task.outlet.asend([self]))[0]
+        return (await self.task.sender.asend([self]))[0]
 
     def unique(self) -> Unique | None:
-        """Which key it must be alone with, if any."""
+        """Return its unique key, if any."""
         chosen = self.options.unique
         if chosen is None:
             declared = self.task.declared.unique
@@ -113,36 +113,36 @@ class Signature(msgspec.Struct, Generic[R_co], frozen=True):
 
 
 class Task(Generic[P, R_co]):
-    """A function that can be run elsewhere: by ``delay`` from sync, ``adelay`` from async code."""
+    """A function that workers run: call ``delay`` from sync code, ``adelay`` from async code."""
 
     kind: str
-    """Which budget of a worker runs it: ``io`` (coroutines) or ``cpu`` (threads)."""
+    """Which slots of a worker it uses: ``io`` (coroutines) or ``cpu`` (threads)."""
 
     def __init__(self, function: Callable[P, Any], name: str, declared: TaskOptions) -> None:
         self.function = function
         self.name = name
         self.declared = declared
         self.parameters = Parameters(function, name)
-        self.gating = Gating(name, declared.limit, declared.rate, declared.pool)
+        self.gate_set = GateSet(name, declared.limit, declared.rate, declared.pool)
         counted: list[Limit | Rate] = [*declared.limit, *declared.rate]
         _check_tokens(self.parameters, [one.token for one in counted])
         _check_tokens(self.parameters, [declared.affinity], "affinity")
-        self._chosen = AS_DECLARED
-        self._outlet: Outlet | None = None
-        self._queue_gates: Mapping[str, Gating] = _NONE
-        self.announcement: IOTask[..., Any] | None = None
-        """Of a broadcast: what runs where it is published, and has this run on every worker."""
+        self._call_options = AS_DECLARED
+        self._sender: Sender | None = None
+        self._queue_gates: Mapping[str, GateSet] = _NO_QUEUE_GATES
+        self.fan_out_task: IOTask[..., Any] | None = None
+        """Of a broadcast: the task that runs first, and publishes this one to every worker."""
         update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
-        """The call as a value, to publish later or in bulk. Raises BadArguments."""
+        """Return the call as a value, to publish later or in bulk. Raise BadArguments."""
         self.parameters.check(args, kwargs)
-        return Signature(self, args, kwargs, self._chosen)
+        return Signature(self, args, kwargs, self._call_options)
 
     def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
-        """Like ``s``, and it ignores what runs before it in a chain. Raises BadArguments."""
+        """Like ``s``, but ignore the result of the previous task in a chain. Raise BadArguments."""
         self.parameters.check(args, kwargs)
-        return Signature(self, args, kwargs, self._chosen, True)
+        return Signature(self, args, kwargs, self._call_options, True)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Publish from sync code; durable when it returns.
@@ -158,41 +158,41 @@ class Task(Generic[P, R_co]):
         return await self.s(*args, **kwargs).adelay()
 
     def options(self, **changes: Unpack[Changes]) -> Task[P, R_co]:
-        """This task with options for the next calls: ``add.options(delay=30).delay(1, 2)``."""
+        """Return this task with options for its calls: ``add.options(delay=30).delay(1, 2)``."""
         changed = copy.copy(self)
-        changed._chosen = self._chosen.merged(dict(changes))
+        changed._call_options = self._call_options.merged(dict(changes))
         return changed
 
-    def bind(self, outlet: Outlet, queue_gates: Mapping[str, Gating] = _NONE) -> None:
-        """Let calls go out through this outlet. Done once, by ``app.task`` or ``app.include``."""
-        self._outlet = outlet
+    def bind(self, sender: Sender, queue_gates: Mapping[str, GateSet] = _NO_QUEUE_GATES) -> None:
+        """Publish calls through this sender. Called once, by ``app.task`` or ``app.include``."""
+        self._sender = sender
         self._queue_gates = queue_gates
 
     def gates(self, queue: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-        """What a call has to pass in a queue. Raises what a token's function raises.
+        """Return the gates of a call in a queue. Raise what a token's function raises.
 
-        Before its worker last of all: whoever passes there is for nobody else.
+        The route comes last: behind it, the job belongs to one worker.
         """
-        gating, affinity = self.gating, self.declared.affinity
+        gate_set, affinity = self.gate_set, self.declared.affinity
         if self._queue_gates:
-            gating += self._queue_gates.get(queue, NO_GATES)
-        gates = gating.keys(self.parameters, args, kwargs) if gating else ()
+            gate_set += self._queue_gates.get(queue, NO_GATES)
+        gates = gate_set.keys(self.parameters, args, kwargs) if gate_set else ()
         if affinity is not None:
             gates += (route_gate(token_of(affinity, self.parameters, args, kwargs)),)
         return gates
 
     @property
-    def outlet(self) -> Outlet:
-        """Where calls go out. Raises ConfigurationError while no app has included the task."""
-        if self._outlet is None:
+    def sender(self) -> Sender:
+        """The sender of its calls. Raise ConfigurationError if no app has included the task."""
+        if self._sender is None:
             raise ConfigurationError(
                 f"task {self.name} belongs to no app yet: app.include({self.function.__module__})"
             )
-        return self._outlet
+        return self._sender
 
-    def goes_out_by(self, outlet: Outlet) -> bool:
-        """Whether its calls go out there: to the same application, and so to the same store."""
-        return self._outlet is outlet
+    def is_bound_to(self, sender: Sender) -> bool:
+        """Whether this sender publishes its calls, to the same application and store."""
+        return self._sender is sender
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
@@ -232,7 +232,7 @@ class CPUTask(Task[P, R]):
 
 
 class Decorator(Protocol):
-    """``@task(...)``: keeps the function's parameters and what it returns or awaits to."""
+    """The type of ``@task(...)``: it keeps the function's parameter and return types."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # a coroutine function is the closer match
@@ -245,11 +245,11 @@ class Decorator(Protocol):
 def declare(
     function: Callable[..., Any], name: str | None, options: TaskOptions
 ) -> IOTask[..., Any] | CPUTask[..., Any]:
-    """A task from a function. Raises ConfigurationError for what cannot be one."""
+    """Return a task of a function. Raise ConfigurationError if it cannot be a task."""
     if not callable(function) or isinstance(function, type):
         raise ConfigurationError(f"{function!r}: a task is a function, def or async def")
     if not hasattr(function, "__qualname__") and not name:
-        raise ConfigurationError(f"{function!r} has no name of its own; give name=...")
+        raise ConfigurationError(f"{function!r} has no name; give name=...")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(f"{function.__qualname__}: a generator cannot be a task")
     name = name or f"{_module_name(function)}.{function.__qualname__}"
@@ -287,7 +287,7 @@ def task(
 
 
 def _module_name(function: Callable[..., Any]) -> str:
-    """The module as a worker will import it: a script run directly is not ``__main__`` there."""
+    """Return the name by which a worker imports the module, also of a script (``__main__``)."""
     if function.__module__ != "__main__":
         return function.__module__
     main = sys.modules["__main__"]

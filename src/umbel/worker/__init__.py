@@ -1,8 +1,8 @@
-"""Owns running tasks: take deliveries, run them as coroutines or in threads, decide how they ended.
+"""Owns running tasks: fetch deliveries, run them as coroutines or in threads, settle the outcomes.
 
-Called by: the command line and the test harness. It knows one port to the outside, Intake; and,
-where it has a database's address, transactions there that steps are part of.
-Never: touches a broker or a store otherwise; never holds what it cannot start now.
+Called by: the command line and the test harness. It reaches the outside through one port, Intake,
+and through transactions of the store's database, if it has that database's URL.
+Never: uses a broker or a store otherwise, or holds a job that it cannot start now.
 """
 
 from umbel.worker.intake import Intake

@@ -1,15 +1,17 @@
-"""From a delivery to something that can run, or to the outcome that says why it cannot."""
+"""Turns a delivery into an activation, or into the outcome of a job that cannot run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from umbel.errors import BadMessage, UmbelError, UnknownTask
 from umbel.messages import (
-    ROUTE,
+    ROUTE_PREFIX,
     BodyCodec,
     Cancelled,
     Delivery,
@@ -24,63 +26,58 @@ from umbel.messages import (
     route_key,
 )
 from umbel.messages.columns import MALFORMED
-from umbel.tasks import Job, Place, Pool, Registry, Retry, Run, StepKeeper, Task, Track
-
-
-class Activation(msgspec.Struct, frozen=True, kw_only=True):
-    """A delivery with everything its run needs, decoded once."""
-
-    delivery: Delivery
-    task: Task[..., Any]
-    args: list[Any]
-    kwargs: dict[str, Any]
-    run: Run
-    retry: Retry
-    timeout: float | None
-    track: Track
-    unchecked: tuple[tuple[Pool, str], ...] = ()
-    """Pools with the members it was given, to be checked before it begins."""
+from umbel.tasks import Job, Pool, Registry, Retry, Run, Task, Track
+from umbel.worker.incarnation import Incarnation
+from umbel.worker.missing_tasks import MissingTasks
+from umbel.worker.progress import ProgressNotes
+from umbel.worker.runs import Activation
+from umbel.worker.step_writer import StepWriter
+from umbel.worker.steps import RunSteps
 
 
 class Activator:
-    """Resolves the task, decodes the arguments, applies what the call said differently."""
+    """Finds the task, decodes the arguments, and applies the options of the call."""
 
     def __init__(
         self,
         registry: Registry,
         codec: BodyCodec,
-        on_progress: Callable[[Delivery, float, float | None], None],
-        open_steps: Callable[[Run], StepKeeper] | None = None,
-        place: Callable[[], Place] = lambda: Place("worker"),
-        give_back: Callable[[Delivery, str], Outcome] = lambda _, reason: Interrupted(reason),
+        *,
+        incarnation: Incarnation,
+        progress: ProgressNotes,
+        steps: StepWriter | None = None,
+        missing: MissingTasks | None = None,
+        commands: Mapping[str, Task[..., Any]] = MappingProxyType({}),
     ) -> None:
         self._registry = registry
-        self.commands: Mapping[str, Task[..., Any]] = {}
-        """Tasks of every worker's own, for messages to one worker alone."""
-        self._place = place
-        self._give_back = give_back
         self._codec = codec
-        self._on_progress = on_progress
-        self._open_steps = open_steps
+        self._incarnation = incarnation
+        self._progress = progress
+        self._open_steps = None if steps is None else partial(RunSteps, steps)
+        self._missing = missing
+        self._commands = commands
 
     def activate(self, delivery: Delivery) -> Activation | Outcome:
-        """Something to run, or the outcome of a message that never can."""
+        """Return what its run needs, or the outcome of a job that cannot run."""
         if delivery.envelope.type is not MessageType.COMMAND:
             return Rejected(f"type: only {MessageType.COMMAND} can run, this is another message")
         malformed = delivery.envelope.headers.get(MALFORMED)
         if malformed is not None:
             return Rejected(malformed)
         expires = delivery.envelope.expires
-        # By the store's clock, which said when it was claimed: this machine's may be wrong.
+        # Both times are by the store's clock; this machine's clock may be wrong.
         if expires is not None and expires <= delivery.claimed:
             return Expired()
         try:
             return self._prepare(delivery)
         except UnknownTask as error:
-            # A message to this worker alone, or one that no worker ever has a task for.
+            # No other worker could run a message to this worker, or one whose name is malformed.
             if is_inbox(delivery.envelope.queue) or not _is_name(delivery.envelope.subject):
                 return Rejected(f"subject: {error}")
-            return self._give_back(delivery, f"this worker does not have the task: {error}")
+            reason = f"this worker does not have the task: {error}"
+            if self._missing is None:
+                return Interrupted(reason)
+            return self._missing.give_back(delivery, reason)
         except BadMessage as error:
             return Rejected(str(error))
         except UmbelError as error:
@@ -91,16 +88,16 @@ class Activator:
         task = self._find(delivery)
         args, kwargs = task.parameters.decode(self._codec.decode(envelope.body))
         for slot in delivery.slots:
-            if slot.rejected and slot.gate.startswith(ROUTE):
+            if slot.rejected and slot.gate.startswith(ROUTE_PREFIX):
                 key = route_key(slot.gate)
                 return Cancelled(f"skipped: no worker has {key!r}, and {task.name} needs one")
             if slot.rejected:
                 return Rejected(f"limit: {task.name} may not run at all now; its limit is 0")
-        if task.announcement is not None and not is_inbox(envelope.queue):
-            task = task.announcement
+        if task.fan_out_task is not None and not is_inbox(envelope.queue):
+            task = task.fan_out_task
         elif not delivery.slots:
             gates = _gates(task, envelope.queue, args, kwargs)
-            if gates:  # whoever sent it did not know
+            if gates:  # the sender did not know the task's gates
                 return Parked(gates)
         declared, headers = task.declared, envelope.headers
         timeout = _timeout(headers["timeout"]) if "timeout" in headers else declared.timeout
@@ -112,11 +109,11 @@ class Activator:
             run=Run(
                 _job(delivery),
                 delivery.lease,
-                self._progress_of(delivery),
+                partial(self._progress.note, delivery),
                 delivery.slots,
                 task,
                 self._open_steps,
-                self._place(),
+                self._incarnation.worker,
             ),
             retry=_retry(headers.get("retry"), declared.retry),
             timeout=_shortest(timeout, declared.pool) if declared.pool else timeout,
@@ -125,34 +122,31 @@ class Activator:
         )
 
     def _find(self, delivery: Delivery) -> Task[..., Any]:
-        """The task it is for. Raises UnknownTask, BadMessage."""
+        """Return the task that the delivery is for. Raise UnknownTask, BadMessage."""
         name = delivery.envelope.subject
-        command = self.commands.get(name)
+        command = self._commands.get(name)
         if command is None:
             return self._registry.find(name)
         if not is_inbox(delivery.envelope.queue) or any(slot.route for slot in delivery.slots):
             raise BadMessage("subject", f"{name}: give the worker it is for, .options(worker=...)")
         return command
 
-    def _progress_of(self, delivery: Delivery) -> Callable[[float, float | None], None]:
-        return lambda done, of: self._on_progress(delivery, done, of)
-
 
 def _is_name(subject: str) -> bool:
-    """Whether a task may have this name. Bytes that are no text were read as U+FFFD."""
+    """Whether a task may have this name. Bytes that are not text were decoded to U+FFFD."""
     return subject.isprintable() and "\ufffd" not in subject
 
 
 def _gates(
     task: Task[..., Any], queue: str, args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[str, ...]:
-    """What a job has to pass. Raises BadMessage: a token cannot be told."""
+    """Return the gates that a job has to pass. Raise BadMessage if a token cannot be computed."""
     try:
         gates = task.gates(queue, args, kwargs)
-        if is_inbox(queue):  # it is where it was to go
-            return tuple(gate for gate in gates if not gate.startswith(ROUTE))
+        if is_inbox(queue):  # the route has been followed already
+            return tuple(gate for gate in gates if not gate.startswith(ROUTE_PREFIX))
         return gates
-    except Exception as error:  # noqa: BLE001 - a function of the user's
+    except Exception as error:  # noqa: BLE001 - a token may be user code
         raise BadMessage("token", f"{type(error).__name__}: {error}") from None
 
 
@@ -182,9 +176,9 @@ def _unchecked(pools: Sequence[Pool], slots: Sequence[Slot]) -> tuple[tuple[Pool
 
 
 def _shortest(timeout: float | None, pools: Sequence[Pool]) -> float | None:
-    """Of the timeout and of how long a member of each pool is kept."""
-    several = (timeout, *(pool.ttl for pool in pools))
-    return min((one for one in several if one is not None), default=None)
+    """Return the shortest of the timeout and the times for which each pool lends a member."""
+    limits = (timeout, *(pool.ttl for pool in pools))
+    return min((one for one in limits if one is not None), default=None)
 
 
 def _retry(text: str | None, declared: Retry) -> Retry:

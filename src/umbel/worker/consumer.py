@@ -1,4 +1,4 @@
-"""The fetch loop: asks for exactly what could start now, and starts what it gets."""
+"""The consumer: fetches as many jobs as can start now, and hands them to the task runner."""
 
 from __future__ import annotations
 
@@ -11,45 +11,42 @@ from umbel.backends import Demand
 from umbel.clock import Clock
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, inbox
-from umbel.worker.heartbeat import FENCE_AT
-from umbel.worker.incarnation import Life
+from umbel.worker.heartbeat import FENCE_AT, Heartbeat
+from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
+from umbel.worker.task_runner import TaskRunner
 
-_STEPS = 3
+_LOOP_ROUNDS = 3
 """Rounds of the event loop in which a task that never waits is started, run and reported."""
 
 
 class Consumer:
-    """Fetches while there is room; sleeps while there is none or nothing to do."""
+    """Fetches while slots are free; otherwise waits for a free slot."""
 
     name = "consumer"
 
     def __init__(
         self,
         intake: Intake,
-        life: Life,
+        incarnation: Incarnation,
+        task_runner: TaskRunner,
+        heartbeat: Heartbeat,
         *,
         lease: float,
-        free: Callable[[], Demand],
-        start: Callable[[Delivery], None],
-        give_back: Callable[[Delivery, str], None],
-        look: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._intake = intake
-        self._life = life
+        self._incarnation = incarnation
+        self._task_runner = task_runner
+        self._heartbeat = heartbeat
         self._lease = lease
-        self._free = free
-        self._start = start
-        self._give_back = give_back
-        self._look = look
         self._clock = clock
-        self._room = anyio.Event()
-        self._asked = Demand()
-        self._fetching = False
-        self._stopping = False
+        self._slot_free = anyio.Event()
+        self._requested = Demand()
+        self._is_fetching = False
+        self._is_stopping = False
         self.fetches = 0
-        """How many fetches have returned, with something or nothing."""
+        """How many fetches have returned, with or without deliveries."""
         self.fetched = 0
         """How many deliveries were fetched."""
         self.epoch = 0
@@ -57,85 +54,89 @@ class Consumer:
         self._new_epoch = 0
         self._scope: anyio.CancelScope | None = None
         self.stopped = anyio.Event()
-        """Set when nothing more will be fetched."""
+        """Set when no more fetches will follow."""
+        task_runner.when_slot_freed(self.request_more)
 
-    def see_epoch(self, epoch: int) -> None:
-        """A pause of this epoch is in the store: fetches that start from now on respect it."""
+    def set_pause_epoch(self, epoch: int) -> None:
+        """Record that the store has pauses of this epoch: fetches that start now respect them."""
         self._new_epoch = epoch
-        if not self._fetching:
+        if not self._is_fetching:
             self.epoch = epoch
         elif epoch != self.epoch:
-            self._intake.nudge()
+            self._intake.stop_waiting()
 
-    def slot_freed(self) -> None:
-        """There is room again. A fetch that waits without asking for that kind is called back."""
-        asked = self._asked
-        if not self._fetching:
-            self._room.set()
-        elif asked.without or not (asked.io and asked.cpu):
-            free = self._free()
-            more = (free.io and not asked.io) or (free.cpu and not asked.cpu)
-            if more or {*asked.without} - {*free.without}:
-                self._intake.nudge()
+    def request_more(self) -> None:
+        """Fetch again if more can start than the present fetch has asked for."""
+        requested = self._requested
+        if not self._is_fetching:
+            self._slot_free.set()
+        else:
+            free = self._task_runner.free()
+            more = any(many > 0 >= requested.capacity(kind) for kind, many in free.free.items())
+            if more or {*requested.without} - {*free.without}:
+                self._intake.stop_waiting()
 
     def stop(self) -> None:
         """Fetch no more."""
-        self._stopping = True
-        self._room.set()
-        self._intake.nudge()
+        self._is_stopping = True
+        self._slot_free.set()
+        self._intake.stop_waiting()
 
     async def run(self, working: Callable[[], None]) -> None:
-        """Fetch and start until stopped."""
-        while not self._stopping:
-            demand = self._free()
+        """Fetch and start jobs until stopped."""
+        while not self._is_stopping:
+            demand = self._task_runner.free()
             if not demand:
-                self._room = anyio.Event()
-                await self._room.wait()
+                self._slot_free = anyio.Event()
+                await self._slot_free.wait()
                 continue
             with anyio.CancelScope() as self._scope:
                 await self._fetch(demand)
                 working()
         self.stopped.set()
 
-    def rebuild(self) -> None:
-        """Give up the present fetch and begin a new one; what it claimed unseen is given back."""
+    def restart_fetch(self) -> None:
+        """Cancel the present fetch and begin a new one.
+
+        Jobs that the cancelled fetch has claimed go back to their queues with a later heartbeat.
+        """
         if self._scope is not None:
             self._scope.cancel()
 
     async def _fetch(self, demand: Demand) -> None:
-        owner, began = self._life.incarnation, self._clock.monotonic()
-        self._asked, self._fetching = demand, True
-        self._look()
+        owner, began = self._incarnation.id, self._clock.monotonic()
+        self._requested, self._is_fetching = demand, True
+        self._heartbeat.check_wall_clock()
         try:
-            deliveries = await self._intake.fetch(owner, demand, self._lease / 3, self._own())
+            deliveries = await self._intake.fetch(owner, demand, self._lease / 3, self._inbox())
         except LeaseLost:
-            # The heart hears the same and begins a new life; until then there is nothing to do.
+            # The heartbeat finds the same and starts the next incarnation.
             await anyio.sleep(self._lease / 20)
             return
         else:
-            late = self._clock.monotonic() - began > self._lease * FENCE_AT
-            # An answer as late as that may be about jobs that were taken back already.
-            if not late and owner == self._life.incarnation:
-                self._begin(deliveries)
-                # Tasks that end at once have left their slots before the next fetch asks.
-                for _ in range(_STEPS if deliveries else 0):
+            is_late = self._clock.monotonic() - began > self._lease * FENCE_AT
+            # The jobs of a late answer may have been taken back already.
+            if not is_late and owner == self._incarnation.id:
+                self._admit(deliveries)
+                # Tasks that end at once have freed their slots before the next fetch.
+                for _ in range(_LOOP_ROUNDS if deliveries else 0):
                     await asyncio.sleep(0)
         finally:
-            self._fetching = False
+            self._is_fetching = False
             self.fetches += 1
-            # Only now: what was claimed before the pause has started.
+            # Only now: jobs that were claimed before the pause have started.
             self.epoch = self._new_epoch
 
-    def _own(self) -> tuple[str, ...]:
-        """The worker's own queue."""
-        index = self._life.index
+    def _inbox(self) -> tuple[str, ...]:
+        """Return the name of the worker's own queue, once it has an index."""
+        index = self._incarnation.index
         return () if index is None else (inbox(index),)
 
-    def _begin(self, deliveries: list[Delivery]) -> None:
+    def _admit(self, deliveries: list[Delivery]) -> None:
         self.fetched += len(deliveries)
         for delivery in deliveries:
-            self._life.hold(delivery.lease)
-            if self._stopping:
-                self._give_back(delivery, "the worker is stopping")
+            self._incarnation.hold(delivery.lease)
+            if self._is_stopping:
+                self._task_runner.give_back(delivery, "the worker is stopping")
             else:
-                self._start(delivery)
+                self._task_runner.admit(delivery)

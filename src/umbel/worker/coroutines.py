@@ -1,43 +1,45 @@
-"""Runs ``async def`` tasks as coroutines in the worker's own event loop.
+"""Executes ``async def`` tasks as coroutines in the worker's event loop.
 
-Each runs in an asyncio task of its own, with its own context. They are not in a task group: a
-group waits for ever for a coroutine that swallows every cancellation, and a worker must be able
-to leave such a one behind. A stop cancels the task once, as asyncio code expects, so that its
-``finally`` may await.
+Each coroutine runs in its own asyncio task, with its own context. The tasks are not in a task
+group: a group waits forever for a coroutine that swallows every cancellation, and a worker must be
+able to abandon such a coroutine. A stop cancels the task once, as asyncio code expects, so that its
+``finally`` blocks may await.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from umbel.clock import Clock
-from umbel.messages import BodyCodec, Lease
-from umbel.tasks import Track, running
-from umbel.worker import decide
-from umbel.worker.activation import Activation
-from umbel.worker.gate_sync import passes
-from umbel.worker.reports import Report
-from umbel.worker.stops import Stop, Unfit, Why, ask_to_stop
-
-Call = Callable[[Activation], Awaitable[Any]]
+from umbel.messages import Lease
+from umbel.tasks import running
+from umbel.worker.gate_sync import check_member
+from umbel.worker.runs import Activation, Completion, EndedRun
+from umbel.worker.stops import Stop, StopCause, Unfit, request_stop
 
 
-async def call_here(activation: Activation) -> Any:
-    """The plain way to run a coroutine function written for asyncio or AnyIO."""
+class TrioLoop(Protocol):
+    """Runs coroutine functions that are written for Trio; see ``trio_guest``."""
+
+    async def call(self, activation: Activation) -> Any:
+        """Run it and return what its task returns."""
+
+
+async def call_task(activation: Activation) -> Any:
+    """Await the task's function, unless its dedupe policy says that it was done before."""
     dedupe = activation.task.declared.dedupe
     if dedupe is not None:
         done_before = dedupe(*activation.args, **activation.kwargs)
         if await done_before if inspect.isawaitable(done_before) else done_before:
-            raise Stop(Why.DUPLICATE)
+            raise Stop(StopCause.DUPLICATE)
     return await activation.task.function(*activation.args, **activation.kwargs)
 
 
-class _Running:
-    """One coroutine under way."""
+class _RunningCoroutine:
+    """One coroutine that runs."""
 
     __slots__ = ("activation", "error", "started", "task", "timer", "value")
 
@@ -50,83 +52,82 @@ class _Running:
         self.task: asyncio.Task[None]
 
 
-class CoroutineRunner:
+class CoroutineExecutor:
     """Up to ``budget`` coroutines at once."""
 
-    kind = "io"
-
-    def __init__(
-        self, budget: int, codec: BodyCodec, clock: Clock, done: Callable[[Report], None]
-    ) -> None:
+    def __init__(self, budget: int, clock: Clock) -> None:
         self.budget = budget
-        self.call_trio: Call | None = None
-        self._codec = codec
+        self.trio: TrioLoop | None = None
         self._clock = clock
-        self._done = done
-        self._running: dict[Lease, _Running] = {}
+        self._completion: Completion
+        self._running: dict[Lease, _RunningCoroutine] = {}
+
+    def start(self, completion: Completion) -> None:
+        """Pass ended runs to ``completion``."""
+        self._completion = completion
 
     @property
     def running(self) -> int:
-        """How many run."""
+        """How many coroutines run."""
         return len(self._running)
 
     def activations(self) -> list[Activation]:
-        """What runs."""
-        return [one.activation for one in self._running.values()]
+        """Return the activations that run."""
+        return [coroutine.activation for coroutine in self._running.values()]
 
     def submit(self, activation: Activation) -> None:
         """Start it."""
         lease, loop = activation.delivery.lease, asyncio.get_running_loop()
-        one = self._running[lease] = _Running(activation, self._clock.now())
-        one.task = loop.create_task(self._run(one), name=activation.task.name)
-        one.task.add_done_callback(partial(self._ended, one))
+        coroutine = self._running[lease] = _RunningCoroutine(activation, self._clock.now())
+        coroutine.task = loop.create_task(self._run(coroutine), name=activation.task.name)
+        coroutine.task.add_done_callback(partial(self._end, coroutine))
         if activation.timeout is not None:
-            one.timer = loop.call_later(activation.timeout, self.stop, lease, Stop(Why.TIMEOUT))
+            coroutine.timer = loop.call_later(
+                activation.timeout, self.stop, lease, Stop(StopCause.TIMEOUT)
+            )
 
     def stop(self, lease: Lease, stop: Stop) -> None:
-        """Cancel a running coroutine, for a reason; a weaker reason than an earlier one is moot."""
-        one = self._running.get(lease)
-        if one is not None and ask_to_stop(one.activation.run, stop):
-            one.task.cancel()
+        """Cancel a running coroutine, unless an equal or stronger cause has cancelled it before."""
+        coroutine = self._running.get(lease)
+        if coroutine is not None and request_stop(coroutine.activation.run, stop):
+            coroutine.task.cancel()
 
     def abandon(self, lease: Lease) -> None:
-        """Give up on a coroutine that does not stop; what it still reports is ignored."""
-        one = self._running.pop(lease, None)
-        if one is not None:
-            # Else the end of the loop would wait for it, and complain of it.
-            asyncio._unregister_task(one.task)
-            one.task._log_destroy_pending = False  # type: ignore[attr-defined]
+        """Ignore a coroutine that does not stop, and what it returns later."""
+        coroutine = self._running.pop(lease, None)
+        if coroutine is not None:
+            # Otherwise closing the event loop would wait for the task and log a warning.
+            asyncio._unregister_task(coroutine.task)
+            coroutine.task._log_destroy_pending = False  # type: ignore[attr-defined]
 
-    async def _run(self, one: _Running) -> None:
-        activation = one.activation
+    async def _run(self, coroutine: _RunningCoroutine) -> None:
+        activation = coroutine.activation
         task = activation.task
         running.set(activation.run)
         try:
             for pool, member in activation.unchecked:
-                if not await passes(pool, member):
+                if not await check_member(pool, member):
                     raise Unfit(pool.name, member)
             if task.declared.loop == "trio":
-                assert self.call_trio is not None
-                one.value = await self.call_trio(activation)
+                assert self.trio is not None
+                coroutine.value = await self.trio.call(activation)
             elif task.declared.dedupe is None:
-                one.value = await task.function(*activation.args, **activation.kwargs)
+                coroutine.value = await task.function(*activation.args, **activation.kwargs)
             else:
-                one.value = await call_here(activation)
-        # A task may raise anything, SystemExit included; none of it may reach the loop.
+                coroutine.value = await call_task(activation)
+        # A task may raise anything, SystemExit included; none of it may reach the event loop.
         except BaseException as raised:  # noqa: BLE001
-            one.error = raised
+            coroutine.error = raised
 
-    def _ended(self, one: _Running, task: asyncio.Task[None]) -> None:
-        if one.timer is not None:
-            one.timer.cancel()
-        activation = one.activation
+    def _end(self, coroutine: _RunningCoroutine, task: asyncio.Task[None]) -> None:
+        if coroutine.timer is not None:
+            coroutine.timer.cancel()
+        activation = coroutine.activation
         if self._running.pop(activation.delivery.lease, None) is None:
             return
-        error = one.error
+        error = coroutine.error
         # A task that is cancelled before its first step ends without having run at all.
         if task.cancelled() or isinstance(error, asyncio.CancelledError):
             error = activation.run.stop_reason or error or asyncio.CancelledError()
-        outcome = decide.conclude(activation, one.value, error, self._codec)
-        keep = activation.track is not Track.FAILURES
-        now, held = self._clock.now(), activation.run.held(self._clock.monotonic())
-        self._done(Report(activation.delivery, outcome, one.started, now, keep, held))
+        ended = EndedRun(activation, coroutine.value, error, coroutine.started)
+        self._completion.settle(self._completion.decide(ended))

@@ -1,4 +1,4 @@
-"""How a run ended, as an outcome. Pure: no clock, no I/O, no randomness."""
+"""Decides the outcome of a run that has ended. Pure: no clock, no I/O, no randomness."""
 
 from __future__ import annotations
 
@@ -20,27 +20,31 @@ from umbel.messages import (
 from umbel.tasks import Section, Track
 from umbel.tasks.failures import describe
 from umbel.tasks.snooze import Snooze
-from umbel.worker.activation import Activation
-from umbel.worker.stops import Stop, Unfit, Why
+from umbel.worker.runs import Activation, EndedRun
+from umbel.worker.stops import Stop, StopCause, Unfit
 
 
-def conclude(
-    activation: Activation, value: Any, error: BaseException | None, codec: BodyCodec
-) -> Outcome:
-    """How a run ended. Whatever the task's own classes do meanwhile, there is an outcome."""
+def decide_outcome(ended: EndedRun, codec: BodyCodec) -> Outcome:
+    """Return the outcome of a run. Never raises, whatever the task's own classes do."""
+    activation, error = ended.activation, ended.error
     fatal = activation.run.fatal
     try:
-        # Whatever the task made of it: caught, or wrapped in a group of others.
+        # A fatal error counts even if the task caught it or wrapped it in an exception group.
         if fatal is not None and not isinstance(error, Stop):
             return Failed(describe(fatal))
-        return returned(activation, value, codec) if error is None else raised(activation, error)
+        if error is None:
+            return outcome_of_return(activation, ended.value, codec)
+        return outcome_of_error(activation, error)
     except BaseException as broken:  # noqa: BLE001 - user code: policies, __instancecheck__, …
-        text = f"how it ended could not be decided: {type(broken).__name__}"
+        text = f"its outcome could not be decided: {type(broken).__name__}"
         return Failed(Failure(f"umbel.errors:{JobFailed.__name__}", text))
 
 
-def returned(activation: Activation, value: Any, codec: BodyCodec) -> Outcome:
-    """The task returned. A value that cannot be kept is final: a re-run would return it again."""
+def outcome_of_return(activation: Activation, value: Any, codec: BodyCodec) -> Outcome:
+    """Return the outcome of a task that returned.
+
+    A value that cannot be encoded is a final failure: another run would return it again.
+    """
     if activation.track is not Track.RESULT:
         return Succeeded()
     try:
@@ -51,15 +55,15 @@ def returned(activation: Activation, value: Any, codec: BodyCodec) -> Outcome:
         return Failed(describe(error))
 
 
-def raised(activation: Activation, error: BaseException) -> Outcome:
-    """The task raised, or was stopped."""
+def outcome_of_error(activation: Activation, error: BaseException) -> Outcome:
+    """Return the outcome of a task that raised or was stopped."""
     if isinstance(error, Stop):
-        return stopped(activation, error)
+        return outcome_of_stop(activation, error)
     if isinstance(error, Snooze):
         return Snoozed(error.delay)
     section = activation.run.mark_of(error)
     if isinstance(section, Section):
-        return _section_failed(activation, error, section)
+        return _outcome_of_section(activation, error, section)
     if not activation.retry.applies_to(error):
         return Failed(describe(error))
     delivery = activation.delivery
@@ -67,22 +71,23 @@ def raised(activation: Activation, error: BaseException) -> Outcome:
     return Failed(describe(error)) if delay is None else Retry(describe(error), delay)
 
 
-def stopped(activation: Activation, stop: Stop) -> Outcome:
-    """The worker stopped the task."""
-    match stop.why:
-        case Why.TIMEOUT:
-            return raised(activation, TimeoutError(f"timed out after {activation.timeout:g} s"))
-        case Why.CANCEL | Why.DUPLICATE:
+def outcome_of_stop(activation: Activation, stop: Stop) -> Outcome:
+    """Return the outcome of a task that the worker stopped."""
+    match stop.cause:
+        case StopCause.TIMEOUT:
+            error = TimeoutError(f"timed out after {activation.timeout:g} s")
+            return outcome_of_error(activation, error)
+        case StopCause.CANCEL | StopCause.DUPLICATE:
             return Cancelled(stop.reason)
-        case Why.UNFIT:
+        case StopCause.UNFIT:
             unfit = (stop.member,) if isinstance(stop, Unfit) else ()
             return Parked(activation.delivery.envelope.gates, unfit)
-        case Why.INTERRUPT | Why.LOST:
+        case StopCause.INTERRUPT | StopCause.LOST:
             return Interrupted(stop.reason)
 
 
-def _section_failed(activation: Activation, error: BaseException, section: Section) -> Outcome:
-    """A retry section pays from its own counter; a poisonous one is final."""
+def _outcome_of_section(activation: Activation, error: BaseException, section: Section) -> Outcome:
+    """A retry section has its own counter of tries; an error in a poisonous section is final."""
     if section.policy is None or not section.policy.applies_to(error):
         return Failed(describe(error))
     delivery = activation.delivery

@@ -1,4 +1,4 @@
-"""Tells the store what this worker's gates go by, and looks after members that were set aside."""
+"""Keeps the gates in the store in step with this worker's declarations, and checks pool members."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from umbel.tasks import Pool, Registry
 from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake
 
-_EVERY = 3.0
-"""Seconds between looks at limits that are computed and at members in quarantine."""
-_PATIENCE = 30.0
-"""Seconds that a check may take before another worker makes it as well."""
+_SYNC_INTERVAL = 3.0
+"""Seconds between evaluations of computed limits, and between checks of failed members."""
+_CHECK_TIMEOUT = 30.0
+"""Seconds that a check may take before another worker makes it, too."""
 
 
 class GateSync:
-    """Declares gates when the worker starts and whenever a computed limit has changed."""
+    """Declares gates when the worker starts and when a computed limit has changed."""
 
-    name = "gatekeeper"
+    name = "gate sync"
 
     def __init__(self, intake: Intake, registry: Registry, telemetry: Telemetry) -> None:
         self._intake = intake
@@ -32,7 +32,7 @@ class GateSync:
         self._declared: list[Rule] = []
 
     async def declare(self) -> None:
-        """Say what holds from now on."""
+        """Declare all gates and pool members of this worker's tasks."""
         rules, pools = self._registry.rules(), self._registry.pools()
         tasks = [task.name for task in self._registry]
         members = {pool.name: pool.members for pool in pools.values()}
@@ -40,51 +40,51 @@ class GateSync:
         self._declared = rules
 
     async def run(self, working: Callable[[], None]) -> None:
-        """Look now and then, if there is anything that changes by itself."""
+        """Declare changed limits and check failed members, if there are any of either kind."""
         pools = [pool for pool in self._registry.pools().values() if pool.check is not None]
-        if not pools and not self._registry.computed():
+        if not pools and not self._registry.has_computed_limits():
             await anyio.sleep_forever()
         while True:
-            await anyio.sleep(_EVERY)
+            await anyio.sleep(_SYNC_INTERVAL)
             rules = await asyncio.to_thread(self._registry.rules)
             changed = [rule for rule in rules if rule not in self._declared]
             if changed:
                 await self._intake.declare(changed, [], {})
                 self._declared = rules
             for pool in pools:
-                await self._check(pool)
+                await self._check_failed_members(pool)
             working()
 
-    async def _check(self, pool: Pool) -> None:
-        for member in await self._intake.suspects(pool.name, _PATIENCE):
-            if await passes(pool, member.name):
-                await self._intake.restore(pool.name, member.name)
-                self._telemetry.emit(events.MemberRestored(pool=pool.name, member=member.name))
+    async def _check_failed_members(self, pool: Pool) -> None:
+        for member in await self._intake.roles.gates.claim_due_checks(pool.name, _CHECK_TIMEOUT):
+            if await check_member(pool, member.name):
+                await self._intake.report_passed_check(pool.name, member.name)
+                self._telemetry.emit(events.PoolMemberRestored(pool=pool.name, member=member.name))
             else:
-                await self._intake.suspect(pool.name, member.name, member.failures)
+                await self._intake.report_failed_check(pool.name, member.name, member.failures)
 
 
-async def passes(pool: Pool, member: str) -> bool:
-    """Whether a member is well, asked from an event loop. A check that raises says no."""
+async def check_member(pool: Pool, member: str) -> bool:
+    """Return whether a member passes its check, in an event loop. A check that raises fails."""
     assert pool.check is not None
     try:
         if inspect.iscoroutinefunction(pool.check):
             return bool(await pool.check(member))
         found = await asyncio.to_thread(pool.check, member)
         return bool(await found if inspect.isawaitable(found) else found)
-    except Exception:  # noqa: BLE001 - a function of the user's
+    except Exception:  # noqa: BLE001 - the check is user code
         return False
 
 
-def passes_here(pool: Pool, member: str) -> bool:
-    """The same in a thread of its own."""
+def check_member_blocking(pool: Pool, member: str) -> bool:
+    """``check_member`` in a thread."""
     assert pool.check is not None
     try:
         found = pool.check(member)
-        return bool(asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found)
+        return bool(asyncio.run(_await(found)) if inspect.isawaitable(found) else found)
     except Exception:  # noqa: BLE001
         return False
 
 
-async def _awaited(found: Any) -> Any:
+async def _await(found: Any) -> Any:
     return await found

@@ -1,8 +1,9 @@
-"""The heart: a thread of its own that keeps the worker's leases alive, whatever its tasks do.
+"""The heartbeat: a separate thread that keeps the worker's leases alive, whatever its tasks do.
 
-It beats at a third of the lease, learns what was lost or cancelled, and looks after the others.
-When no beat got through for most of a lease it tells the worker to stop what runs, before
-anybody else can have taken it: a lease lapses only after a whole length without a beat.
+It beats at a third of the lease, finds out which leases were lost and which jobs were cancelled,
+and runs the upkeep duties. If no beat has reached the store for most of a lease, it makes the
+worker stop its runs before another worker can have taken the jobs: a lease lapses only after a
+whole lease length without a beat.
 """
 
 from __future__ import annotations
@@ -19,56 +20,57 @@ from umbel.backends import ControlState, Demand, WorkerEntry
 from umbel.clock import Clock
 from umbel.errors import Unavailable
 from umbel.messages import Lease
-from umbel.services import look_after
+from umbel.services import run_periodically
 from umbel.telemetry import Telemetry, events
-from umbel.worker.incarnation import Life
+from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
 
-_CONFIRM_STEP = 0.02
+_CONFIRM_INTERVAL = 0.02
+"""Seconds between beats while an operator waits for this worker to confirm a pause."""
 _NEVER = 1e9
 
 FENCE_AT = 0.75
-"""The share of a lease after which a holder without a beat stops itself."""
+"""The share of a lease after which a worker without a successful beat stops its runs."""
 
 
-class Body(Protocol):
-    """What the heart tells the worker, and asks it. Called from the heart's thread."""
+class LeaseHolder(Protocol):
+    """The worker, as its heartbeat sees it. All methods are called from the heartbeat's thread."""
 
     def entry(self) -> WorkerEntry:
-        """What the worker says of itself in its present life."""
+        """Return the registry entry of the present incarnation."""
 
-    def lost_everything(self, incarnation: str) -> None:
-        """This life is over."""
+    def lost_all_leases(self, incarnation: str) -> None:
+        """Stop all runs of this incarnation; it has ended."""
 
-    def lost_some(self, jobs: list[Lease]) -> None:
-        """These are no longer ours."""
+    def lost_leases(self, leases: list[Lease]) -> None:
+        """Stop the runs under these leases."""
 
-    def cancel(self, wanted: dict[Lease, str]) -> None:
-        """Somebody wants these stopped."""
+    def cancel(self, cancelled: dict[Lease, str]) -> None:
+        """Stop these runs, each for the reason given."""
 
     def control(self, state: ControlState) -> None:
-        """What is paused now."""
+        """Respect these pauses from now on."""
 
-    def confirmed_epoch(self) -> int:
-        """The control epoch after which nothing paused is fetched."""
+    def confirmed_pause_epoch(self) -> int:
+        """Return the control epoch that all fetches respect."""
 
     def kinds(self) -> dict[str, str]:
-        """Each known task's kind."""
+        """Return the kind of each task."""
 
     def free(self) -> Demand:
-        """What could start now."""
+        """Return what could start now."""
 
     def fetched(self) -> int:
-        """How many deliveries were fetched so far."""
+        """Return how many deliveries were fetched so far."""
 
-    def rebuild(self) -> None:
-        """Throw the connection away and fetch anew."""
+    def restart_fetch(self) -> None:
+        """Cancel the present fetch and begin a new one."""
 
-    def die(self, why: str) -> None:
-        """Nothing helped: end the process, so that a supervisor starts a fresh one."""
+    def exit_stalled(self, reason: str) -> None:
+        """End the process, so that its supervisor starts a new one."""
 
     def stopping(self) -> bool:
-        """Whether the worker is stopping."""
+        """Return whether the worker is stopping."""
 
 
 class Heartbeat:
@@ -76,8 +78,8 @@ class Heartbeat:
 
     def __init__(
         self,
-        life: Life,
-        body: Body,
+        incarnation: Incarnation,
+        worker: LeaseHolder,
         *,
         lease: float,
         stall: float,
@@ -86,51 +88,52 @@ class Heartbeat:
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self._life = life
-        self._body = body
+        self._incarnation = incarnation
+        self._worker = worker
         self._lease = lease
         self._stall = stall
         self._open_intake = open_intake
         self._open_upkeep = open_upkeep
         self._clock = clock
         self._telemetry = telemetry
-        self._stop_asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._host: asyncio.AbstractEventLoop | None = None
         self._host_thread = 0
-        self._thread = threading.Thread(target=self._serve, name="umbel-heart", daemon=True)
-        self._trouble = False
-        self._beaten: float | None = None
-        self._over = False
-        """Whether the last beat that got through was one of a life that had ended."""
-        self._last = 0.0
-        self._enlisted = self._asked_for = life.incarnation
+        self._thread = threading.Thread(target=self._serve, name="umbel-heartbeat", daemon=True)
+        self._is_unreachable = False
+        self._last_success: float | None = None
+        self._is_lost = False
+        """Whether the last beat that reached the store found that the incarnation has ended."""
+        self._fence_from = 0.0
+        """The moment from which the time without a beat is counted."""
+        self._registered = self._registering = incarnation.id
         self._beats = 0
         self._control_changed = True
         self._epoch = 0
-        self._told_epoch = 0
-        self._echo = 0.0
-        self._wall_ahead = clock.now() - clock.monotonic()
-        self._wall_set = float("-inf")
+        self._reported_epoch = 0
+        self._loop_answered = 0.0
+        self._wall_offset = clock.now() - clock.monotonic()
+        self._wall_changed = float("-inf")
         self._waiting_since: float | None = None
         self._fetched = -1
-        self._rebuilt = False
+        self._has_restarted_fetch = False
 
     def start(self) -> None:
-        """Start beating. The worker is enlisted already."""
+        """Start beating. The worker is registered already."""
         self._host = asyncio.get_running_loop()
         self._host_thread = threading.get_ident()
-        self._echo = self._clock.monotonic()
-        self._begin()
+        self._loop_answered = self._clock.monotonic()
+        self._start_thread()
 
     async def stop(self) -> None:
-        """Stop beating; returns when the thread has ended."""
-        self._stop_asked.set()
+        """Stop beating; return when the thread has ended."""
+        self._stop_requested.set()
         if self._loop is not None and self._stop is not None:
             with suppress(RuntimeError):  # its loop has ended already
                 self._loop.call_soon_threadsafe(self._stop.set)
-        await self._ended()
+        await self._wait_for_thread()
 
     @property
     def alive(self) -> bool:
@@ -138,14 +141,14 @@ class Heartbeat:
         return self._thread.is_alive()
 
     @property
-    def beat_age(self) -> float | None:
-        """Seconds since the last beat that got through; None before the first."""
-        return None if self._beaten is None else self._clock.monotonic() - self._beaten
+    def heartbeat_age(self) -> float | None:
+        """Seconds since the last beat that reached the store; None before the first."""
+        return None if self._last_success is None else self._clock.monotonic() - self._last_success
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         self._thread.start()
 
-    async def _ended(self) -> None:
+    async def _wait_for_thread(self) -> None:
         await asyncio.to_thread(self._thread.join, 10)
 
     def _serve(self) -> None:
@@ -153,146 +156,147 @@ class Heartbeat:
 
     async def _main(self) -> None:
         self._stop, self._loop = asyncio.Event(), asyncio.get_running_loop()
-        if self._stop_asked.is_set():
+        if self._stop_requested.is_set():
             return
         intake = self._open_intake()
         every = self._lease / 3
-        duties = look_after(self._open_upkeep(every), every, self._telemetry)
+        duties = run_periodically(self._open_upkeep(every), every, self._telemetry)
         upkeep = asyncio.create_task(duties, name="umbel upkeep")
         try:
-            await self._beat_on(intake)
+            await self._beat_until_stopped(intake)
         finally:
             upkeep.cancel()
             await asyncio.wait([upkeep])
             await intake.close()
 
-    async def _beat_on(self, intake: Intake) -> None:
+    async def _beat_until_stopped(self, intake: Intake) -> None:
         assert self._stop is not None
-        self._last = self._clock.monotonic()
+        self._fence_from = self._clock.monotonic()
         while not self._stop.is_set():
             began = self._clock.monotonic()
-            beaten = await self._try_to_beat(intake)
+            beaten = await self._try_beat(intake)
             if beaten:
-                self._last = self._beaten = began
-            elif self._left() <= 0:
+                self._fence_from = self._last_success = began
+            elif self._time_left() <= 0:
                 self._fence()
-            self._watch_the_loop()
-            await self._rest(intake, began if beaten and not self._over else None)
+            self._watch_event_loop()
+            await self._rest(intake, began if beaten and not self._is_lost else None)
 
-    def _left(self) -> float:
-        """Seconds until the worker has to stop what it runs, unless a beat gets through."""
-        return self._last + self._lease * FENCE_AT - self._clock.monotonic()
+    def _time_left(self) -> float:
+        """Return the seconds until the worker must stop its runs, unless a beat succeeds."""
+        return self._fence_from + self._lease * FENCE_AT - self._clock.monotonic()
 
     def _fence(self) -> None:
-        # The next life counts anew from here, which is before it asks to be enlisted: it may be
-        # enlisted, and hold jobs, although the answer to that never came.
-        self._last = self._clock.monotonic()
-        if self._asked_for == self._life.incarnation:
-            self._body.lost_everything(self._life.incarnation)
+        # The next incarnation counts from here, before it asks to be registered: it may be
+        # registered, and hold jobs, although the answer never arrived.
+        self._fence_from = self._clock.monotonic()
+        if self._registering == self._incarnation.id:
+            self._worker.lost_all_leases(self._incarnation.id)
 
-    async def _try_to_beat(self, intake: Intake) -> bool:
+    async def _try_beat(self, intake: Intake) -> bool:
         try:
-            async with asyncio.timeout(max(self._left(), self._lease / 10)):
+            async with asyncio.timeout(max(self._time_left(), self._lease / 10)):
                 await self._beat(intake)
         except (Unavailable, TimeoutError) as error:
-            if not self._trouble:
-                self._trouble = True
+            if not self._is_unreachable:
+                self._is_unreachable = True
                 text = str(error) or "no answer"
                 self._telemetry.emit(events.Unreachable(service="heartbeat", error=text))
             return False
-        except Exception as error:  # noqa: BLE001 - the heart's outermost loop: it must go on
-            self._failed(error)
+        except Exception as error:  # noqa: BLE001 - the heartbeat's outermost loop must go on
+            self._emit_failed(error)
             return False
-        if self._trouble:
-            self._trouble = False
+        if self._is_unreachable:
+            self._is_unreachable = False
             self._telemetry.emit(events.Reachable(service="heartbeat"))
         return True
 
-    def _failed(self, error: Exception) -> None:
+    def _emit_failed(self, error: Exception) -> None:
         self._telemetry.emit(
             events.ServiceFailed(service="heartbeat", error=repr(error), delay=self._lease / 10)
         )
 
     async def _beat(self, intake: Intake) -> None:
-        incarnation = self._life.incarnation
-        if incarnation != self._enlisted:
-            self._asked_for = incarnation
-            entry = self._body.entry()
-            self._life.index = await intake.enlist(entry)
-            self._enlisted = incarnation
-            self._life.reported(entry.former)
-        self._told_epoch = self._body.confirmed_epoch()
-        alive = await intake.beat(
+        incarnation = self._incarnation.id
+        if incarnation != self._registered:
+            self._registering = incarnation
+            entry = self._worker.entry()
+            self._incarnation.index = await intake.register(entry)
+            self._registered = incarnation
+            self._incarnation.forget_former(entry.former)
+        self._reported_epoch = self._worker.confirmed_pause_epoch()
+        alive = await intake.roles.registry.heartbeat(
             incarnation,
-            running=len(self._life),
-            epoch=self._told_epoch,
-            stopping=self._body.stopping(),
+            running=len(self._incarnation),
+            epoch=self._reported_epoch,
+            stopping=self._worker.stopping(),
         )
-        self._over = not alive
-        if self._over:
-            self._body.lost_everything(incarnation)
+        self._is_lost = not alive
+        if self._is_lost:
+            self._worker.lost_all_leases(incarnation)
             return
         self._beats += 1
-        thorough = self._beats % 3 == 1
-        # Asked for only now: the beat may have taken long, and jobs have come meanwhile.
+        is_full_beat = self._beats % 3 == 1
+        # Read only now: the beat may have taken long, and jobs may have arrived meanwhile.
         held = self._held_by(incarnation)
-        if held or thorough:
+        if held or is_full_beat:
             await self._extend(intake, incarnation, held)
-        if self._control_changed or thorough:
-            state = await intake.control()
+        if self._control_changed or is_full_beat:
+            state = await intake.roles.control.state()
             self._epoch, self._control_changed = state.epoch, False
-            self._body.control(state)
-        # After the epoch was read: what is cancelled later is a change since then.
+            self._worker.control(state)
+        # Read after the epoch: a later cancellation counts as a change since that epoch.
         if held := self._held_by(incarnation):
-            wanted = await intake.cancellations([lease.job for lease in held])
-            self._body.cancel({e: wanted[e.job] for e in held if e.job in wanted})
-        if thorough:
-            await intake.sort(self._body.kinds())
+            cancelled = await intake.roles.control.cancellations([lease.job for lease in held])
+            self._worker.cancel({e: cancelled[e.job] for e in held if e.job in cancelled})
+        if is_full_beat:
+            await intake.assign_kinds(self._worker.kinds())
             await self._watch_for_stall(intake)
 
     def _held_by(self, incarnation: str) -> list[Lease]:
-        return [lease for lease in self._life.held() if lease.owner == incarnation]
+        return [lease for lease in self._incarnation.held() if lease.owner == incarnation]
 
     async def _extend(self, intake: Intake, incarnation: str, held: list[Lease]) -> None:
         lost = await intake.extend(incarnation, held, self._unseen_after())
-        # What was settled while we asked is gone for a good reason.
-        still_held = set(self._life.held())
+        # A lease that was settled meanwhile is not lost.
+        still_held = set(self._incarnation.held())
         gone = [lease for lease in lost if lease in still_held]
         if gone:
-            self._body.lost_some(gone)
+            self._worker.lost_leases(gone)
 
     def _unseen_after(self) -> float:
-        """Seconds after which a claim that is not held was never received.
+        """Return the age from which a claim that is not held counts as never received.
 
-        Claims are stamped with wall time. One that was set makes them look older than they are, so
-        for a lease nothing is given back: after that, what has not arrived never will.
+        Claims are stamped with wall time. If the wall clock was changed, claims may look older than
+        they are, so for one lease nothing is given back. After that, a claim that has not arrived
+        never will.
         """
-        self.look_at_the_wall()
-        return self._lease if self._clock.monotonic() - self._wall_set > self._lease else _NEVER
+        self.check_wall_clock()
+        return self._lease if self._clock.monotonic() - self._wall_changed > self._lease else _NEVER
 
-    def look_at_the_wall(self) -> None:
-        """See whether somebody has set the clock. Who fetches looks, too: set back and forth
-        again between two beats, it would have stamped a claim and be right once more."""
+    def check_wall_clock(self) -> None:
+        """Find out whether the wall clock was changed. Called before each fetch, too: a clock that
+        was changed and changed back between two beats may have stamped a claim meanwhile."""
         now = self._clock.monotonic()
-        ahead = self._clock.now() - now
-        if abs(ahead - self._wall_ahead) > self._lease / 20:
-            self._wall_ahead, self._wall_set = ahead, now
+        offset = self._clock.now() - now
+        if abs(offset - self._wall_offset) > self._lease / 20:
+            self._wall_offset, self._wall_changed = offset, now
 
     async def _rest(self, intake: Intake, beaten: float | None) -> None:
-        """Until the next beat is due, control changes, or the heart is stopped.
+        """Wait until the next beat is due, control changes, or the heartbeat is stopped.
 
-        Beaten: when the last one began, if that was heard and its life goes on.
+        ``beaten`` is when the last beat began, if it succeeded and the incarnation goes on.
         """
         assert self._stop is not None
         if beaten is None:
-            wait = min(self._lease / 10, max(self._left(), self._lease / 100))
+            wait = min(self._lease / 10, max(self._time_left(), self._lease / 100))
             await _first_of(self._stop.wait(), asyncio.sleep(wait))
             return
-        if self._told_epoch < self._epoch:  # somebody waits for our word that a pause holds
-            await _first_of(self._stop.wait(), asyncio.sleep(_CONFIRM_STEP))
+        if self._reported_epoch < self._epoch:  # an operator waits for the confirmation of a pause
+            await _first_of(self._stop.wait(), asyncio.sleep(_CONFIRM_INTERVAL))
             return
-        # Counted from before the last beat, however long that took; and the clock decides, not
-        # the server, whose answer may not come.
+        # Counted from the start of the last beat, however long that took. The local clock decides,
+        # not the server, whose answer may not arrive.
         due = beaten + self._lease / 3 - self._clock.monotonic()
         try:
             with suppress(TimeoutError):
@@ -300,58 +304,58 @@ class Heartbeat:
                     await _first_of(self._stop.wait(), self._wait_for_control(intake, due))
         except Unavailable:
             await asyncio.sleep(min(self._lease / 10, max(due, 0)))
-        except Exception as error:  # noqa: BLE001 - the heart's outermost loop: it must go on
-            self._failed(error)
+        except Exception as error:  # noqa: BLE001 - the heartbeat's outermost loop must go on
+            self._emit_failed(error)
             await asyncio.sleep(self._lease / 10)
 
     async def _wait_for_control(self, intake: Intake, wait: float) -> None:
-        if await intake.control_changed(self._epoch, max(wait, 0)):
+        if await intake.roles.control.wait_for_change(self._epoch, max(wait, 0)):
             self._control_changed = True
 
     async def _watch_for_stall(self, intake: Intake) -> None:
-        """Work waiting, slots free, nothing fetched: that must not last."""
-        free, fetched = self._body.free(), self._body.fetched()
-        kinds = [kind for kind, room in (("io", free.io), ("cpu", free.cpu)) if room]
+        """Restart the fetch, then end the process, if jobs wait and slots are free for too long."""
+        free, fetched = self._worker.free(), self._worker.fetched()
+        kinds = [kind for kind, many in free.free.items() if many > 0]
         now = self._clock.monotonic()
-        moving = fetched != self._fetched
+        has_fetched = fetched != self._fetched
         self._fetched = fetched
-        if moving:
-            self._rebuilt = False
-        idle = not moving and kinds and not self._body.stopping()
-        if not (idle and await intake.waiting(kinds, free.without)):
+        if has_fetched:
+            self._has_restarted_fetch = False
+        is_idle = not has_fetched and kinds and not self._worker.stopping()
+        if not (is_idle and await intake.has_waiting_jobs(kinds, free.without)):
             self._waiting_since = None
             return
         if self._waiting_since is None:
             self._waiting_since = now
         elif now - self._waiting_since > self._stall and self._loop_answers(now):
             self._waiting_since = None
-            action = "ends itself" if self._rebuilt else "rebuilds its connection"
-            self._telemetry.emit(events.Stalled(worker=self._life.name, action=action))
-            if self._rebuilt:
-                self._body.die("stalled twice")
-            self._rebuilt = True
-            self._body.rebuild()
+            action = "ends itself" if self._has_restarted_fetch else "rebuilds its connection"
+            self._telemetry.emit(events.WorkerStalled(worker=self._incarnation.name, action=action))
+            if self._has_restarted_fetch:
+                self._worker.exit_stalled("stalled twice")
+            self._has_restarted_fetch = True
+            self._worker.restart_fetch()
 
     def _loop_answers(self, now: float) -> bool:
-        return now - self._echo < self._lease
+        return now - self._loop_answered < self._lease
 
-    def _watch_the_loop(self) -> None:
-        """Ask the worker's loop for a sign of life; tell when it gives none for a whole lease."""
+    def _watch_event_loop(self) -> None:
+        """Emit an event if the worker's event loop has not run a callback for a whole lease."""
         assert self._host is not None
-        silent = self._clock.monotonic() - self._echo
+        silent = self._clock.monotonic() - self._loop_answered
         if silent > self._lease:
             frame = sys._current_frames().get(self._host_thread)
             stack = "".join(traceback.format_stack(frame, 12)) if frame else ""
             self._telemetry.emit(events.LoopBlocked(seconds=round(silent, 1), stack=stack))
         if not self._host.is_closed():
-            self._host.call_soon_threadsafe(self._hear_echo)
+            self._host.call_soon_threadsafe(self._note_answer)
 
-    def _hear_echo(self) -> None:
-        self._echo = self._clock.monotonic()
+    def _note_answer(self) -> None:
+        self._loop_answered = self._clock.monotonic()
 
 
 async def _first_of(*waits: Awaitable[object]) -> None:
-    """Return when one of them is done; the others are cancelled."""
+    """Wait until one of them is done, and cancel the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,135 +1,134 @@
-"""The door of a worker's own queue: what others send to this worker alone is checked first."""
+"""Verifies messages that were sent to this worker alone, before they run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import anyio
 
-from umbel.backends import Hearing
+from umbel.backends import InboxReceipt, Registry
 from umbel.clock import Clock
-from umbel.keys import KeyFile, Refusal, Refused, read_seal
+from umbel.keys import KeyFile, Refusal, Refused, verify_signature
 from umbel.messages import Delivery, Lease, is_inbox
 from umbel.tasks.inbox import is_command
 from umbel.telemetry import Telemetry, events
-from umbel.worker.intake import Intake
 
-_NEVER = 0.0
-_VERDICTS = {
-    Hearing.COPY: Refused(Refusal.REPLAYED, "it was heard before"),
-    Hearing.LATE: Refused(Refusal.EXPIRED, "its signature is too old; send it again"),
+_ALREADY_EXPIRED = 0.0
+_REFUSALS = {
+    InboxReceipt.DUPLICATE: Refused(Refusal.REPLAYED, "it was received before"),
+    InboxReceipt.EXPIRED: Refused(
+        Refusal.EXPIRED, "its signature is too old; send the message again"
+    ),
 }
 
 
 class InboxVerifier:
-    """Lets pass what somebody trusted has signed, once each; refuses the rest.
+    """Accepts each message once if a trusted key has signed it, and refuses the others.
 
-    What came by a route needs no signature: it was sent to whoever has its key. Nor does a job
-    that was heard before and comes back, for its run failed or its worker died.
+    A message that came by a route needs no signature: it was sent to the worker that has its key.
+    A job that was received before and is redelivered needs none either, because its run failed or
+    its worker died.
     """
-
-    name = "guard"
 
     def __init__(
         self,
-        intake: Intake,
+        registry: Registry,
         *,
         keys: KeyFile | None,
-        closed: bool,
-        warns: bool,
-        admit: Callable[[Delivery], None],
-        refuse: Callable[[Delivery, str], None],
-        checked: Callable[[], None],
+        is_closed: bool,
+        warns_if_unsigned: bool,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
-        self._intake = intake
+        self._registry = registry
         self._keys = keys
-        self._closed = closed
-        self._warns = warns
-        self._admit = admit
-        self._refuse = refuse
-        self._checked = checked
+        self._is_closed = is_closed
+        self._warns_if_unsigned = warns_if_unsigned
         self._clock = clock
         self._telemetry = telemetry
         self._waiting: dict[Lease, Delivery] = {}
-        self._came = anyio.Event()
+        self._arrived = anyio.Event()
 
-    async def announce(self, worker: str) -> None:
-        """Warn of a door that is not guarded. Raises what is wrong with the keys."""
-        if self._closed:
+    async def check_keys(self, worker: str) -> None:
+        """Warn if messages are not verified. Raise ConfigurationError if the keys are unusable."""
+        if self._is_closed:
             self._telemetry.emit(events.InboxClosed(worker=worker))
         elif self._keys is not None:
             await asyncio.to_thread(self._keys.check)
-        elif self._warns:
-            self._telemetry.emit(events.InboxUnguarded(worker=worker))
+        elif self._warns_if_unsigned:
+            self._telemetry.emit(events.InboxUnsigned(worker=worker))
 
-    def concerns(self, delivery: Delivery) -> bool:
-        """Whether it is to be checked before it starts."""
-        if self._keys is None and not self._closed:
+    def must_verify(self, delivery: Delivery) -> bool:
+        """Whether the delivery must be verified before it starts."""
+        if self._keys is None and not self._is_closed:
             return False
         return is_inbox(delivery.envelope.queue) and not _came_by_a_route(delivery)
 
     def put(self, delivery: Delivery) -> None:
-        """Check it; then it starts or is refused."""
+        """Queue a delivery; ``verify`` returns it."""
         self._waiting[delivery.lease] = delivery
-        self._came.set()
+        self._arrived.set()
 
     def clear(self) -> list[Delivery]:
-        """Check no more of them. What was waiting for it."""
+        """Remove all deliveries that wait, and return them."""
         waiting, self._waiting = self._waiting, {}
         return [*waiting.values()]
 
     def drop(self, leases: Collection[Lease]) -> None:
-        """Somebody else has these by now."""
+        """Remove deliveries whose leases are lost."""
         for lease in leases:
             self._waiting.pop(lease, None)
 
     def waiting(self, kind: str) -> int:
-        """How many wait to be checked that may need a place of this kind."""
-        return sum(one.envelope.kind in ("", kind) for one in self._waiting.values())
+        """Return how many deliveries wait that may need a slot of this kind."""
+        return sum(delivery.envelope.kind in ("", kind) for delivery in self._waiting.values())
 
-    async def run(self, working: Callable[[], None]) -> None:
-        """Check what comes. What could not be checked, for a server is away, is checked again."""
-        while True:
-            if not self._waiting:
-                self._came = anyio.Event()
-                await self._came.wait()
-            await self._check([*self._waiting.values()])
-            self._checked()
-            working()
+    async def verify(self) -> list[tuple[Delivery, Refused | None]]:
+        """Wait for deliveries and verify them; return each with None, or why it is refused.
 
-    async def _check(self, deliveries: list[Delivery]) -> None:
-        untils: dict[str, float] = {}
+        Raises Unavailable: the store did not answer. The deliveries wait for the next call.
+        """
+        if not self._waiting:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        deliveries = [*self._waiting.values()]
+        valid_until: dict[str, float] = {}
         refusals: dict[str, Refused] = {}
         for delivery in deliveries:
             try:
-                untils[delivery.id] = self._until(delivery)
+                valid_until[delivery.id] = self._valid_until(delivery)
             except Refused as refusal:
-                untils[delivery.id], refusals[delivery.id] = _NEVER, refusal
-        found = await self._intake.witness(untils)
+                valid_until[delivery.id], refusals[delivery.id] = _ALREADY_EXPIRED, refusal
+        receipts = await self._registry.record_inbox_receipts(valid_until)
+        verified: list[tuple[Delivery, Refused | None]] = []
         for delivery in deliveries:
             if self._waiting.pop(delivery.lease, None) is None:
-                continue  # given back, or lost, in the meantime
-            hearing = found[delivery.id]
-            if hearing in (Hearing.FIRST, Hearing.AGAIN) and not self._closed:
-                self._admit(delivery)
+                continue  # cleared or dropped meanwhile
+            receipt = receipts[delivery.id]
+            is_accepted = receipt in (InboxReceipt.FIRST, InboxReceipt.REDELIVERED)
+            if is_accepted and not self._is_closed:
+                verified.append((delivery, None))
             else:
-                self._turn_away(delivery, refusals.get(delivery.id) or _VERDICTS[hearing])
+                reason = refusals.get(delivery.id) or _REFUSALS[receipt]
+                self._emit_refused(delivery, reason)
+                verified.append((delivery, reason))
+        return verified
 
-    def _until(self, delivery: Delivery) -> float:
-        """Until when its seal holds. Raises Refused."""
-        if self._keys is None or self._closed:
-            raise Refused(Refusal.CLOSED, "this worker hears nobody; it runs with --no-inbox")
+    def _valid_until(self, delivery: Delivery) -> float:
+        """Return until when its signature is valid. Raise Refused."""
+        if self._keys is None or self._is_closed:
+            raise Refused(
+                Refusal.CLOSED, "this worker accepts no messages to itself: it runs with --no-inbox"
+            )
         try:
-            return read_seal(delivery.envelope, self._keys.ring, self._clock.now())
+            return verify_signature(delivery.envelope, self._keys.ring, self._clock.now())
         except Refused:
             raise
-        except Exception as error:  # noqa: BLE001 - one odd message must not keep the others out
+        except Exception as error:  # noqa: BLE001 - a malformed message must not block the others
             raise Refused(Refusal.FORGED, f"it cannot be checked: {error!r}") from None
 
-    def _turn_away(self, delivery: Delivery, refusal: Refused) -> None:
+    def _emit_refused(self, delivery: Delivery, refusal: Refused) -> None:
         self._telemetry.emit(
             events.InboxRefused(
                 job=delivery.id,
@@ -138,10 +137,9 @@ class InboxVerifier:
                 reason=str(refusal),
             )
         )
-        self._refuse(delivery, f"inbox: {refusal}")
 
 
 def _came_by_a_route(delivery: Delivery) -> bool:
-    """Commands do not: they are for one worker, whatever keys it has."""
-    routed = any(slot.route for slot in delivery.slots)
-    return routed and not is_command(delivery.envelope.subject)
+    """Whether the job's key brought it here. Commands are for one worker, whatever its keys."""
+    is_routed = any(slot.route for slot in delivery.slots)
+    return is_routed and not is_command(delivery.envelope.subject)

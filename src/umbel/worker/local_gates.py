@@ -1,4 +1,4 @@
-"""Gates of one worker alone, in memory: those that are declared with ``per="worker"``."""
+"""The gates that are declared with ``per="worker"``, in the memory of this worker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from umbel.resilience import Pace
 from umbel.tasks import Limit, Rate, Registry, Task
 from umbel.tasks.gates import token_of
 
-_AGAIN = 1.0
-"""Seconds after which a job comes back that no slot was free for, if it may be this one's again."""
+_TOKEN_RETRY_DELAY = 1.0
+"""Seconds until a job is delivered again whose token had no free slot."""
 
 
 class LocalGates:
-    """Counts what runs here. A task that is full is not asked for: its jobs are others' to take."""
+    """Counts the runs in this worker. Fetches exclude tasks of which no more may run here."""
 
     def __init__(self, registry: Registry, clock: Clock) -> None:
         self._clock = clock
@@ -37,47 +37,49 @@ class LocalGates:
         return bool(self._limits or self._rates)
 
     def full(self) -> tuple[str, ...]:
-        """Tasks of which nothing can start now, whatever its arguments."""
+        """Return the tasks of which no job can start now, whatever its arguments."""
         now = self._clock.monotonic()
         limited = [
             name
             for name, limits in self._limits.items()
             if any(
-                one.token is None and self._held[name, place, ""] >= (one.now() or 0)
-                for place, one in enumerate(limits)
+                one.token is None and self._held[name, number, ""] >= (one.current_capacity() or 0)
+                for number, one in enumerate(limits)
             )
         ]
-        paced = [name for name, rates in self._rates.items() if not self._on_time(name, rates, now)]
+        paced = [
+            name for name, rates in self._rates.items() if not self._is_rate_free(name, rates, now)
+        ]
         return (*limited, *paced)
 
     def next_time(self) -> float | None:
-        """Seconds until a task may start that has to wait for its rate; None when none has to."""
+        """Return the seconds until a rate allows the next start; None if no task waits for that."""
         now = self._clock.monotonic()
         waits = [
             Pace(((one.count, one.period),), one.burst).next_time(self._paces[key]) - now
             for name, rates in self._rates.items()
-            for place, one in enumerate(rates)
-            if one.token is None and (key := (name, place, "")) in self._paces
+            for number, one in enumerate(rates)
+            if one.token is None and (key := (name, number, "")) in self._paces
         ]
         return min((wait for wait in waits if wait > 0), default=None)
 
     def enter(
         self, lease: Lease, task: Task[..., Any], args: list[Any], kwargs: dict[str, Any]
     ) -> float | None:
-        """Take its slots. None when it may start, else seconds after which to try again.
+        """Take the job's slots. Return None if it may start, else the seconds until the next try.
 
         Raises:
             Exception: what a token's function raises.
         """
         now, wanted = self._clock.monotonic(), list[tuple[str, int, str]]()
-        for place, limit in enumerate(self._limits.get(task.name, ())):
-            key = (task.name, place, token_of(limit.token, task.parameters, args, kwargs))
-            if self._held[key] >= (limit.now() or 0):
-                return _AGAIN if limit.token is not None else 0.0
+        for number, limit in enumerate(self._limits.get(task.name, ())):
+            key = (task.name, number, token_of(limit.token, task.parameters, args, kwargs))
+            if self._held[key] >= (limit.current_capacity() or 0):
+                return _TOKEN_RETRY_DELAY if limit.token is not None else 0.0
             wanted.append(key)
         spent: dict[tuple[str, int, str], list[float]] = {}
-        for place, rate in enumerate(self._rates.get(task.name, ())):
-            key = (task.name, place, token_of(rate.token, task.parameters, args, kwargs))
+        for number, rate in enumerate(self._rates.get(task.name, ())):
+            key = (task.name, number, token_of(rate.token, task.parameters, args, kwargs))
             pace, paces = Pace(((rate.count, rate.period),), rate.burst), self._paces.get(key, [])
             if not pace.allowed(paces, now):
                 return max(pace.next_time(paces) - now, 0.0)
@@ -89,17 +91,17 @@ class LocalGates:
         return None
 
     def leave(self, lease: Lease) -> None:
-        """It has ended."""
+        """Free the slots of a job that has ended."""
         for key in self._slots.pop(lease, ()):
             self._held[key] -= 1
             if not self._held[key]:
                 del self._held[key]
 
-    def _on_time(self, name: str, rates: list[Rate], now: float) -> bool:
+    def _is_rate_free(self, name: str, rates: list[Rate], now: float) -> bool:
         return all(
             Pace(((one.count, one.period),), one.burst).allowed(
-                self._paces.get((name, place, ""), []), now
+                self._paces.get((name, number, ""), []), now
             )
-            for place, one in enumerate(rates)
+            for number, one in enumerate(rates)
             if one.token is None
         )

@@ -12,26 +12,26 @@ from umbel.errors import ConfigurationError
 
 
 def default_name() -> str:
-    """The host's name; several workers of one host add their index."""
+    """Return the host's name; several workers of one host add their index."""
     return socket.gethostname() or "worker"
 
 
-def ordinal_of(host: str) -> int | None:
-    """The number at the end of a replica's name, as a StatefulSet gives it: 3 of ``worker-3``."""
+def replica_ordinal(host: str) -> int | None:
+    """Return the number at the end of a StatefulSet replica's name: 3 for ``worker-3``."""
     found = re.fullmatch(r"[a-z][a-z0-9-]*-(\d{1,4})", host)
     return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerOptions:
-    """How one worker process works."""
+    """The options of one worker process."""
 
     queues: tuple[str, ...] = ("default",)
     name: str = field(default_factory=default_name)
     index: int | None = None
-    """Its seat among the workers: 0, 1, 2 … None: that of the replica, else the lowest free one."""
-    ordinal: int | None = field(default_factory=lambda: ordinal_of(socket.gethostname()))
-    """The index to take if nobody has it, when none is given."""
+    """The worker index: 0, 1, 2 … None: the replica's ordinal, else the lowest free index."""
+    ordinal: int | None = field(default_factory=lambda: replica_ordinal(socket.gethostname()))
+    """The index to take if it is free and ``index`` is None."""
     io: int = 100
     """How many ``async def`` tasks run at once."""
     cpu: int = field(default_factory=lambda: min(10, 2 * (os.cpu_count() or 1)))
@@ -43,18 +43,23 @@ class WorkerOptions:
     remember: int = 100
     """How many finished message ids the idempotent receiver remembers."""
     stall: float = 60.0
-    """Seconds of work waiting, slots free and nothing fetched until the connection is rebuilt."""
+    """Seconds with jobs waiting, free slots and no fetched job, until the fetch is restarted."""
     order: str | Callable[..., Sequence[str]] = "strict"
     """Which queue comes first: as given (``strict``), ``weighted``, ``short-first``,
     ``long-first``, ``rare-first``, ``saturation``, or a function; see ``router.ordering``."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """With ``weighted``: how often each queue is first, in relation to others; 1 if not said."""
+    """With ``weighted``: how often each queue is first, in relation to others; default 1."""
     inbox: bool = True
-    """Whether it hears messages to itself alone: commands, calls with ``worker=``, broadcasts."""
+    """Whether it accepts messages to itself: commands, calls with ``worker=``, broadcasts."""
     signing: bool = True
-    """Whether those must be signed, where there are keys."""
+    """Whether these messages must be signed, if there are keys."""
     uvloop: bool = True
     """Use uvloop's event loop when it is installed."""
+
+    @property
+    def capacity(self) -> dict[str, int]:
+        """How many tasks of each kind run at once."""
+        return {"io": self.io, "cpu": self.cpu}
 
     def __post_init__(self) -> None:
         if not self.queues or any(not 0 < len(q) <= 255 for q in self.queues):
@@ -67,7 +72,7 @@ class WorkerOptions:
             if not 0 <= getattr(self, name) <= 100_000:
                 raise ConfigurationError(f"{name}={getattr(self, name)}: give 0 to 100000")
         if self.io + self.cpu == 0:
-            raise ConfigurationError("io=0 and cpu=0: such a worker could run nothing")
+            raise ConfigurationError("io=0 and cpu=0: such a worker cannot run any task")
         if not 0.3 <= self.lease <= 3600:
             raise ConfigurationError(f"lease={self.lease}: give seconds from 0.3 to 3600")
         if not 0 <= self.grace <= 1e6:

@@ -1,4 +1,4 @@
-"""Progress notes: the newest of each job, written about once a second."""
+"""Writes the progress of running jobs to the store, about once a second."""
 
 from __future__ import annotations
 
@@ -6,50 +6,50 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from umbel.backends import ProgressNote
+from umbel.backends import ProgressNote, Records
 from umbel.messages import Delivery
-from umbel.worker.intake import Intake
 
-_EVERY = 0.5
+_WRITE_DELAY = 0.5
+"""Seconds in which notes are collected before they are written."""
 
 
 class ProgressNotes:
-    """Keeps the newest note of each job and writes them together."""
+    """Keeps the newest note of each job and writes all of them together."""
 
     name = "progress"
 
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
+    def __init__(self, records: Records) -> None:
+        self._records = records
         self._notes: dict[str, ProgressNote] = {}
-        self._stopping = False
+        self._is_stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._noted = asyncio.Event()
+        self._has_notes = asyncio.Event()
 
     def note(self, delivery: Delivery, done: float, of: float | None) -> None:
-        """A task says how far it is. Called from any thread; a dict store is one step."""
-        lease, first = delivery.lease, not self._notes
+        """Record how far a job is. Safe from any thread: storing into a dict is atomic."""
+        lease, is_first = delivery.lease, not self._notes
         self._notes[lease.job] = ProgressNote(
             lease.job, lease.fence, float(done), None if of is None else float(of)
         )
-        if first and self._loop is not None:
-            with suppress(RuntimeError):  # the loop has ended: a thread that was left behind
-                self._loop.call_soon_threadsafe(self._noted.set)
+        if is_first and self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended: the caller is an abandoned thread
+                self._loop.call_soon_threadsafe(self._has_notes.set)
 
     def stop(self) -> None:
-        """Write no more."""
-        self._stopping = True
-        self._noted.set()
+        """Write no more notes."""
+        self._is_stopping = True
+        self._has_notes.set()
 
     async def run(self, working: Callable[[], None]) -> None:
-        """Write what has gathered, now and then. Sleeps while nobody says anything."""
+        """Write collected notes; sleep while there are none."""
         self._loop = asyncio.get_running_loop()
         if self._notes:
-            self._noted.set()
-        while not self._stopping:
-            await self._noted.wait()
-            self._noted.clear()
-            await asyncio.sleep(_EVERY)
+            self._has_notes.set()
+        while not self._is_stopping:
+            await self._has_notes.wait()
+            self._has_notes.clear()
+            await asyncio.sleep(_WRITE_DELAY)
             if self._notes:
                 notes, self._notes = self._notes, {}
-                await self._intake.progress(list(notes.values()))
+                await self._records.record_progress(list(notes.values()))
                 working()

@@ -1,4 +1,4 @@
-"""Why a running task is stopped from outside."""
+"""Why the worker stops a running task."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import IntEnum
 from umbel.tasks import Run
 
 
-class Why(IntEnum):
-    """The reasons, weakest first: a stronger one replaces a weaker, never the reverse."""
+class StopCause(IntEnum):
+    """The causes, weakest first: a stronger cause replaces a weaker one, never the reverse."""
 
     UNFIT = 0
     INTERRUPT = 1
@@ -19,41 +19,41 @@ class Why(IntEnum):
 
     @property
     def text(self) -> str:
-        """The reason in words."""
+        """The cause in words."""
         return _TEXTS[self]
 
 
 _TEXTS = {
-    Why.UNFIT: "the member of its pool failed its check",
-    Why.INTERRUPT: "the worker is stopping",
-    Why.TIMEOUT: "timed out",
-    Why.DUPLICATE: "a duplicate: done before, says its dedupe policy",
-    Why.CANCEL: "cancelled",
-    Why.LOST: "its lease is lost",
+    StopCause.UNFIT: "the member of its pool failed its check",
+    StopCause.INTERRUPT: "the worker is stopping",
+    StopCause.TIMEOUT: "timed out",
+    StopCause.DUPLICATE: "a duplicate: its dedupe policy says that it is done",
+    StopCause.CANCEL: "cancelled",
+    StopCause.LOST: "its lease is lost",
 }
 
 
 class Stop(BaseException):
-    """Raised inside a ``def`` task to stop it. ``except Exception`` lets it pass."""
+    """Raised inside a ``def`` task to stop it. ``except Exception`` does not catch it."""
 
-    def __init__(self, why: Why = Why.INTERRUPT, reason: str = "") -> None:
-        super().__init__(reason or why.text)
-        self.why = why
-        self.reason = reason or why.text
+    def __init__(self, cause: StopCause = StopCause.INTERRUPT, reason: str = "") -> None:
+        super().__init__(reason or cause.text)
+        self.cause = cause
+        self.reason = reason or cause.text
 
 
 class Unfit(Stop):
-    """Raised before the task begins: a member that it was given failed its check."""
+    """Raised before the task begins: the pool member that the job was given failed its check."""
 
     def __init__(self, pool: str, member: str) -> None:
-        super().__init__(Why.UNFIT)
+        super().__init__(StopCause.UNFIT)
         self.member = (pool, member)
 
 
-def ask_to_stop(run: Run, stop: Stop) -> bool:
-    """Note why a run is to stop. False when it was told as much, or more, before."""
+def request_stop(run: Run, stop: Stop) -> bool:
+    """Set why a run is to stop. Return False if it has an equal or stronger cause already."""
     known = run.stop_reason
-    if isinstance(known, Stop) and known.why >= stop.why:
+    if isinstance(known, Stop) and known.cause >= stop.cause:
         return False
     run.stop_reason = stop
     return True

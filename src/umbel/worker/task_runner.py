@@ -1,4 +1,16 @@
-"""What runs here: from a delivery to the runner of its kind, and from a runner to its report."""
+"""One run of a job, step by step: admit → activate → run → decide → settle.
+
+==========  =======================================================================================
+admit       Verify a delivery from the worker's own queue; others are admitted at once.
+activate    Find the task and decode its arguments, or return the outcome of a job that cannot run.
+run         Take a slot of the worker's own limits and hand the activation to its executor.
+decide      Turn what the task returned or raised into an outcome.
+settle      Free the slots and queue the outcome for the store; the settler writes it.
+==========  =======================================================================================
+
+``runs`` has the values that pass from step to step. Every admitted delivery is settled: if a step
+cannot go on, the delivery skips to ``settle`` with an outcome that says why.
+"""
 
 from __future__ import annotations
 
@@ -15,109 +27,122 @@ from umbel.messages import (
     Delivery,
     Failed,
     Interrupted,
-    Lease,
     Outcome,
     Parked,
     Rejected,
 )
-from umbel.tasks import Registry
+from umbel.tasks import Track
 from umbel.tasks.failures import describe
 from umbel.telemetry import Telemetry, events
-from umbel.worker.activation import Activation
-from umbel.worker.coroutines import Call, CoroutineRunner
+from umbel.worker.activation import Activator
+from umbel.worker.decide import decide_outcome
+from umbel.worker.executors import Executors
+from umbel.worker.inbox_verifier import InboxVerifier
 from umbel.worker.local_gates import LocalGates
-from umbel.worker.options import WorkerOptions
-from umbel.worker.reports import Report, Settler, trace_of
-from umbel.worker.stops import Stop, Why
-from umbel.worker.threads import ThreadRunner
+from umbel.worker.missing_tasks import MissingTasks
+from umbel.worker.runs import Activation, EndedRun, Report
+from umbel.worker.settler import Settler, trace_of
+from umbel.worker.stops import Stop, StopCause
 
 
-class Crew:
-    """Starts what may start, coroutines and threads alike; whatever it is given comes to an end."""
+class TaskRunner:
+    """Takes each delivery through all steps of its run."""
+
+    name = "inbox verifier"
 
     def __init__(
         self,
-        options: WorkerOptions,
-        registry: Registry,
+        activator: Activator,
+        executors: Executors,
         settler: Settler,
         *,
+        inbox: InboxVerifier,
+        local_gates: LocalGates,
+        missing: MissingTasks,
         codec: BodyCodec,
         clock: Clock,
         telemetry: Telemetry,
-        activate: Callable[[Delivery], Activation | Outcome],
-        freed: Callable[[], None],
     ) -> None:
+        self._activator = activator
+        self._executors = executors
         self._settler = settler
+        self._inbox = inbox
+        self._local_gates = local_gates
+        self._missing = missing
+        self._codec = codec
         self._clock = clock
         self._telemetry = telemetry
-        self._activate = activate
-        self._freed = freed
-        self._coroutines = CoroutineRunner(options.io, codec, clock, self._ended)
-        self._threads = ThreadRunner(options.cpu, codec, clock, self._ended)
-        self._local = LocalGates(registry, clock)
+        self._freed_listeners: list[Callable[[], None]] = []
         self._one_ended: anyio.Event | None = None
+        self.is_paused = False
+        """Whether an operator has paused this worker."""
         self.abandoned = 0
-        """How many would not stop, and were left behind."""
+        """How many tasks did not stop when asked to and were abandoned."""
 
     def begin(self) -> None:
-        """Be ready for work."""
-        self._threads.start()
+        """Accept deliveries from now on, in the running event loop."""
+        self._executors.start(self)
 
-    def close(self) -> None:
-        """Let idle threads go."""
-        self._threads.close()
+    # --- admit -------------------------------------------------------------------------------
 
-    def use_trio(self, call: Call) -> None:
-        """How to run a coroutine that is written for Trio."""
-        self._coroutines.call_trio = call
+    def admit(self, delivery: Delivery) -> None:
+        """Start a delivery; one that must be verified starts after that."""
+        if self._inbox.must_verify(delivery):
+            self._inbox.put(delivery)
+        else:
+            self._start(delivery)
 
-    # --- starting ----------------------------------------------------------------------------
+    async def run(self, working: Callable[[], None]) -> None:
+        """Start or reject the deliveries that the inbox verifier has checked."""
+        while True:
+            for delivery, refusal in await self._inbox.verify():
+                if refusal is None:
+                    self._start(delivery)
+                else:
+                    self._settle_at_once(delivery, Rejected(f"inbox: {refusal}"))
+            self._notify_slot_freed()
+            working()
 
-    def start(self, delivery: Delivery) -> None:
-        """Start it, or settle at once what cannot start."""
+    # --- activate ----------------------------------------------------------------------------
+
+    def _start(self, delivery: Delivery) -> None:
+        """Activate and run a delivery, or settle it if it cannot run."""
         try:
-            activation = self._activate(delivery)
-            if isinstance(activation, Activation):
-                if not self._local or self._enters(activation):
-                    self._dispatch(activation)
-            else:
-                self._settle(delivery, activation)
-        except Exception as error:  # noqa: BLE001 - an odd message must not end the fetch loop
-            self._settle(delivery, Failed(describe(error)))
+            activated = self._activator.activate(delivery)
+            if not isinstance(activated, Activation):
+                self._settle_at_once(delivery, activated)
+            elif not self._local_gates or self._enter_local_gates(activated):
+                self._run(activated)
+        except Exception as error:  # noqa: BLE001 - a malformed message must not end the fetch loop
+            self._settle_at_once(delivery, Failed(describe(error)))
 
-    def give_back(self, delivery: Delivery, reason: str, delay: float = 0.0) -> None:
-        """Back to the queue unstarted."""
-        self._settle(delivery, Interrupted(reason, delay))
+    # --- run ---------------------------------------------------------------------------------
 
-    def refuse(self, delivery: Delivery, reason: str) -> None:
-        """It never runs."""
-        self._settle(delivery, Rejected(reason))
+    def _enter_local_gates(self, activation: Activation) -> bool:
+        """Take slots of this worker's own gates. If there are none, settle the job unstarted.
 
-    def _settle(self, delivery: Delivery, outcome: Outcome) -> None:
-        now = self._clock.now()
-        self._settler.put(Report(delivery, outcome, now, now))
-
-    def _enters(self, activation: Activation) -> bool:
-        """Whether this worker's own gates let it start; else it goes back. Raises user code's."""
+        Raises:
+            Exception: what a token's function raises.
+        """
         delivery = activation.delivery
-        wait = self._local.enter(
+        wait = self._local_gates.enter(
             delivery.lease, activation.task, activation.args, activation.kwargs
         )
         if wait is not None:
             if wait:
                 self.give_back(delivery, "no more of its kind may run here now", wait)
-            else:  # others may take it at once
-                self._settle(delivery, Parked(delivery.envelope.gates))
+            else:  # another worker may take it at once
+                self._settle_at_once(delivery, Parked(delivery.envelope.gates))
             return False
-        until_next = self._local.next_time()
+        until_next = self._local_gates.next_time()
         if until_next is not None:
-            asyncio.get_running_loop().call_later(until_next, self._freed)
+            asyncio.get_running_loop().call_later(until_next, self._notify_slot_freed)
         return True
 
-    def _dispatch(self, activation: Activation) -> None:
-        """To the runner of the task's kind."""
+    def _run(self, activation: Activation) -> None:
+        """Hand it to the executor of the task's kind, which calls ``decide`` and ``settle``."""
         delivery = activation.delivery
-        if self._telemetry.hears(events.JobStarted):
+        if self._telemetry.is_needed(events.JobStarted):
             envelope = delivery.envelope
             self._telemetry.emit(
                 events.JobStarted(
@@ -127,72 +152,91 @@ class Crew:
                     trace=trace_of(envelope.traceparent),
                 )
             )
-        runner = self._coroutines if activation.task.kind == "io" else self._threads
-        if runner.running < runner.budget:
-            runner.submit(activation)
-        else:  # the sender did not know the task's kind, or it has changed since
-            self._local.leave(delivery.lease)
-            self.give_back(delivery, f"no room for {activation.task.kind} tasks here", delay=1)
+        if not self._executors.submit(activation):
+            # The sender did not know the task's kind, or the kind has changed since.
+            self._local_gates.leave(delivery.lease)
+            kind = activation.task.kind
+            self.give_back(delivery, f"no free slot for {kind} tasks here", delay=1)
 
-    # --- stopping ----------------------------------------------------------------------------
+    # --- decide ------------------------------------------------------------------------------
 
-    def stop(self, lease: Lease, stop: Stop) -> None:
-        """Stop one of what runs, if it does."""
-        self._coroutines.stop(lease, stop)
-        self._threads.stop(lease, stop)
+    def decide(self, ended: EndedRun) -> Report:
+        """Decide the outcome, in the thread that ran the task: encoding a result takes time."""
+        activation = ended.activation
+        outcome = decide_outcome(ended, self._codec)
+        keep = activation.track is not Track.FAILURES
+        now, held = self._clock.now(), activation.run.held(self._clock.monotonic())
+        return Report(activation.delivery, outcome, ended.started, now, keep, held)
 
-    def stop_all(self, stop: Stop, *, interruptible: bool = False) -> None:
-        """Stop everything, or what may be stopped anywhere."""
-        for activation in self.activations():
-            if activation.task.declared.interruptible or not interruptible:
-                self.stop(activation.delivery.lease, stop)
+    # --- settle ------------------------------------------------------------------------------
 
-    def abandon(self) -> None:
-        """Tasks that do not stop: their jobs go back, a moment later, when we are gone."""
-        for activation in self.activations():
-            for runner in (self._coroutines, self._threads):
-                runner.abandon(activation.delivery.lease)
-            self.abandoned += 1
-            told = activation.run.stop_reason
-            outcome: Outcome = Interrupted("it did not stop when told to", delay=1.0)
-            if isinstance(told, Stop) and told.why is Why.CANCEL:
-                outcome = Cancelled(told.reason)
-            self._settle(activation.delivery, outcome)
+    def settle(self, report: Report) -> None:
+        """Free the slots of a run that has ended and queue its outcome for the store."""
+        self._local_gates.leave(report.delivery.lease)
+        self._settler.put(report)
+        self._notify_slot_freed()
+        if self._one_ended is not None:
+            self._one_ended.set()
 
-    async def until_idle(self, seconds: float, or_until: anyio.Event | None = None) -> None:
-        """Wait for everything to end, but no longer than that, and not when asked to hurry."""
+    def give_back(self, delivery: Delivery, reason: str, delay: float = 0.0) -> None:
+        """Return a delivery to its queue without starting it."""
+        self._settle_at_once(delivery, Interrupted(reason, delay))
+
+    def _settle_at_once(self, delivery: Delivery, outcome: Outcome) -> None:
+        """Settle a delivery that took no slot here, or whose run is abandoned."""
+        now = self._clock.now()
+        self._settler.put(Report(delivery, outcome, now, now))
+
+    # --- free slots --------------------------------------------------------------------------
+
+    def free(self) -> Demand:
+        """Return what could start now; nothing while this worker is paused.
+
+        Each delivery that waits to be verified takes a slot of each kind that it may need.
+        """
+        if self.is_paused:
+            return Demand()
+        free = self._executors.free()
+        full = self._local_gates.full() if self._local_gates else ()
+        return Demand(
+            {kind: max(many - self._inbox.waiting(kind), 0) for kind, many in free.items()},
+            (*full, *self._missing.tasks),
+        )
+
+    def when_slot_freed(self, listener: Callable[[], None]) -> None:
+        """Call the listener in the event loop each time that more may be able to start."""
+        self._freed_listeners.append(listener)
+
+    def _notify_slot_freed(self) -> None:
+        for listener in self._freed_listeners:
+            listener()
+
+    # --- shutdown ----------------------------------------------------------------------------
+
+    async def wait_until_idle(self, seconds: float, hurry: anyio.Event | None = None) -> None:
+        """Wait until no task runs, at most so many seconds, and only until ``hurry`` is set."""
         with anyio.move_on_after(seconds) as scope:
             async with anyio.create_task_group() as group:
-                if or_until is not None:
-                    group.start_soon(_cancel_when, or_until, scope)
-                while self.running:
+                if hurry is not None:
+                    group.start_soon(_cancel_when, hurry, scope)
+                while self._executors.running:
                     self._one_ended = anyio.Event()
                     await self._one_ended.wait()
                 group.cancel_scope.cancel()
 
-    def _ended(self, report: Report) -> None:
-        self._local.leave(report.delivery.lease)
-        self._settler.put(report)
-        self._freed()
-        if self._one_ended is not None:
-            self._one_ended.set()
+    def abandon_running(self) -> None:
+        """Settle the jobs of tasks that did not stop when asked to; ignore what these tasks do.
 
-    # --- state -------------------------------------------------------------------------------
-
-    @property
-    def running(self) -> int:
-        """How many tasks run."""
-        return self._coroutines.running + self._threads.running
-
-    def activations(self) -> list[Activation]:
-        """What runs."""
-        return self._coroutines.activations() + self._threads.activations()
-
-    def free(self, io_to_come: int, cpu_to_come: int) -> Demand:
-        """What could start this very moment, but for so many of each kind that are to come."""
-        io = self._coroutines.budget - self._coroutines.running - io_to_come
-        cpu = self._threads.budget - self._threads.running - cpu_to_come
-        return Demand(max(io, 0), max(cpu, 0), self._local.full() if self._local else ())
+        The delay lets this process end before another worker starts the jobs.
+        """
+        for activation in self._executors.activations():
+            self._executors.abandon(activation.delivery.lease)
+            self.abandoned += 1
+            stop = activation.run.stop_reason
+            outcome: Outcome = Interrupted("it did not stop when told to", delay=1.0)
+            if isinstance(stop, Stop) and stop.cause is StopCause.CANCEL:
+                outcome = Cancelled(stop.reason)
+            self._settle_at_once(activation.delivery, outcome)
 
 
 async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:

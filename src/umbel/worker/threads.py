@@ -1,4 +1,4 @@
-"""Runs ``def`` tasks in threads that take work themselves and hand outcomes back in batches."""
+"""Executes ``def`` tasks in threads, which hand their reports to the event loop in batches."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from queue import SimpleQueue
 from typing import Any
 
 from umbel.clock import Clock
-from umbel.messages import BodyCodec, Lease
-from umbel.tasks import Track, running
-from umbel.worker import decide
-from umbel.worker.activation import Activation
-from umbel.worker.gate_sync import passes_here
-from umbel.worker.reports import Report
-from umbel.worker.stops import Stop, Unfit, Why, ask_to_stop
+from umbel.messages import Lease
+from umbel.tasks import running
+from umbel.worker.gate_sync import check_member_blocking
+from umbel.worker.runs import Activation, Completion, EndedRun, Report
+from umbel.worker.stops import Stop, StopCause, Unfit, request_stop
 
 _NOTHING: Any = object()
-_STEPS = 1_000
+_PENDING_STOP_LOOPS = 1_000
+"""Loop iterations in which the interpreter surely raises a pending exception."""
 
 
-class _Slot:
-    """What one thread is doing. The lock makes sure that a stop hits its own task or nothing."""
+class _StopTarget:
+    """The task that one thread runs. The lock ensures that a stop hits this task or none."""
 
     __slots__ = ("activation", "interrupted", "lock", "thread")
 
@@ -37,24 +36,24 @@ class _Slot:
         self.thread = threading.get_ident()
 
     def enter(self, activation: Activation) -> None:
-        """From here on a stop may be aimed at this thread. One that came before is raised now."""
+        """Let stops interrupt this thread. Raise the stop that was requested before, if any."""
         with self.lock:
             self.activation = activation
         if activation.run.stop_reason is not None:
             raise activation.run.stop_reason
 
     def interrupt(self, activation: Activation) -> None:
-        """Raise Stop inside the thread, if it still runs this very activation."""
+        """Raise Stop inside the thread, if it still runs this activation."""
         with self.lock:
             if self.activation is activation:
                 self.interrupted = True
                 _raise_in(self.thread, Stop)
 
     def leave(self) -> None:
-        """From here on no stop is aimed at this thread; one on its way lands here.
+        """Let no more stops interrupt this thread. A pending one is raised and caught here.
 
-        It must land: CPython 3.11 leaves a flag up when it is taken back, which slows down every
-        call in the process from then on, and hangs it under a debugger.
+        It must be raised: if it is withdrawn, CPython 3.11 leaves a flag set, which slows down
+        every later call in the process and hangs it under a debugger.
         """
         while self.activation is not None or self.interrupted:
             with suppress(Stop):
@@ -62,183 +61,172 @@ class _Slot:
                     self.activation = None
                 if self.interrupted:
                     self.interrupted = False
-                    for _ in range(_STEPS):  # raised at the first of them, if it is still due
+                    for _ in range(_PENDING_STOP_LOOPS):  # a pending stop is raised in here
                         pass
 
 
-class _Crew:
-    """Threads that take work from one line: as few as it takes, ``size`` at most.
+class _ThreadPool:
+    """Up to ``size`` threads that take work from one queue; a thread starts only when needed.
 
-    Whoever takes work while more waits rouses one other, and nobody rouses while one is on its
-    way. So short tasks run one after the other without a switch of threads, and a task that
-    blocks lets the next thread in.
+    A thread that takes work while more is queued wakes one other thread, unless one has been woken
+    that has not taken work yet. So short tasks run one after the other without a thread switch, and
+    a task that blocks lets the next thread work.
     """
 
-    def __init__(self, size: int, run: Callable[[Any], None]) -> None:
+    def __init__(self, size: int) -> None:
         self._size = size
-        self._run = run
-        self._line: deque[Any] = deque()
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._queue: deque[Callable[[], None]] = deque()
+        self._wake_ups: SimpleQueue[None] = SimpleQueue()
         self._lock = threading.Lock()
         self._threads = 0
-        self._resting = 0
-        self._coming = False
-        self._closing = False
+        self._idle = 0
+        self._is_waking = False
+        self._is_closing = False
 
-    def give(self, work: Any) -> None:
-        """Put it in the line."""
+    def submit(self, work: Callable[[], None]) -> None:
+        """Queue it; a thread calls it."""
         with self._lock:
-            self._line.append(work)
-            self._rouse()
+            self._queue.append(work)
+            self._wake_one()
 
     def close(self) -> None:
-        """Let idle threads end, and busy ones after their work."""
+        """End idle threads now, and busy ones after their work."""
         with self._lock:
-            self._closing = True
-            for _ in range(self._resting):
-                self._bell.put(None)
+            self._is_closing = True
+            for _ in range(self._idle):
+                self._wake_ups.put(None)
 
-    def _rouse(self) -> None:
-        if self._coming:
+    def _wake_one(self) -> None:
+        if self._is_waking:
             return
-        if self._resting:
-            self._coming = True
-            self._bell.put(None)
+        if self._idle:
+            self._is_waking = True
+            self._wake_ups.put(None)
         elif self._threads < self._size:
-            self._coming = True
+            self._is_waking = True
             self._threads += 1
             name = f"umbel-task-{self._threads}"
             threading.Thread(target=self._serve, name=name, daemon=True).start()
 
     def _serve(self) -> None:
         with self._lock:
-            self._coming = False
+            self._is_waking = False
         while True:
             with self._lock:
-                work = self._line.popleft() if self._line else _NOTHING
-                if self._line:
-                    self._rouse()
-                elif work is _NOTHING and self._closing:
+                work = self._queue.popleft() if self._queue else None
+                if self._queue:
+                    self._wake_one()
+                elif work is None and self._is_closing:
                     return
-                self._resting += work is _NOTHING
-            if work is not _NOTHING:
-                self._run(work)
+                self._idle += work is None
+            if work is not None:
+                work()
                 continue
-            self._bell.get()
+            self._wake_ups.get()
             with self._lock:
-                self._resting -= 1
-                self._coming = False
+                self._idle -= 1
+                self._is_waking = False
 
 
-class ThreadRunner:
-    """Up to ``budget`` threads, started as needed."""
+class ThreadExecutor:
+    """Up to ``budget`` tasks at once, each in a thread."""
 
-    kind = "cpu"
-
-    def __init__(
-        self, budget: int, codec: BodyCodec, clock: Clock, done: Callable[[Report], None]
-    ) -> None:
+    def __init__(self, budget: int, clock: Clock) -> None:
         self.budget = budget
-        self._codec = codec
         self._clock = clock
-        self._done = done
-        self._crew = _Crew(budget, self._serve)
+        self._pool = _ThreadPool(budget)
         self._outbox: deque[Report] = deque()
-        self._woken = False
-        self._own = threading.local()
-        self._slots: dict[Lease, _Slot] = {}
+        self._is_loop_woken = False
+        self._local = threading.local()
+        self._targets: dict[Lease, _StopTarget] = {}
         self._submitted: dict[Lease, Activation] = {}
+        self._completion: Completion
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timers: dict[Lease, asyncio.TimerHandle] = {}
 
-    def start(self) -> None:
-        """Hand outcomes to the running loop from now on."""
+    def start(self, completion: Completion) -> None:
+        """Pass ended runs to ``completion``, in the running event loop."""
+        self._completion = completion
         self._loop = asyncio.get_running_loop()
 
     @property
     def running(self) -> int:
-        """How many run."""
+        """How many tasks run."""
         return len(self._submitted)
 
     def activations(self) -> list[Activation]:
-        """What runs."""
+        """Return the activations that run."""
         return list(self._submitted.values())
 
     def submit(self, activation: Activation) -> None:
-        """Hand it to a free thread; there is one, or the budget allows one more."""
+        """Hand it to a thread; the caller ensures that one is free or the budget allows one."""
         lease = activation.delivery.lease
         self._submitted[lease] = activation
         if activation.timeout is not None:
             assert self._loop is not None
             self._timers[lease] = self._loop.call_later(
-                activation.timeout, self.stop, lease, Stop(Why.TIMEOUT)
+                activation.timeout, self.stop, lease, Stop(StopCause.TIMEOUT)
             )
-        self._crew.give((activation, contextvars.copy_context()))
+        context = contextvars.copy_context()
+        self._pool.submit(lambda: self._hand_over(context.run(self._run, activation)))
 
     def stop(self, lease: Lease, stop: Stop) -> None:
         """Ask a running task to stop: at its next checkpoint, or by an exception raised in it.
 
-        Code that is inside a C function (a sleep, a socket, a long computation) hears of it only
-        when it returns to Python. A weaker reason than an earlier one is moot.
+        Code inside a C function (a sleep, a socket, a long computation) is interrupted only when
+        it returns to Python. Nothing happens if an equal or stronger cause stopped it before.
         """
         activation = self._submitted.get(lease)
-        if activation is not None and ask_to_stop(activation.run, stop):
-            slot = self._slots.get(lease)
-            if slot is not None:
-                slot.interrupt(activation)
+        if activation is not None and request_stop(activation.run, stop):
+            target = self._targets.get(lease)
+            if target is not None:
+                target.interrupt(activation)
 
     def abandon(self, lease: Lease) -> None:
-        """Give up on a thread that does not stop; what it still reports is ignored."""
+        """Ignore a thread that does not stop, and what it returns later."""
         self._submitted.pop(lease, None)
 
     def close(self) -> None:
-        """Let the threads end."""
-        self._crew.close()
+        """End idle threads now, and busy ones after their task."""
+        self._pool.close()
 
-    def _serve(self, work: tuple[Activation, contextvars.Context]) -> None:
-        activation, context = work
-        slot = getattr(self._own, "slot", None)
-        if slot is None:
-            slot = self._own.slot = _Slot()
-        self._hand_over(context.run(self._run, activation, slot))
-
-    def _run(self, activation: Activation, slot: _Slot) -> Report:
+    def _run(self, activation: Activation) -> Report:
+        target = getattr(self._local, "target", None)
+        if target is None:
+            target = self._local.target = _StopTarget()
         lease = activation.delivery.lease
         running.set(activation.run)
         started = self._clock.now()
         value: Any = _NOTHING
         error: BaseException | None = None
-        self._slots[lease] = slot
+        self._targets[lease] = target
         try:
             try:
-                slot.enter(activation)
-                value = _call(activation)
+                target.enter(activation)
+                value = _call_task(activation)
             except BaseException as raised:  # noqa: BLE001 - SystemExit and Stop included
                 error = raised
-            slot.leave()
-        except Stop as late:  # it came between the task's own end and the line above
-            slot.leave()
+            target.leave()
+        except Stop as late:  # raised between the end of the task and the line above
+            target.leave()
             error = error or (late if value is _NOTHING else None)
-        del self._slots[lease]
+        del self._targets[lease]
         if isinstance(error, Stop) and activation.run.stop_reason is not None:
-            error = activation.run.stop_reason  # what is raised in a thread carries no reason
-        outcome = decide.conclude(activation, value, error, self._codec)
-        keep = activation.track is not Track.FAILURES
-        now, held = self._clock.now(), activation.run.held(self._clock.monotonic())
-        return Report(activation.delivery, outcome, started, now, keep, held)
+            error = activation.run.stop_reason  # the Stop raised in a thread carries no reason
+        return self._completion.decide(EndedRun(activation, value, error, started))
 
     def _hand_over(self, report: Report) -> None:
         self._outbox.append(report)
-        if not self._woken:
-            self._woken = True
+        if not self._is_loop_woken:
+            self._is_loop_woken = True
             assert self._loop is not None
-            with suppress(RuntimeError):  # the loop is closed: this thread was left behind
+            with suppress(RuntimeError):  # the loop is closed: this thread was abandoned
                 self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
         # Cleared before the outbox is emptied: a report added meanwhile is either seen here or
         # wakes the loop once more.
-        self._woken = False
+        self._is_loop_woken = False
         while self._outbox:
             report = self._outbox.popleft()
             lease = report.delivery.lease
@@ -246,16 +234,16 @@ class ThreadRunner:
             if timer is not None:
                 timer.cancel()
             if self._submitted.pop(lease, None) is not None:
-                self._done(report)
+                self._completion.settle(report)
 
 
-def _call(activation: Activation) -> Any:
+def _call_task(activation: Activation) -> Any:
     for pool, member in activation.unchecked:
-        if not passes_here(pool, member):
+        if not check_member_blocking(pool, member):
             raise Unfit(pool.name, member)
     dedupe = activation.task.declared.dedupe
     if dedupe is not None and dedupe(*activation.args, **activation.kwargs):
-        raise Stop(Why.DUPLICATE)
+        raise Stop(StopCause.DUPLICATE)
     return activation.task.function(*activation.args, **activation.kwargs)
 
 

@@ -1,9 +1,12 @@
-"""The worker: parts put together, and what it is told by operators and by its heart.
+"""The worker: builds its parts and runs them until it is stopped.
 
 ::
 
-    fetch ─▶ admit ─▶ check ─▶ dispatch ─▶ run ─▶ decide ─▶ settle
-    └─ consumer ────┘ └ guard ┘ └ crew, runners ───────────┘ └ settler ┘  and the heart beats
+    fetch ──▶ admit ─▶ activate ─▶ run ─▶ decide ─▶ settle
+    Consumer  TaskRunner, with InboxVerifier, Activator    Settler
+              and Executors
+
+A run is on one page, in ``task_runner``. The heartbeat keeps the leases alive meanwhile.
 """
 
 from __future__ import annotations
@@ -21,36 +24,39 @@ from umbel.backends import MISSING, ControlState, Demand, NoTransactions, Transa
 from umbel.clock import Clock
 from umbel.errors import IndexTaken, UmbelError
 from umbel.keys import KeyFile
-from umbel.messages import BodyCodec, Delivery, Lease
+from umbel.messages import BodyCodec, Lease
 from umbel.services import Service, keep_running
-from umbel.tasks import Registry, Run
-from umbel.tasks.fingerprints import fingerprint, python
+from umbel.tasks import Registry
+from umbel.tasks.fingerprints import fingerprint, python_version
 from umbel.tasks.inbox import InboxTasks
 from umbel.telemetry import Telemetry, events
 from umbel.worker.activation import Activator
 from umbel.worker.commands import Commands
 from umbel.worker.consumer import Consumer
+from umbel.worker.executors import Executors
 from umbel.worker.gate_sync import GateSync
 from umbel.worker.heartbeat import Heartbeat
 from umbel.worker.inbox_verifier import InboxVerifier
-from umbel.worker.incarnation import Life
+from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
-from umbel.worker.missing import MissingTasks
+from umbel.worker.local_gates import LocalGates
+from umbel.worker.missing_tasks import MissingTasks
 from umbel.worker.options import WorkerOptions
 from umbel.worker.progress import ProgressNotes
-from umbel.worker.reports import Settler
+from umbel.worker.settler import Settler
 from umbel.worker.shutdown import Shutdown
-from umbel.worker.stepbook import StepBook
-from umbel.worker.steps import RunSteps
-from umbel.worker.stops import Stop, Why
-from umbel.worker.task_runner import Crew
+from umbel.worker.step_writer import StepWriter
+from umbel.worker.stops import Stop, StopCause
+from umbel.worker.task_runner import TaskRunner
 
 EXIT_STALLED = 75
-NO_TRANSACTIONS = NoTransactions("this worker was not told of a database")
+NO_TRANSACTIONS = NoTransactions("this worker has no database URL")
+_MANY_THREADS = 10
+"""Above this number of threads the worker warns that they compete for the interpreter lock."""
 
 
 class Worker:
-    """Runs tasks until it is told to stop."""
+    """Runs tasks until it is stopped."""
 
     def __init__(
         self,
@@ -66,27 +72,24 @@ class Worker:
         transactions: Transactions = NO_TRANSACTIONS,
         keys: KeyFile | None = None,
         shared: bool = False,
-        heart: type[Heartbeat] = Heartbeat,
+        heartbeat: type[Heartbeat] = Heartbeat,
     ) -> None:
         self._registry = registry
         self._options = options
         self._services = services
-        self._codec = codec
-        self._clock = clock
         self._telemetry = telemetry
-        self._life = Life(options.name)
         self._host: asyncio.AbstractEventLoop
-        self._stop_asked = anyio.Event()
-        self._now_asked = anyio.Event()
+        self._stop_requested = anyio.Event()
+        self._hurry_requested = anyio.Event()
         self._paused: tuple[str, ...] = ()
-        self._held = False
         self.reloading = False
-        """Whether it was told to begin anew: whoever runs it starts it again, with new code."""
-        # Now: later the files may be newer than what was loaded from them.
+        """Whether the process that runs this worker must start it again, with new code."""
+        # Computed now: later the source files may be newer than the code that was loaded.
         self._code = {task.name: fingerprint(task) for task in registry}
         self.started = anyio.Event()
-        self._heart = heart(
-            self._life,
+        self._incarnation = Incarnation(options.name)
+        self._heartbeat = heartbeat(
+            self._incarnation,
             self,
             lease=options.lease,
             stall=options.stall,
@@ -96,260 +99,262 @@ class Worker:
             telemetry=telemetry,
         )
         self._intake = open_intake()
-        self._settler = Settler(self._intake, self._life, telemetry)
-        self._progress = ProgressNotes(self._intake)
-        self._gatekeeper = GateSync(self._intake, registry, telemetry)
-        self._steps = StepBook(self._intake, codec, clock, transactions, self._lost_one)
+        roles = self._intake.roles
+        self._settler = Settler(self._intake, self._incarnation, telemetry)
+        self._progress = ProgressNotes(roles.records)
+        self._gate_sync = GateSync(self._intake, registry, telemetry)
         self._missing = MissingTasks(self._intake, worker=options.name, telemetry=telemetry)
+        self._executors = Executors(options, clock)
+        self._steps = StepWriter(roles.steps, codec, clock, transactions, self._executors)
+        self._inbox = InboxVerifier(
+            roles.registry,
+            keys=keys if options.signing else None,
+            is_closed=not options.inbox,
+            warns_if_unsigned=shared or not options.signing,
+            clock=clock,
+            telemetry=telemetry,
+        )
+        commands = Commands(self, self._incarnation, self._executors, self._intake, clock)
         activator = Activator(
             registry,
             codec,
-            self._progress.note,
-            self._open_steps,
-            lambda: self._life.place,
-            self._missing.give_back,
+            incarnation=self._incarnation,
+            progress=self._progress,
+            steps=self._steps,
+            missing=self._missing,
+            commands=InboxTasks(commands).all(),
         )
-        self._crew = Crew(
-            options,
-            registry,
+        self._task_runner = TaskRunner(
+            activator,
+            self._executors,
             self._settler,
+            inbox=self._inbox,
+            local_gates=LocalGates(registry, clock),
+            missing=self._missing,
             codec=codec,
-            clock=clock,
-            telemetry=telemetry,
-            activate=activator.activate,
-            freed=lambda: self._consumer.slot_freed(),
-        )
-        commands = Commands(self, self._life, self._crew, self._intake, clock)
-        activator.commands = InboxTasks(commands).all()
-        self._guard = InboxVerifier(
-            self._intake,
-            keys=keys if options.signing else None,
-            closed=not options.inbox,
-            warns=shared or not options.signing,
-            admit=self._admitted,
-            refuse=self._crew.refuse,
-            checked=lambda: self._consumer.slot_freed(),
             clock=clock,
             telemetry=telemetry,
         )
         self._consumer = Consumer(
             self._intake,
-            self._life,
+            self._incarnation,
+            self._task_runner,
+            self._heartbeat,
             lease=options.lease,
-            free=self.free,
-            start=self._start,
-            give_back=self._crew.give_back,
-            look=self._heart.look_at_the_wall,
             clock=clock,
         )
         self._shutdown = Shutdown(
             options,
-            self._life,
+            self._incarnation,
             self._intake,
             consumer=self._consumer,
-            guard=self._guard,
-            crew=self._crew,
+            inbox=self._inbox,
+            task_runner=self._task_runner,
+            executors=self._executors,
             settler=self._settler,
             progress=self._progress,
             telemetry=telemetry,
         )
 
-    # --- the way through ---------------------------------------------------------------------
+    # --- start and run -----------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until ``stop`` is called, then stop in phases. Raises what starting up raises."""
+        """Work until ``stop`` is called, then stop in phases. Raise what the start raises."""
         self._host = asyncio.get_running_loop()
         self._steps.start()
         async with AsyncExitStack() as stack:
             stack.callback(self._steps.transactions.close)
             stack.push_async_callback(self._intake.close)
-            await self._begin_life()
+            await self._start()
             if any(task.declared.loop == "trio" for task in self._registry):
                 from umbel.worker.trio_guest import trio_guest
 
-                guest = await stack.enter_async_context(trio_guest(self._telemetry))
-                self._crew.use_trio(guest.call)
+                self._executors.use_trio(
+                    await stack.enter_async_context(trio_guest(self._telemetry))
+                )
             await self._work()
 
-    async def _begin_life(self) -> None:
-        options, life = self._options, self._life
-        await self._guard.announce(life.name)
-        await self._gatekeeper.declare()
-        await self._enlist()
-        await self._look_at_control()
+    async def _start(self) -> None:
+        options, incarnation = self._options, self._incarnation
+        await self._inbox.check_keys(incarnation.name)
+        await self._gate_sync.declare()
+        await self._register()
+        await self._read_control()
         self._telemetry.emit(
             events.WorkerStarted(
-                worker=life.name,
-                incarnation=life.incarnation,
-                index=life.index,
+                worker=incarnation.name,
+                incarnation=incarnation.id,
+                index=incarnation.index,
                 queues=options.queues,
                 io=options.io,
                 cpu=options.cpu,
             )
         )
-        if options.cpu > 10:
+        if options.cpu > _MANY_THREADS:
             self._telemetry.emit(events.ManyThreads(cpu=options.cpu))
 
-    async def _look_at_control(self) -> None:
-        """A pause of this worker is kept by itself, so it looks before it fetches."""
+    async def _register(self) -> None:
+        """Register with the given index, else with the replica's ordinal if that is free."""
+        entry, ordinal = self.entry(), self._options.ordinal
+        if entry.index is None and ordinal is not None:
+            with suppress(IndexTaken):
+                self._incarnation.index = await self._intake.register(replace(entry, index=ordinal))
+                return
+        self._incarnation.index = await self._intake.register(entry)
+
+    async def _read_control(self) -> None:
+        """Read the pauses before the first fetch: the worker itself enforces its own pause."""
         while True:
             try:
-                return self._see_control(await self._intake.control())
+                return self._apply_control(await self._intake.roles.control.state())
             except UmbelError:
                 raise
-            except Exception as error:  # noqa: BLE001 - a bug in an adapter keeps no worker away
+            except Exception as error:  # noqa: BLE001 - a bug in an adapter must not end the worker
                 delay = self._options.lease / 10
                 self._telemetry.emit(
                     events.ServiceFailed(service="control", error=repr(error), delay=delay)
                 )
                 await anyio.sleep(delay)
 
-    async def _enlist(self) -> None:
-        """Under the index that was asked for; else under that of the replica, if it is free."""
-        entry, wish = self.entry(), self._options.ordinal
-        if entry.index is None and wish is not None:
-            with suppress(IndexTaken):
-                self._life.index = await self._intake.enlist(replace(entry, index=wish))
-                return
-        self._life.index = await self._intake.enlist(entry)
+    async def _work(self) -> None:
+        async with anyio.create_task_group() as group:
+            self._task_runner.begin()
+            self._heartbeat.start()
+            own: tuple[Service, ...] = (
+                self._settler,
+                self._consumer,
+                self._progress,
+                self._gate_sync,
+                self._task_runner,
+                self._missing,
+            )
+            # After an outage, outcomes must be settled well before the leases lapse.
+            max_delay = self._options.lease / 5
+            for service in own:
+                group.start_soon(
+                    keep_running, service, self._telemetry, max_delay, name=service.name
+                )
+            for service in self._services:
+                group.start_soon(keep_running, service, self._telemetry, name=service.name)
+            self.started.set()
+            try:
+                await self._stop_requested.wait()
+                await self._shutdown.run(self._hurry_requested)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._heartbeat.stop()
+                group.cancel_scope.cancel()
+
+    # --- called by operators and signal handlers ---------------------------------------------
+
+    def stop(self) -> None:
+        """Stop in phases. The second call skips the grace period."""
+        if self._stop_requested.is_set() and not self.reloading:
+            self._hurry_requested.set()
+        self.reloading = False
+        self._stop_requested.set()
+
+    def reload(self) -> None:
+        """Stop in phases, with ``reloading`` set."""
+        if not self._stop_requested.is_set():
+            self.reloading = True
+            self._stop_requested.set()
+
+    # --- called by the heartbeat, from its own thread ----------------------------------------
 
     def entry(self) -> WorkerEntry:
+        """Return the registry entry of the present incarnation."""
         options = self._options
         return WorkerEntry(
-            incarnation=self._life.incarnation,
+            incarnation=self._incarnation.id,
             name=options.name,
             host=socket.gethostname(),
             pid=os.getpid(),
             queues=options.queues,
-            io=options.io,
-            cpu=options.cpu,
+            capacity=options.capacity,
             lease=options.lease,
             tasks=tuple(sorted(task.name for task in self._registry)),
             interruptible=tuple(
                 sorted(task.name for task in self._registry if task.declared.interruptible)
             ),
             code=self._code,
-            python=python(),
-            # A later life gets its seat back by its name, unless somebody sits there by then.
+            python=python_version(),
+            # A later incarnation gets its index back by its name, unless another worker has it.
             index=options.index,
-            former=self._life.former(),
+            former=self._incarnation.former(),
         )
 
-    async def _work(self) -> None:
-        async with anyio.create_task_group() as group:
-            self._crew.begin()
-            self._heart.start()
-            own: tuple[Service, ...] = (
-                self._settler,
-                self._consumer,
-                self._progress,
-                self._gatekeeper,
-                self._guard,
-                self._missing,
-            )
-            # After an outage outcomes are settled well before others take their jobs for lost.
-            soon = self._options.lease / 5
-            for service in own:
-                group.start_soon(keep_running, service, self._telemetry, soon, name=service.name)
-            for service in self._services:
-                group.start_soon(keep_running, service, self._telemetry, name=service.name)
-            self.started.set()
-            try:
-                await self._stop_asked.wait()
-                await self._shutdown.run(self._now_asked)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await self._heart.stop()
-                group.cancel_scope.cancel()
+    def lost_all_leases(self, incarnation: str) -> None:
+        """Stop all runs and start the next incarnation."""
+        self._host.call_soon_threadsafe(self._start_next_incarnation, incarnation)
 
-    def _start(self, delivery: Delivery) -> None:
-        """Start it, once it may, or settle it at once. What is held must come to an end."""
-        if self._guard.concerns(delivery):
-            self._guard.put(delivery)
-        else:
-            self._crew.start(delivery)
+    def lost_leases(self, leases: list[Lease]) -> None:
+        """Stop the runs under these leases."""
+        self._host.call_soon_threadsafe(self._stop_lost, leases)
 
-    def _admitted(self, delivery: Delivery) -> None:
-        """The guard lets it pass."""
-        if self._stop_asked.is_set():
-            self._crew.give_back(delivery, "the worker is stopping")
-        else:
-            self._crew.start(delivery)
-
-    # --- told by operators and signals -------------------------------------------------------
-
-    def stop(self) -> None:
-        """Stop in phases. Asked a second time: skip the grace period."""
-        if self._stop_asked.is_set() and not self.reloading:
-            self._now_asked.set()
-        self.reloading = False
-        self._stop_asked.set()
-
-    def reload(self) -> None:
-        """Stop in phases; ``reloading`` says then that it is to begin again."""
-        if not self._stop_asked.is_set():
-            self.reloading = True
-            self._stop_asked.set()
-
-    # --- asked and told by the heart, from its own thread ------------------------------------
-
-    def lost_everything(self, incarnation: str) -> None:
-        self._host.call_soon_threadsafe(self._begin_anew, incarnation)
-
-    def lost_some(self, jobs: list[Lease]) -> None:
-        self._host.call_soon_threadsafe(self._lose, jobs)
-
-    def cancel(self, wanted: dict[Lease, str]) -> None:
-        if wanted:
-            self._host.call_soon_threadsafe(self._stop_jobs, wanted, Why.CANCEL)
+    def cancel(self, cancelled: dict[Lease, str]) -> None:
+        """Stop these runs, each for the reason given."""
+        if cancelled:
+            self._host.call_soon_threadsafe(self._stop_runs, cancelled, StopCause.CANCEL)
 
     def control(self, state: ControlState) -> None:
-        self._host.call_soon_threadsafe(self._see_control, state)
+        """Respect these pauses from now on."""
+        self._host.call_soon_threadsafe(self._apply_control, state)
 
-    def confirmed_epoch(self) -> int:
+    def confirmed_pause_epoch(self) -> int:
+        """Return the control epoch that all fetches respect."""
         return self._consumer.epoch
 
     def kinds(self) -> dict[str, str]:
+        """Return the kind of each task."""
         return {task.name: task.kind for task in self._registry}
 
+    def free(self) -> Demand:
+        """Return what could start now."""
+        return self._task_runner.free()
+
     def fetched(self) -> int:
+        """Return how many deliveries were fetched so far."""
         return self._consumer.fetched
 
     def fetches(self) -> int:
-        """How many fetches have returned, with something or nothing."""
+        """Return how many fetches have returned, with or without deliveries."""
         return self._consumer.fetches
 
-    def rebuild(self) -> None:
-        self._host.call_soon_threadsafe(self._consumer.rebuild)
+    def restart_fetch(self) -> None:
+        """Cancel the present fetch and begin a new one."""
+        self._host.call_soon_threadsafe(self._consumer.restart_fetch)
 
-    def die(self, why: str) -> None:
+    def exit_stalled(self, reason: str) -> None:
+        """End the process at once, so that its supervisor starts a new one."""
         os._exit(EXIT_STALLED)
 
     def stopping(self) -> bool:
-        return self._stop_asked.is_set()
+        """Return whether the worker is stopping."""
+        return self._stop_requested.is_set()
 
     # --- state -------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """The worker's name."""
-        return self._life.name
+        return self._incarnation.name
 
     @property
     def incarnation(self) -> str:
-        """The worker's present life."""
-        return self._life.incarnation
+        """The id of the worker's present incarnation."""
+        return self._incarnation.id
 
     @property
     def running(self) -> int:
         """How many tasks run."""
-        return self._crew.running
+        return self._executors.running
 
     @property
     def paused(self) -> tuple[str, ...]:
-        """What it has been told is paused: ``all``, ``queue mail``, ``task tasks.add``.
+        """What is paused, as far as this worker knows: ``all``, ``queue mail``, ``task tasks.add``.
 
-        Of pauses of one worker only its own."""
+        Pauses of other workers are not included."""
         return self._paused
 
     @property
@@ -358,59 +363,47 @@ class Worker:
         return self._options.lease
 
     @property
-    def heart_alive(self) -> bool:
-        """Whether the heart's thread runs."""
-        return self._heart.alive
+    def heartbeat_alive(self) -> bool:
+        """Whether the heartbeat's thread runs."""
+        return self._heartbeat.alive
 
     @property
-    def beat_age(self) -> float | None:
-        """Seconds since the last heartbeat that got through; None before the first."""
-        return self._heart.beat_age
+    def heartbeat_age(self) -> float | None:
+        """Seconds since the last heartbeat that reached the store; None before the first."""
+        return self._heartbeat.heartbeat_age
 
-    def free(self) -> Demand:
-        """What could start this very moment. Nothing while this worker is paused."""
-        if self._held:
-            return Demand()
-        free = self._crew.free(self._guard.waiting("io"), self._guard.waiting("cpu"))
-        missing = self._missing.tasks
-        return replace(free, without=(*free.without, *missing)) if missing else free
+    # --- in the worker's event loop ----------------------------------------------------------
 
-    def _lost_one(self, lease: Lease) -> None:
-        self._crew.stop(lease, Stop(Why.LOST))
+    def _stop_lost(self, leases: list[Lease]) -> None:
+        self._inbox.drop(leases)
+        self._stop_runs(dict.fromkeys(leases, ""), StopCause.LOST)
 
-    def _open_steps(self, run: Run) -> RunSteps:
-        return RunSteps(self._steps, run)
+    def _stop_runs(self, reasons: dict[Lease, str], cause: StopCause) -> None:
+        for lease, reason in reasons.items():
+            self._executors.stop(lease, Stop(cause, reason))
 
-    def _lose(self, jobs: list[Lease]) -> None:
-        self._guard.drop(jobs)
-        self._stop_jobs(dict.fromkeys(jobs, ""), Why.LOST)
-
-    def _stop_jobs(self, wanted: dict[Lease, str], why: Why) -> None:
-        for lease, reason in wanted.items():
-            self._crew.stop(lease, Stop(why, reason))
-
-    def _see_control(self, state: ControlState) -> None:
-        held = any(p.scope == "worker" and p.name == self._life.name for p in state.pauses)
-        resumed, self._held = self._held and not held, held
-        self._consumer.see_epoch(state.epoch)
-        if resumed:
-            self._consumer.slot_freed()
-        mine = (
+    def _apply_control(self, state: ControlState) -> None:
+        name, was_paused = self._incarnation.name, self._task_runner.is_paused
+        is_paused = any(pause.scope == "worker" and pause.name == name for pause in state.pauses)
+        self._task_runner.is_paused = is_paused
+        self._consumer.set_pause_epoch(state.epoch)
+        if was_paused and not is_paused:
+            self._consumer.request_more()
+        relevant = (
             pause
             for pause in state.pauses
-            if pause.holder != MISSING
-            and (pause.scope != "worker" or pause.name == self._life.name)
+            if pause.holder != MISSING and (pause.scope != "worker" or pause.name == name)
         )
-        paused = tuple(dict.fromkeys(f"{pause.scope} {pause.name}".strip() for pause in mine))
+        paused = tuple(dict.fromkeys(f"{pause.scope} {pause.name}".strip() for pause in relevant))
         if paused != self._paused:
             self._paused = paused
-            self._telemetry.emit(events.PauseSeen(worker=self._life.name, paused=paused))
+            self._telemetry.emit(events.PausesChanged(worker=name, paused=paused))
 
-    def _begin_anew(self, incarnation: str) -> None:
-        if incarnation != self._life.incarnation or self._shutdown.leaving:
+    def _start_next_incarnation(self, lost: str) -> None:
+        if lost != self._incarnation.id or self._shutdown.is_leaving:
             return
-        self._telemetry.emit(events.WorkerAlone(worker=self._life.name, running=self.running))
-        self._guard.clear()
-        self._crew.stop_all(Stop(Why.LOST))
-        # The heart enlists the new life before it beats; until then every fetch says LeaseLost.
-        self._life.begin_anew()
+        self._telemetry.emit(events.LeasesLost(worker=self._incarnation.name, running=self.running))
+        self._inbox.clear()
+        self._executors.stop_all(Stop(StopCause.LOST))
+        # The heartbeat registers the new incarnation; until then every fetch raises LeaseLost.
+        self._incarnation.start_next()

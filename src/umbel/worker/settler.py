@@ -1,10 +1,10 @@
-"""The internal results queue: outcomes wait here until they are settled, in batches."""
+"""The settler: writes the outcomes of runs to the store, in batches."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -20,7 +20,6 @@ from umbel.messages import (
     Failed,
     Interrupted,
     Lease,
-    Outcome,
     Parked,
     Rejected,
     Retry,
@@ -30,75 +29,54 @@ from umbel.messages import (
 )
 from umbel.tasks.failures import describe
 from umbel.telemetry import Telemetry, events
-from umbel.worker.incarnation import Life
+from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
+from umbel.worker.runs import Report
 
-_BATCH = 500
-_STEPS = 2
-"""Rounds of the event loop in which a worker that has room again asks for more."""
-
-
-class Report:
-    """One run's end, as a runner hands it over."""
-
-    __slots__ = ("delivery", "finished", "follow_ups", "keep", "outcome", "started")
-
-    def __init__(
-        self,
-        delivery: Delivery,
-        outcome: Outcome,
-        started: float,
-        finished: float,
-        keep: bool = True,
-        follow_ups: Sequence[Envelope] | None = None,
-    ) -> None:
-        self.follow_ups = follow_ups
-        self.delivery = delivery
-        self.outcome = outcome
-        self.started = started
-        self.finished = finished
-        self.keep = keep
+_BATCH_SIZE = 500
+_LOOP_ROUNDS = 2
+"""Rounds of the event loop in which the consumer fetches for the slots that have become free."""
 
 
 class Settler:
-    """Settles reports as they come: at once when idle, in batches when busy."""
+    """Settles reports: at once when idle, in batches when busy."""
 
     name = "settler"
 
-    def __init__(self, intake: Intake, life: Life, telemetry: Telemetry) -> None:
+    def __init__(self, intake: Intake, incarnation: Incarnation, telemetry: Telemetry) -> None:
         self._intake = intake
-        self._life = life
+        self._incarnation = incarnation
         self._telemetry = telemetry
         self._reports: deque[Report] = deque()
         self._unsettled: list[Report] = []
         self._arrived = anyio.Event()
-        self._emptied = anyio.Event()
-        self._stopping = False
-        self._resting = False
-        self._tells_success = True
+        self._all_settled = anyio.Event()
+        self._is_stopping = False
+        self._is_idle = False
+        self._emits_success = True
 
     def put(self, report: Report) -> None:
-        """Take a report; it is settled soon."""
+        """Queue a report."""
         self._reports.append(report)
-        if self._resting:
+        if self._is_idle:
             self._arrived.set()
 
     async def run(self, working: Callable[[], None]) -> None:
-        """Settle until told to stop and nothing is left."""
+        """Settle reports until ``finish`` is called and none is left."""
         while True:
             if not self._reports and not self._unsettled:
-                self._emptied.set()
-                self._emptied = anyio.Event()
-                if self._stopping:
+                self._all_settled.set()
+                self._all_settled = anyio.Event()
+                if self._is_stopping:
                     return
-                self._arrived, self._resting = anyio.Event(), True
+                self._arrived, self._is_idle = anyio.Event(), True
                 await self._arrived.wait()
-                self._resting = False
-                # Of many, whoever ran them fetches first: the next run waits for that answer.
-                for _ in range(_STEPS if len(self._reports) > 1 else 0):
+                self._is_idle = False
+                # After several runs, the consumer fetches first: the next runs wait for that.
+                for _ in range(_LOOP_ROUNDS if len(self._reports) > 1 else 0):
                     await asyncio.sleep(0)
-            # What a failed round left behind is settled again first: repeating is safe.
-            while self._reports and len(self._unsettled) < _BATCH:
+            # Reports of a failed round are settled again first: repeating is safe.
+            while self._reports and len(self._unsettled) < _BATCH_SIZE:
                 self._unsettled.append(self._reports.popleft())
             if self._unsettled:
                 await self._settle_all(self._unsettled)
@@ -106,37 +84,37 @@ class Settler:
                 working()
 
     async def finish(self) -> None:
-        """Return when everything put so far is settled, and end the service."""
-        self._stopping = True
+        """Wait until all reports are settled, then end the service."""
+        self._is_stopping = True
         while self._reports or self._unsettled:
-            await self._emptied.wait()
+            await self._all_settled.wait()
         self._arrived.set()
 
     async def _settle_all(self, reports: list[Report]) -> None:
-        """Settle a batch. One outcome that cannot be recorded must not hold up the others."""
+        """Settle a batch. An outcome that cannot be recorded does not delay the others."""
         try:
             await self._settle(reports)
         except Unavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the store objects to
+        except Exception as error:  # noqa: BLE001 - the store may reject a value in any way
             if len(reports) == 1:
-                await self._settle_otherwise(reports[0], error)
+                await self._settle_as_failed(reports[0], error)
                 return
             for report in reports:
                 await self._settle_all([report])
 
-    async def _settle_otherwise(self, report: Report, error: Exception) -> None:
-        """Record that an outcome could not be recorded.
+    async def _settle_as_failed(self, report: Report, error: Exception) -> None:
+        """Record a failure in place of an outcome that could not be recorded.
 
-        If that fails as well, the lease is given up: the job goes back to its queue with a later
-        heartbeat, and the other outcomes are recorded meanwhile.
+        If that fails as well, the lease is released: a later heartbeat returns the job to its
+        queue, and the other outcomes are recorded meanwhile.
         """
         try:
             await self._settle([_unrecordable(report, error)])
         except Unavailable:
             raise
-        except Exception as again:  # noqa: BLE001 - whatever the store objects to
-            self._life.release(report.delivery.lease)
+        except Exception as again:  # noqa: BLE001 - as above
+            self._incarnation.release(report.delivery.lease)
             self._telemetry.emit(
                 events.ServiceFailed(
                     service=self.name, error=f"job {report.delivery.id}: {again!r}", delay=0
@@ -144,26 +122,26 @@ class Settler:
             )
 
     async def _settle(self, reports: list[Report]) -> None:
-        worker = self._life.name
+        worker = self._incarnation.name
         refused = await self._intake.settle([_settlement(report, worker) for report in reports])
         lost = {(lease.job, lease.fence) for lease in refused}
-        self._tells_success = self._telemetry.hears(events.JobSucceeded)
+        self._emits_success = self._telemetry.is_needed(events.JobSucceeded)
         for report in reports:
-            self._life.release(report.delivery.lease)
-            self._tell(report, lost)
+            self._incarnation.release(report.delivery.lease)
+            self._emit(report, lost)
 
-    def _tell(self, report: Report, lost: set[tuple[str, int]]) -> None:
+    def _emit(self, report: Report, lost: set[tuple[str, int]]) -> None:
         lease: Lease = report.delivery.lease
         if (lease.job, lease.fence) in lost:
-            # A life that is over has said so already; its leftovers are no news.
-            if lease.owner == self._life.incarnation:
-                self._telemetry.emit(events.OutcomeRefused(**_who(report.delivery)))
-        elif self._tells_success or not isinstance(report.outcome, Succeeded):
+            # The loss of a whole incarnation has been reported already.
+            if lease.owner == self._incarnation.id:
+                self._telemetry.emit(events.OutcomeRefused(**_event_fields(report.delivery)))
+        elif self._emits_success or not isinstance(report.outcome, Succeeded):
             self._telemetry.emit(event_of(report))
 
 
 def _unrecordable(report: Report, error: Exception) -> Report:
-    """What is recorded instead of an outcome the store does not take."""
+    """Return the report of a failure, in place of one that the store rejects."""
     failed = Failed(describe(UmbelError(f"its outcome could not be recorded: {error}")))
     return Report(report.delivery, failed, report.started, report.finished)
 
@@ -171,9 +149,9 @@ def _unrecordable(report: Report, error: Exception) -> Report:
 def _settlement(report: Report, worker: str) -> Settlement:
     delivery, outcome = report.delivery, report.outcome
     if isinstance(outcome, Succeeded):
-        story = Attempt(delivery.attempt, worker, report.started, report.finished, "succeeded")
+        attempt = Attempt(delivery.attempt, worker, report.started, report.finished, "succeeded")
     else:
-        story = Attempt(
+        attempt = Attempt(
             delivery.attempt,
             worker,
             report.started,
@@ -185,19 +163,19 @@ def _settlement(report: Report, worker: str) -> Settlement:
         )
     follow_ups: tuple[Envelope, ...] = ()
     if report.follow_ups and isinstance(outcome, Succeeded):
-        # Over a link it is the router that says what the namespace is.
+        # A worker on a link does not know the namespace; the router put it into the delivery.
         space = delivery.envelope.namespace
         follow_ups = tuple(replace(one, namespace=space) for one in report.follow_ups)
     return Settlement(
         lease=delivery.lease,
         outcome=outcome,
         keep=report.keep,
-        attempt=story,
+        attempt=attempt,
         follow_ups=follow_ups,
     )
 
 
-def _who(delivery: Delivery) -> dict[str, Any]:
+def _event_fields(delivery: Delivery) -> dict[str, Any]:
     envelope = delivery.envelope
     return {
         "job": delivery.id,
@@ -208,39 +186,39 @@ def _who(delivery: Delivery) -> dict[str, Any]:
 
 
 def trace_of(traceparent: str | None) -> str | None:
-    """The trace id inside a traceparent."""
+    """Return the trace id of a traceparent header, or None."""
     return traceparent.split("-")[1] if traceparent and traceparent.count("-") == 3 else None
 
 
 def event_of(report: Report) -> events.JobEvent:
-    """What to tell of a settled outcome."""
-    who, seconds = _who(report.delivery), round(report.finished - report.started, 6)
+    """Return the telemetry event of a settled outcome."""
+    fields, seconds = _event_fields(report.delivery), round(report.finished - report.started, 6)
     match report.outcome:
         case Succeeded():
-            return events.JobSucceeded(**who, seconds=seconds)
+            return events.JobSucceeded(**fields, seconds=seconds)
         case Failed(failure):
             return events.JobBuried(
-                **who,
+                **fields,
                 seconds=seconds,
                 error=f"{failure.type.rpartition(':')[2]}: {failure.message}",
                 traceback=failure.traceback,
             )
         case Retry(failure, delay):
             return events.JobRetried(
-                **who,
+                **fields,
                 seconds=seconds,
                 error=f"{failure.type.rpartition(':')[2]}: {failure.message}",
                 delay=round(delay, 3),
             )
         case Snoozed(delay):
-            return events.JobSnoozed(**who, delay=round(delay, 3))
+            return events.JobSnoozed(**fields, delay=round(delay, 3))
         case Interrupted(reason):
-            return events.JobInterrupted(**who, reason=reason)
+            return events.JobInterrupted(**fields, reason=reason)
         case Parked(gates):
-            return events.JobParked(**who, gates=gates)
+            return events.JobParked(**fields, gates=gates)
         case Cancelled(reason):
-            return events.JobCancelled(**who, reason=reason)
+            return events.JobCancelled(**fields, reason=reason)
         case Rejected(reason):
-            return events.JobRejected(**who, reason=reason)
+            return events.JobRejected(**fields, reason=reason)
         case Expired():
-            return events.JobExpired(**who)
+            return events.JobExpired(**fields)
