@@ -11,29 +11,29 @@ def add(a: int, b: int) -> int:
 add.delay(1, 2).get()
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from umbel.app import Umbel
-from umbel.messages import State
-from umbel.tasks import (
-    Handle,
-    Limit,
-    Pool,
-    Rate,
-    Retry,
-    Signature,
-    Snooze,
-    Task,
-    Unique,
-    current,
-    optional,
-    poisonous,
-    retry,
-    step,
-    task,
-)
-
 if TYPE_CHECKING:
+    from umbel.app import Umbel
+    from umbel.messages import State
+    from umbel.tasks import (
+        Handle,
+        Limit,
+        Pool,
+        Rate,
+        Retry,
+        Signature,
+        Snooze,
+        Task,
+        Unique,
+        current,
+        optional,
+        poisonous,
+        retry,
+        step,
+        task,
+    )
     from umbel.worker import WorkerOptions
 
 __version__ = "0.1.0"
@@ -59,11 +59,23 @@ __all__ = [
     "task",
 ]
 
+_PACKAGES = {"Umbel": "umbel.app", "State": "umbel.messages", "WorkerOptions": "umbel.worker"}
+"""The packages of names that are not in ``umbel.tasks``."""
+
 
 def __getattr__(name: str) -> Any:
-    """Loads the worker's room on first use: a process that only publishes does without."""
-    if name == "WorkerOptions":
-        from umbel.worker import WorkerOptions
+    """Import a name on first use.
 
-        return WorkerOptions
-    raise AttributeError(f"module 'umbel' has no attribute {name!r}")
+    A process that supervises workers needs none of them, and one that publishes no worker.
+    """
+    if name == "errors":
+        return import_module("umbel.errors")
+    if name not in __all__:
+        raise AttributeError(f"module 'umbel' has no attribute {name!r}")
+    value = getattr(import_module(_PACKAGES.get(name, "umbel.tasks")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,7 +1,7 @@
-"""Owns the command line: words in, tables or JSON out, an exit code.
+"""Owns the command line: arguments in; tables, JSON and an exit code out.
 
-Called by: people, scripts and supervisors, as ``umbel`` or ``python -m umbel``.
-Never: decides anything; each command is a skin on the application or its operations.
+Called by: operators, scripts and supervisors, as ``umbel`` or ``python -m umbel``.
+Never: decides anything; each command calls the application, its operations or a process.
 """
 
 from umbel.cli.entry import main

@@ -1,4 +1,4 @@
-"""From words on a command line to the arguments of a task."""
+"""Reads the arguments of a task from words on the command line."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _KEY = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One argument: as it was written, and as JSON reads it."""
+    """One argument: its text, and its value as JSON."""
 
     text: str
     value: Any
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Positional and keyword arguments, not yet fitted to any task."""
+    """Positional and keyword arguments, not yet converted for a task."""
 
     args: list[Word]
     kwargs: dict[str, Word]
 
 
 def parse(words: list[str], kwargs: str | None) -> Call:
-    """Words and a JSON object as a call. Raises UsageError when the object is none."""
+    """Return the call that words and a JSON object describe. Raises UsageError."""
     call = Call([], {name: _written(value) for name, value in _object(kwargs).items()})
     for word in words:
         keyed = _KEY.fullmatch(word)
@@ -64,14 +64,14 @@ def _written(value: Any) -> Word:
     return Word(msgspec.json.encode(value).decode(), value)
 
 
-# --- fitted to a task ------------------------------------------------------------------------
+# --- converted for a task ---------------------------------------------------------------------
 
 
-def typed(task: Task[..., Any], call: Call) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments as the task's annotations want them.
+def fit_to_task(task: Task[..., Any], call: Call) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments, converted to the types of the task's annotations.
 
     Raises:
-        BadArguments: one does not fit; the text names it.
+        BadArguments: one cannot be converted; the text names it.
     """
     parameters = list(task.parameters.signature.parameters.values())
     positional = [
@@ -110,11 +110,11 @@ def _hints(task: Task[..., Any]) -> dict[str, Any]:
         return {}
 
 
-# --- for a task nobody here knows ------------------------------------------------------------
+# --- for a task that is not registered here-----------------------------------------------------
 
 
-def as_event(name: str, call: Call, options: dict[str, Any]) -> bytes:
-    """The call as a CloudEvent."""
+def build_cloudevent(name: str, call: Call, options: dict[str, Any]) -> bytes:
+    """Return the call as a CloudEvent in JSON."""
     event = {
         "specversion": "1.0",
         "id": fresh_id(),
@@ -137,7 +137,7 @@ def as_event(name: str, call: Call, options: dict[str, Any]) -> bytes:
 
 
 def _duration(option: str, seconds: float) -> str:
-    """Seconds, which the store counts."""
+    """Return seconds as an ISO 8601 duration, which the store adds to its own time."""
     if not 0 <= seconds < 1e10:
         raise click.UsageError(f"--{option} {seconds:g}: give seconds from 0 to 9999999999.")
     return f"PT{seconds:.6f}S"

@@ -1,6 +1,6 @@
-"""The application that ``umbel bench`` measures; its worker runs in a process of its own.
+"""The application that ``umbel bench`` measures; its worker runs in its own process.
 
-Where it publishes to is told by UMBEL_URL and UMBEL_NAMESPACE, as for any application.
+UMBEL_URL and UMBEL_NAMESPACE configure it, as any application.
 """
 
 from __future__ import annotations

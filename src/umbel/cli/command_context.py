@@ -1,34 +1,30 @@
-"""What every command has in common: the application, the question, the answer."""
+"""What all commands share: the application, a call of its operations, and ``--json``."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import anyio
 import click
 
-from umbel.app import Umbel
-from umbel.errors import UmbelError, Unavailable
-
+# The application, asyncio and AnyIO are imported when a command needs them: the parent of a fleet
+# needs none of them.
 if TYPE_CHECKING:
+    from umbel.app import Umbel
     from umbel.operations import Operations
 
 T = TypeVar("T")
 
-DEADLINE = 5.0
-"""Seconds after which a command gives up on a server that does not answer."""
+TIMEOUT_SECONDS = 5.0
+"""How long a command waits for a server that does not answer."""
 
-_FREE_TEXT = ("reason", "words")
-"""Parameters that may be empty: text of the user's own, and arguments of a task."""
+_MAY_BE_EMPTY = ("reason", "words")
+"""Parameters that accept an empty text: the reason for a command, and arguments of a task."""
 
 
 class CommandContext:
-    """One run of the command line. The application is loaded when first asked for."""
+    """One run of the command line. The application is loaded on first use."""
 
     def __init__(self, address: str | None) -> None:
         self.address = address
@@ -36,59 +32,79 @@ class CommandContext:
 
     @property
     def app(self) -> Umbel:
-        """The application. Raises AppError when there is none to be found."""
+        """The application. Raises AppError if it cannot be loaded."""
         if self._app is None:
-            from umbel.cli.loading import load
+            from umbel.processes.app_loading import load_app
 
-            self._app = load(self.address)
+            self._app = load_app(self.address)
         return self._app
 
     @property
     def app_or_bare(self) -> Umbel:
-        """The application, or a bare one for UMBEL_URL: enough to look after its server."""
-        bare = self.address is None and any(map(os.environ.get, ("UMBEL_URL", "UMBEL_BROKER")))
-        if self._app is None and bare:
-            self._app = Umbel()
-        return self.app
+        """The application, or one without tasks for UMBEL_URL. Raises AppError."""
+        if self._app is None:
+            from umbel.processes.app_loading import load_app_or_bare
 
-    def ask(self, work: Callable[[Operations], Awaitable[T]], deadline: float = DEADLINE) -> T:
-        """What the work on operations returns.
+            self._app = load_app_or_bare(self.address)
+        return self._app
+
+    def run(
+        self, work: Callable[[Operations], Awaitable[T]], timeout: float = TIMEOUT_SECONDS
+    ) -> T:
+        """Call ``work`` with the operations of the application and return its result.
 
         Raises:
-            Unavailable: the server did not answer in time. UmbelError: what the work raises.
+            Unavailable: the server did not answer within ``timeout`` seconds.
+            UmbelError: raised by ``work``.
         """
-        return asyncio.run(_asked(self.app_or_bare, work, deadline))
+        import asyncio
 
-    def wait_for(self, work: Awaitable[T], deadline: float = DEADLINE) -> T:
-        """What other work returns. Raises Unavailable when it takes too long."""
-        return asyncio.run(_in_time(work, self.app_or_bare, deadline))
+        return asyncio.run(_run_with_operations(self.app_or_bare, work, timeout))
+
+    def wait_for(self, work: Awaitable[T], timeout: float = TIMEOUT_SECONDS) -> T:
+        """Return the result of ``work``. Raises Unavailable if it takes too long."""
+        import asyncio
+
+        return asyncio.run(_run_with_timeout(work, self.app_or_bare, timeout))
 
 
-async def _asked(app: Umbel, work: Callable[[Operations], Awaitable[T]], deadline: float) -> T:
+async def _run_with_operations(
+    app: Umbel, work: Callable[[Operations], Awaitable[T]], timeout: float
+) -> T:
+    from contextlib import suppress
+
+    import anyio
+
+    from umbel.errors import UmbelError
+
     operations = app.operations()
     try:
-        return await _in_time(work(operations), app, deadline)
+        return await _run_with_timeout(work(operations), app, timeout)
     finally:
-        # The answer is there; a server that hangs now must not hold it back.
+        # The result exists by now; a server that hangs must not delay it.
         with anyio.move_on_after(1, shield=True), suppress(UmbelError):
             await operations.close()
 
 
-async def _in_time(work: Awaitable[T], app: Umbel, deadline: float) -> T:
+async def _run_with_timeout(work: Awaitable[T], app: Umbel, timeout: float) -> T:
+    import asyncio
+
+    from umbel.errors import UmbelError, Unavailable
+
     try:
-        async with asyncio.timeout(deadline):
+        async with asyncio.timeout(timeout):
             return await work
     except TimeoutError as error:
         if isinstance(error, UmbelError):
             raise
-        address = app.settings.public()["broker"]
+        url = app.settings.public()["broker"]
         raise Unavailable(
-            f"{address} did not answer within {deadline:g} s; check that the server runs"
+            f"{url} did not answer within {timeout:g} s; check that the server is running"
         ) from None
 
 
 class Command(click.Command):
-    """A command that refuses an empty name, such as an unset variable in a script.
+    """A command that rejects an empty name, such as an unset variable in a script.
 
     An empty filter must never be taken for no filter: ``umbel jobs purge --task "$TASK"`` would
     delete the jobs of every task.
@@ -99,7 +115,7 @@ class Command(click.Command):
         for parameter in self.get_params(ctx):
             value = given.get(parameter.name or "")
             words = value if isinstance(value, list | tuple) else [value]
-            if parameter.name not in _FREE_TEXT and any(map(_is_blank, words)):
+            if parameter.name not in _MAY_BE_EMPTY and any(map(_is_blank, words)):
                 remedy = "give a value" if parameter.required else "give a value, or leave it out"
                 hint = parameter.get_error_hint(ctx)
                 raise click.UsageError(f"{hint} is empty (an unset variable?): {remedy}.", ctx)
@@ -107,7 +123,7 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """The same for a group and for the commands that are made in it."""
+    """A group that rejects empty names, and so do its commands."""
 
     command_class = Command
 
@@ -119,31 +135,31 @@ def _is_blank(word: object) -> bool:
 def command(
     *, cls: type[Command] = Command, **settings: Any
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """A command that is handed the frame first and knows ``--json``."""
+    """Make a command that gets the CommandContext as its first argument and has ``--json``."""
     return lambda function: click.command(cls=cls, **settings)(_with_json(function))
 
 
 def group() -> Callable[[Callable[..., Any]], click.Group]:
-    """A group that does something of its own when no command of it is named."""
+    """Make a group that runs the function itself when none of its commands is given."""
 
     def decorate(function: Callable[..., Any]) -> click.Group:
         inner = _with_json(function)
 
         @wraps(inner)
-        def unless_named(*args: Any, **kwargs: Any) -> Any:
-            named = click.get_current_context().invoked_subcommand is not None
-            return None if named else inner(*args, **kwargs)
+        def run_without_subcommand(*args: Any, **kwargs: Any) -> Any:
+            has_subcommand = click.get_current_context().invoked_subcommand is not None
+            return None if has_subcommand else inner(*args, **kwargs)
 
-        return click.group(cls=Group, invoke_without_command=True)(unless_named)
+        return click.group(cls=Group, invoke_without_command=True)(run_without_subcommand)
 
     return decorate
 
 
 def plain_group() -> Callable[[Callable[..., Any]], click.Group]:
-    """A group that only holds commands."""
+    """Make a group that only holds commands."""
     return click.group(cls=Group)
 
 
 def _with_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+    option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
     return option(click.pass_obj(function))

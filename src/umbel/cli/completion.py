@@ -7,8 +7,8 @@ import sys
 import click
 from click.shell_completion import get_completion_class
 
-from umbel.cli.answers import answer
 from umbel.cli.command_context import CommandContext, command
+from umbel.cli.output import print_json
 from umbel.terminal import write
 
 _HINTS = {
@@ -20,16 +20,16 @@ _HINTS = {
 
 @command()
 @click.argument("shell", type=click.Choice(list(_HINTS)))
-def completion(frame: CommandContext, shell: str, as_json: bool) -> None:
+def completion(context: CommandContext, shell: str, as_json: bool) -> None:
     """Print the script that completes commands and options in your shell."""
     from umbel.cli.entry import cli
 
     found = get_completion_class(shell)
     assert found is not None
     script = found(cli, {}, "umbel", "_UMBEL_COMPLETE").source()
-    # zsh wants its #compdef line first.
+    # zsh expects its #compdef line first.
     text = f"{script.strip()}\n{_HINTS[shell]}"
     if as_json:
-        answer({"shell": shell, "script": text})
+        print_json({"shell": shell, "script": text})
     else:
         write(sys.stdout, text)

@@ -1,28 +1,28 @@
-"""``umbel config``: the settings and where each comes from."""
+"""``umbel config``: the settings and the origin of each."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from umbel.cli.answers import answer, table
 from umbel.cli.command_context import CommandContext, command
+from umbel.cli.output import print_json, print_table
 from umbel.configuration import Settings
 
 
 @command()
-def config(frame: CommandContext, as_json: bool) -> None:
-    """Show the settings and where each comes from. Passwords, tokens and keys are masked."""
-    settings = frame.app_or_bare.settings
+def config(context: CommandContext, as_json: bool) -> None:
+    """Show the settings and the origin of each. Passwords, tokens and keys are masked."""
+    settings = context.app_or_bare.settings
     shown = {
         name: {"value": value, "from": _origin(settings, name)}
         for name, value in settings.public().items()
     }
     if as_json:
-        answer(shown)
+        print_json(shown)
     else:
         rows = [(name, _text(one["value"]), one["from"]) for name, one in shown.items()]
-        table(("setting", "value", "from"), rows)
+        print_table(("setting", "value", "from"), rows)
 
 
 def _origin(settings: Settings, name: str) -> str:

@@ -9,22 +9,21 @@ import click
 
 from umbel.app import Umbel
 from umbel.backends import Pause, Scope
-from umbel.cli.answers import answer, say
 from umbel.cli.command_context import CommandContext, command
-from umbel.cli.names import by_token, full_name, names_token, worker_named
+from umbel.cli.output import print_json, print_line
+from umbel.cli.short_names import can_have_tokens, find_task_name, has_gate_per_token, parse_worker
 from umbel.errors import UnknownTask
-from umbel.messages import POOL, rule_of
+from umbel.messages import POOL_PREFIX, rule_of
 from umbel.operations import Operations
 
 Target = tuple[Scope, str]
 
-_CONFIRM = 1.0
-_KINDS = ("limit:", "rate:", POOL)
-"""What the name of a gate begins with."""
+_CONFIRMATION_TIMEOUT_SECONDS = 1.0
+_GATE_PREFIXES = ("limit:", "rate:", POOL_PREFIX)
 
 
-class Chosen(NamedTuple):
-    """What somebody names on the command line."""
+class Names(NamedTuple):
+    """The names on the command line; at most one of them may be given."""
 
     name: str | None
     queue: str | None
@@ -35,21 +34,21 @@ class Chosen(NamedTuple):
 
 @command()
 @click.argument("name", required=False, metavar="[QUEUE|TASK]")
-@click.option("--queue", help="Pause this queue, whatever else has its name.")
-@click.option("--task", help="Pause this task, whatever else has its name.")
-@click.option("--gate", help="Let nobody pass this gate, as umbel limits and pools name it.")
-@click.option("--worker", metavar="NAME|INDEX", help="Let this worker fetch nothing.")
-@click.option("--reason", default="", help="Why, for whoever looks.")
-def pause(frame: CommandContext, reason: str, as_json: bool, **chosen: str | None) -> None:
-    """Start no more jobs: of a queue, of a task, at a gate, on a worker, or at all.
+@click.option("--queue", help="Pause this queue.")
+@click.option("--task", help="Pause this task.")
+@click.option("--gate", help="Let no job pass this gate; umbel limits and umbel pools list them.")
+@click.option("--worker", metavar="NAME|INDEX", help="Let this worker fetch no jobs.")
+@click.option("--reason", default="", help="Reason, shown to operators.")
+def pause(context: CommandContext, reason: str, as_json: bool, **chosen: str | None) -> None:
+    """Start no more jobs of a queue or task, at a gate, on a worker, or at all.
 
-    What runs goes on. It holds until resumed, for workers started later too.
+    Running jobs continue. The pause lasts until umbel resume, also for workers that start later.
 
     \b
     umbel -A tasks pause mail
     umbel -A tasks pause --gate limit:tasks.mail/tenant#acme
     """
-    app, named = frame.app_or_bare, Chosen(**chosen)
+    app, named = context.app_or_bare, Names(**chosen)
 
     async def work(operations: Operations) -> None:
         scope, target = await _target(app, operations, named)
@@ -58,32 +57,32 @@ def pause(frame: CommandContext, reason: str, as_json: bool, **chosen: str | Non
         epoch = await operations.pause(scope, target, reason)
         await _report(operations, "paused", scope, target, epoch, as_json)
 
-    frame.ask(work)
+    context.run(work)
 
 
 @command()
 @click.argument("name", required=False, metavar="[QUEUE|TASK]")
-@click.option("--queue", help="Resume this queue, whatever else has its name.")
-@click.option("--task", help="Resume this task, whatever else has its name.")
+@click.option("--queue", help="Resume this queue.")
+@click.option("--task", help="Resume this task.")
 @click.option("--gate", help="Resume this gate.")
 @click.option("--worker", metavar="NAME|INDEX", help="Resume this worker.")
-def resume(frame: CommandContext, as_json: bool, **chosen: str | None) -> None:
-    """Undo a pause. Without a name: the pause of everything."""
-    app, named = frame.app_or_bare, Chosen(**chosen)
+def resume(context: CommandContext, as_json: bool, **chosen: str | None) -> None:
+    """End a pause. Without a name, end the pause of everything."""
+    app, named = context.app_or_bare, Names(**chosen)
 
     async def work(operations: Operations) -> None:
         pauses = await operations.pauses()
-        alone = named.name and not any(named[1:])
-        found = _among(pauses, named.name) if named.name and alone else None
+        is_name_only = named.name and not any(named[1:])
+        found = _find_paused(pauses, named.name) if named.name and is_name_only else None
         scope, target = found or await _target(app, operations, named)
         epoch = await operations.resume(scope, target)
         await _report(operations, "resumed", scope, target, epoch, as_json)
 
-    frame.ask(work)
+    context.run(work)
 
 
-def _among(pauses: tuple[Pause, ...], name: str) -> Target | None:
-    """What is paused under a name. Raises UsageError when it is two things."""
+def _find_paused(pauses: tuple[Pause, ...], name: str) -> Target | None:
+    """Return what is paused under a name, or None. Raises UsageError if the name is ambiguous."""
     found: list[Target] = [
         (pause.scope, pause.name)
         for pause in pauses
@@ -92,15 +91,15 @@ def _among(pauses: tuple[Pause, ...], name: str) -> Target | None:
     ]
     if len(found) > 1:
         raise click.UsageError(
-            f"{name!r} is paused as {_said(found)}: say which, as in --{found[0][0]}."
+            f"{name!r} is paused as {_describe(found)}: say which, as in --{found[0][0]} {name}."
         )
     return found[0] if found else None
 
 
-async def _target(app: Umbel, operations: Operations, named: Chosen) -> Target:
-    """What is meant. Raises UsageError when that is nothing or two things."""
+async def _target(app: Umbel, operations: Operations, named: Names) -> Target:
+    """Return what the names stand for. Raises UsageError if it is unknown or ambiguous."""
     if sum(one is not None for one in named) > 1:
-        raise click.UsageError("give one of: a name, --queue, --task, --gate, --worker.")
+        raise click.UsageError("give only one of: a name, --queue, --task, --gate, --worker.")
     name, queue, task, gate, worker = named
     if worker is not None:
         return "worker", await _worker(operations, worker)
@@ -121,85 +120,87 @@ async def _target(app: Umbel, operations: Operations, named: Chosen) -> Target:
     if len(found) == 1:
         return found[0]
     if found:
-        raise click.UsageError(f"{name!r} is {_said(found)}: say --queue {name} or --task {name}.")
-    if name.startswith(_KINDS):
-        raise click.UsageError(f"{name!r} is no queue and no task: say --gate {name}")
+        raise click.UsageError(
+            f"{name!r} is {_describe(found)}: give --queue {name} or --task {name}."
+        )
+    if name.startswith(_GATE_PREFIXES):
+        raise click.UsageError(f"{name!r} is neither a queue nor a task: give --gate {name}")
     raise click.UsageError(
-        f"{name!r} is no queue and no task known here: say --queue {name} or --task {name}"
-        " if it will be."
+        f"{name!r} is neither a known queue nor a known task: if it does not exist yet, give"
+        f" --queue {name} or --task {name}."
     )
 
 
 async def _worker(operations: Operations, named: str) -> str:
-    """The name of a worker that is called so, or sits at that index. Raises UsageError."""
-    seats = await operations.seats()
-    names = {seat.worker for seat in seats}
-    found = [seat.worker for seat in seats if seat.index == worker_named(named)]
+    """Return the name of the worker with this name or index. Raises UsageError."""
+    worker_indexes = await operations.worker_indexes()
+    names = {worker.worker for worker in worker_indexes}
+    found = [worker.worker for worker in worker_indexes if worker.index == parse_worker(named)]
     if not found and named in names:
         return named
     if not found:
         raise click.UsageError(
-            f"--worker {named!r}: there is {', '.join(sorted(names)) or 'no worker'};"
-            " see umbel workers"
+            f"--worker {named!r}: no such worker; known workers:"
+            f" {', '.join(sorted(names)) or 'none'}. See umbel workers."
         )
     return found[0]
 
 
 async def _check_gate(operations: Operations, gate: str) -> None:
-    """Raises UsageError: there is no such gate, or there is one for each token."""
+    """Raise UsageError if there is no such gate, or if there is one for each token."""
     rule = rule_of(gate)
     found = await operations.gates(rule) if rule else []
     if not found:
         known = sorted({rule_of(one.key) for one in await operations.gates()})
         near = difflib.get_close_matches(rule, known, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "see umbel limits and umbel pools"
-        raise click.UsageError(f"--gate {gate!r}: no worker has told of it; {hint}")
-    if gate != rule and not names_token(rule):
-        raise click.UsageError(f"--gate {gate}: {rule} has no tokens; say --gate {rule}")
-    if any(one.key == gate and by_token(one) for one in found):
+        raise click.UsageError(f"--gate {gate!r}: no worker has declared it; {hint}")
+    if gate != rule and not can_have_tokens(rule):
+        raise click.UsageError(f"--gate {gate}: {rule} has no tokens; give --gate {rule}")
+    if any(one.key == gate and has_gate_per_token(one) for one in found):
         raise click.UsageError(
-            f"--gate {gate}: there is a gate for each token. Say which, {gate}#TOKEN,"
+            f"--gate {gate}: there is a gate for each token. Give one of them, {gate}#TOKEN,"
             f" or stop all of them: umbel limits set {gate} 0"
         )
 
 
 def _task(app: Umbel, name: str) -> str | None:
     try:
-        return full_name(app.registry, name)
+        return find_task_name(app.registry, name)
     except UnknownTask:
         return None
 
 
-def _said(targets: list[Target]) -> str:
+def _describe(targets: list[Target]) -> str:
     return " and ".join(f"{scope} {name}" for scope, name in targets)
 
 
 async def _report(
     operations: Operations, word: str, scope: Scope, name: str, epoch: int, as_json: bool
 ) -> None:
-    done, living = await operations.confirmed(epoch, _CONFIRM)
+    done, running = await operations.confirmed(epoch, _CONFIRMATION_TIMEOUT_SECONDS)
     every = await operations.pauses()
     left = [p for p in every if (p.scope, p.name, p.holder) != (scope, name, "")]
     if as_json:
-        answer(
+        print_json(
             {
                 "scope": scope,
                 "name": name,
                 "state": word,
-                "workers": living,
+                "workers": running,
                 "confirmed": done,
                 "also_paused": [_document(pause) for pause in left],
             }
         )
         return
     what = "everything" if scope == "all" else f"{scope} {name}"
-    workers = "worker" if living == 1 else "workers"
-    heard = f"{done} of {living} {workers} confirmed" if living else "no worker lives"
-    say(f"{what} {word}; {heard}")
-    if done < living:
-        say("the others will with their next heartbeat: see umbel workers")
+    workers = "worker" if running == 1 else "workers"
+    confirmed = f"{done} of {running} {workers} confirmed" if running else "no workers are running"
+    print_line(f"{what} {word}; {confirmed}")
+    if done < running:
+        print_line("The others follow with their next heartbeat; see umbel workers.")
     if left and word == "resumed":
-        say(f"still paused: {', '.join(_named(pause) for pause in left)}")
+        print_line(f"Still paused: {', '.join(_describe_pause(pause) for pause in left)}")
 
 
 def _document(pause: Pause) -> dict[str, str]:
@@ -207,6 +208,6 @@ def _document(pause: Pause) -> dict[str, str]:
     return found | {"holder": pause.holder} if pause.holder else found
 
 
-def _named(pause: Pause) -> str:
-    by = f", by a deployment: see umbel {pause.holder} status" if pause.holder else ""
+def _describe_pause(pause: Pause) -> str:
+    by = f", by a deployment (see umbel {pause.holder} status)" if pause.holder else ""
     return f"{pause.scope} {pause.name}".strip() + by

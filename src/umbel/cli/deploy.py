@@ -11,24 +11,29 @@ import click
 
 from umbel.app import Umbel
 from umbel.backends import DeploymentPlan
-from umbel.cli.answers import answer, say
 from umbel.cli.command_context import CommandContext, plain_group
-from umbel.cli.errors import FAILED
-from umbel.cli.gatekeeping import Waiting, waited
-from umbel.cli.standing import as_document, say_audit, say_code, say_status
-from umbel.cli.words import duration
+from umbel.cli.deploy_begin import WaitOptions, wait_for_go
+from umbel.cli.deploy_report import (
+    deployment_document,
+    print_audit,
+    print_code_changes,
+    print_status,
+)
+from umbel.cli.formatting import duration
+from umbel.cli.output import print_json, print_line
 from umbel.messages import fresh_id
 from umbel.operations import DeployView, Operations
-from umbel.tasks.fingerprints import fingerprint, python
+from umbel.processes.exit_codes import FAILED
+from umbel.tasks.fingerprints import fingerprint, python_version
 
-_LOOKING = 60.0
-"""Seconds that a look through the whole history may take."""
+_HISTORY_TIMEOUT_SECONDS = 60.0
+"""For a query over the whole history."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 @plain_group()
 def deploy() -> None:
-    """Deploy without fear: workers stop fetching, and you are told when to restart them.
+    """Stop fetching, wait until workers can be restarted, and resume.
 
     \b
     umbel -A shop deploy begin && migrate && restart-workers; umbel -A shop deploy end
@@ -36,18 +41,18 @@ def deploy() -> None:
 
 
 def _names(_: click.Context, option: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """Names with commas between them. Raises BadParameter."""
+    """Return names that are separated by commas. Raises BadParameter."""
     names = tuple(name.strip() for name in (value or "").split(",") if name.strip())
     if value is not None and not names:
-        raise click.BadParameter("is empty: give one name or several, with commas between them.")
+        raise click.BadParameter("is empty: give one or more names, separated by commas.")
     return names
 
 
-def _span(_: click.Context, option: click.Parameter, value: str) -> float:
-    """A time: ``90``, ``90s``, ``10m``, ``12h``, ``7d``. Raises BadParameter."""
+def _seconds(_: click.Context, option: click.Parameter, value: str) -> float:
+    """Return the seconds of ``90``, ``90s``, ``10m``, ``12h`` or ``7d``. Raises BadParameter."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", value)
     if found is None:
-        raise click.BadParameter(f"{value!r} is no time: write 90, 90s, 10m, 12h or 7d.")
+        raise click.BadParameter(f"{value!r} is not a time: write 90, 90s, 10m, 12h or 7d.")
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
@@ -55,29 +60,29 @@ def _span(_: click.Context, option: click.Parameter, value: str) -> float:
 @click.option(
     "--interval",
     metavar="TIME",
-    callback=_span,
+    callback=_seconds,
     show_default=True,
     default="20",
-    help="Look at the latest after so long.",
+    help="Maximum time between checks.",
 )
 @click.option(
     "--limit",
     metavar="TIME",
-    callback=_span,
+    callback=_seconds,
     show_default=True,
     default="600",
-    help="Give up after so long, and resume.",
+    help="Give up and resume after this time.",
 )
 @click.option(
     "--workers", metavar="NAMES", callback=_names, help="Only these workers, by name: a,b."
 )
 @click.option("--queues", metavar="NAMES", callback=_names, help="Only these queues: a,b.")
-@click.option("--reason", default="", help="Why, for whoever looks.")
-@click.option("--force", is_flag=True, help="Take over a deployment that somebody left behind.")
-@click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+@click.option("--reason", default="", help="Reason, shown to operators.")
+@click.option("--force", is_flag=True, help="Take over a deployment that is still open.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
 def begin(
-    frame: CommandContext,
+    context: CommandContext,
     interval: float,
     limit: float,
     workers: tuple[str, ...],
@@ -86,116 +91,121 @@ def begin(
     force: bool,
     as_json: bool,
 ) -> int:
-    """Stop all fetching; wait until workers are idle or run interruptible tasks only; say go.
+    """Stop all fetching and wait until no uninterruptible task runs; then print "go".
 
-    Nothing is fetched until umbel deploy end, by workers started meanwhile neither. When it is not
-    "go" within the limit, or you end it with Ctrl-C, workers fetch again.
+    No worker fetches jobs until umbel deploy end, not even one that starts meanwhile. If it is not
+    "go" within the limit, or if you press Ctrl-C, workers fetch again.
 
     \b
-    Exit codes: 0 go, 1 not within the limit, 4 somebody else deploys or took over, 3 the server
-    cannot be reached, 129, 130 or 143 ended by a signal.
+    Exit codes: 0 go, 1 not within the limit, 3 the server cannot be reached,
+    4 another deployment is in progress or took over, 129, 130 or 143 stopped by a
+    signal.
     """
-    app, plan = frame.app_or_bare, _plan(workers, queues, reason)
+    app, plan = context.app_or_bare, _plan(workers, queues, reason)
 
     async def work(operations: Operations) -> int:
         await _check(app, operations, plan)
-        waiting = Waiting(plan=plan, interval=interval, limit=limit, force=force, quiet=as_json)
-        view, code = await waited(operations, waiting)
+        options = WaitOptions(plan=plan, interval=interval, limit=limit, force=force, quiet=as_json)
+        view, code = await wait_for_go(operations, options)
         if code == 0:
-            view = await _with_code(frame, operations, view)
+            view = await _with_code(context, operations, view)
         if as_json:
-            answer({**as_document(view), "exit_code": code})
+            print_json({**deployment_document(view), "exit_code": code})
         elif view.code is not None and view.code.restart:
-            say_code(view.code)
+            print_code_changes(view.code)
         return code
 
-    return frame.ask(work, deadline=limit + _LOOKING)
+    return context.run(work, timeout=limit + _HISTORY_TIMEOUT_SECONDS)
 
 
 @deploy.command("end")
-@click.option("--force", is_flag=True, help="Also somebody else's, or one that still waits.")
-@click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+@click.option(
+    "--force", is_flag=True, help="Also end another user's deployment, or one that still waits."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
-def end(frame: CommandContext, force: bool, as_json: bool) -> None:
-    """Let workers fetch again. What operators had paused stays paused. Safe to repeat."""
+def end(context: CommandContext, force: bool, as_json: bool) -> None:
+    """Let workers fetch again. Pauses by operators remain. It is safe to repeat."""
 
     async def work(operations: Operations) -> None:
         ended = await operations.deploy.end(_who(), force=force)
         left = [pause for pause in await operations.pauses() if not pause.holder]
         if as_json:
             names = [{"scope": pause.scope, "name": pause.name} for pause in left]
-            answer({"ended": ended, "still_paused": names})
+            print_json({"ended": ended, "still_paused": names})
             return
         if ended is None:
-            say("no deployment is under way; nothing to resume")
+            print_line("No deployment is in progress.")
         else:
             what = ", ".join(f"{s} {n}".strip() for s, n in ended.pauses())
-            say(
-                f"resumed: {'everything' if what == 'all' else what};"
-                f" fetching stood still for {duration(ended.stood)}"
+            print_line(
+                f"Resumed: {'everything' if what == 'all' else what}."
+                f" Fetching was paused for {duration(ended.stood)}."
             )
         if left:
             names_ = ", ".join(f"{pause.scope} {pause.name}".strip() for pause in left)
-            say(f"still paused by operators: {names_}")
+            print_line(f"Still paused by operators: {names_}")
 
-    frame.ask(work)
+    context.run(work)
 
 
 @deploy.command("status")
-@click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
-def status(frame: CommandContext, as_json: bool) -> None:
-    """Show how a deployment stands, what runs where, and which workers run other code.
+def status(context: CommandContext, as_json: bool) -> None:
+    """Show the state of a deployment, the running jobs, and which workers run different code.
 
-    The code compared is the one that this command has loaded: with -A, where the new code is.
+    The workers' code is compared with the code of the application that -A gives.
     """
 
     async def work(operations: Operations) -> None:
-        view = await operations.deploy.status(*_code(frame))
+        view = await operations.deploy.status(*_code(context))
         if as_json:
-            answer(as_document(view))
+            print_json(deployment_document(view))
         else:
-            say_status(view)
+            print_status(view)
 
-    frame.ask(work)
+    context.run(work)
 
 
 @deploy.command("audit")
 @click.option(
     "--longer-than",
     metavar="TIME",
-    callback=_span,
+    callback=_seconds,
     show_default=True,
     default="60",
-    help="What is too long.",
+    help="Maximum time of a task.",
 )
 @click.option(
     "--since",
     metavar="TIME",
-    callback=_span,
+    callback=_seconds,
     show_default=True,
     default="7d",
-    help="Look so far back: 12h, 7d.",
+    help="Period to examine, until now: 12h, 7d.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 @click.pass_obj
-def audit(frame: CommandContext, longer_than: float, since: float, as_json: bool) -> int:
-    """Name tasks that are not interruptible and ran too long, from the records. For CI.
+def audit(context: CommandContext, longer_than: float, since: float, as_json: bool) -> int:
+    """Find tasks in the records that are not interruptible and ran too long. For CI.
 
     \b
-    Exit codes: 0 there is none, 1 there are some.
+    Exit codes: 0 no such task, 1 there are such tasks.
     """
-    said = {task.name: task.declared.interruptible for task in frame.app_or_bare.registry}
+    declared = {task.name: task.declared.interruptible for task in context.app_or_bare.registry}
 
     async def work(operations: Operations) -> int:
-        found = await operations.deploy.audit(longer=longer_than, since=since, interruptible=said)
+        found = await operations.deploy.audit(
+            longer=longer_than, since=since, interruptible=declared
+        )
         if as_json:
-            answer(found)
+            print_json(found)
         else:
-            say_audit(found)
+            print_audit(found)
         return FAILED if found.tasks else 0
 
-    return frame.ask(work, deadline=_LOOKING)
+    return context.run(work, timeout=_HISTORY_TIMEOUT_SECONDS)
 
 
 def _plan(workers: tuple[str, ...], queues: tuple[str, ...], reason: str) -> DeploymentPlan:
@@ -213,39 +223,41 @@ def _plan(workers: tuple[str, ...], queues: tuple[str, ...], reason: str) -> Dep
 def _who() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container's user that has no name
+    except (KeyError, OSError):  # a user without a name, as in a container
         return f"user {os.getuid()}"
 
 
 async def _check(app: Umbel, operations: Operations, plan: DeploymentPlan) -> None:
-    """Raises UsageError: nobody and nothing has such a name."""
+    """Raise UsageError if there is no such worker or queue."""
     if plan.workers:
         alive = sorted({worker.name for worker in await operations.workers()})
-        _known("--workers", "worker lives", plan.workers, alive)
+        _check_names("--workers", "worker", plan.workers, alive)
     if plan.queues:
         held = {view.name for view in await operations.queues()}
-        _known("--queues", "queue is known", plan.queues, sorted({*app.registry.queues(), *held}))
+        _check_names("--queues", "queue", plan.queues, sorted({*app.registry.queues(), *held}))
 
 
-def _known(option: str, what: str, names: tuple[str, ...], known: list[str]) -> None:
+def _check_names(option: str, what: str, names: tuple[str, ...], known: list[str]) -> None:
     for name in names:
         if name not in known:
             there = ", ".join(known) or "none"
-            raise click.UsageError(f"{option} {name}: no such {what}; there are: {there}")
+            raise click.UsageError(f"{option} {name}: no such {what}; known {what}s: {there}")
 
 
-def _code(frame: CommandContext) -> tuple[dict[str, str] | None, str]:
-    """The code of the application as loaded here; None when there is only a server's URL."""
-    registry = frame.app_or_bare.registry
+def _code(context: CommandContext) -> tuple[dict[str, str] | None, str]:
+    """Return the fingerprints of the tasks and the Python version; None without tasks."""
+    registry = context.app_or_bare.registry
     if not len(registry):
         return None, ""
-    return {task.name: fingerprint(task) for task in registry}, python()
+    return {task.name: fingerprint(task) for task in registry}, python_version()
 
 
-async def _with_code(frame: CommandContext, operations: Operations, view: DeployView) -> DeployView:
+async def _with_code(
+    context: CommandContext, operations: Operations, view: DeployView
+) -> DeployView:
     from msgspec.structs import replace
 
-    code, version = _code(frame)
+    code, version = _code(context)
     if code is None:
         return view
     return replace(view, code=(await operations.deploy.status(code, version)).code)

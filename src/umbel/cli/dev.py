@@ -9,19 +9,19 @@ from collections.abc import Callable
 import click
 
 from umbel.app import Umbel
-from umbel.cli.answers import note
 from umbel.cli.command_context import CommandContext, command
-from umbel.cli.errors import AppError, tell_usage
-from umbel.cli.greeting import facts, greet
-from umbel.cli.loading import CANDIDATES, discover, load
-from umbel.cli.reloading import Watch, restart
-from umbel.cli.working import stop_on_signals
+from umbel.cli.dev_banner import dev_document, print_banner
+from umbel.cli.errors import report_error
+from umbel.cli.output import print_note
 from umbel.observability.logs import Logs, configure_logs
+from umbel.processes.app_loading import APP_MODULES, AppError, find_app_module, load_app
+from umbel.processes.dev_process import run_until_change
+from umbel.processes.reload import CHANGED_FILES, SourceWatcher, restart_after_change
 from umbel.telemetry import events
-from umbel.worker import Worker, WorkerOptions
+from umbel.worker import WorkerOptions
 
 _HOW_TO_BEGIN = f"""there is no application here: none of \
-{", ".join(f"{name}.py" for name in CANDIDATES)} makes one.
+{", ".join(f"{name}.py" for name in APP_MODULES)} makes one.
 Give -A module:app, or begin with tasks.py:
 
     from umbel import Umbel
@@ -42,80 +42,58 @@ Give -A module:app, or begin with tasks.py:
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long running tasks may go on before a stop or a reload.",
+    help="Seconds for running tasks to finish before a stop or a reload.",
 )
-def dev(frame: CommandContext, no_reload: bool, grace: float, as_json: bool) -> int:
+def dev(context: CommandContext, no_reload: bool, grace: float, as_json: bool) -> int:
     """Run everything here: a worker that reloads when your code changes.
 
-    Without -A it looks for an application in tasks.py, app.py, main.py and umbel_app.py. The
-    database is brought up to date by itself. Ctrl-C stops; jobs that run go back to their queue.
+    Without -A it looks for an application in tasks.py, app.py, main.py and umbel_app.py. It brings
+    the database schema up to date. Ctrl-C stops it; jobs that still run return to their queue.
     """
-    address = frame.address or discover()
+    address = context.address or find_app_module()
     if address is None:
         raise AppError(_HOW_TO_BEGIN)
     logs = configure_logs("json" if as_json else "pretty", brief=True)
-    watch = None if no_reload else Watch()
+    watcher = None if no_reload else SourceWatcher()
     try:
-        app = _loaded(address, watch)
-        if app is None or _session(app, address, logs, watch, grace, as_json):
+        app = _load_or_wait_for_change(address, watcher)
+        if app is None or _run_once(app, address, logs, watcher, grace, as_json):
             logs.close()
-            restart(watch.changes if watch is not None else [])
+            restart_after_change(watcher.changed_files if watcher is not None else [])
     finally:
         logs.close()
     return 0
 
 
-def _loaded(address: str, watch: Watch | None) -> Umbel | None:
-    """The application; None when it could not be loaded and the code has changed since."""
+def _load_or_wait_for_change(address: str, watcher: SourceWatcher | None) -> Umbel | None:
+    """Return the application; None if it could not be loaded and the code has changed since."""
     try:
-        return load(address)
+        return load_app(address)
     except AppError as error:
-        if watch is None:
+        if watcher is None:
             raise
-        tell_usage(error, as_json=False)
-        note("waiting for the code to change; Ctrl-C stops")
-        watch.wait()
+        report_error(error, as_json=False)
+        print_note("Waiting for the code to change; Ctrl-C stops.")
+        watcher.block_until_change()
         return None
 
 
-def _session(
-    app: Umbel, address: str, logs: Logs, watch: Watch | None, grace: float, as_json: bool
+def _run_once(
+    app: Umbel, address: str, logs: Logs, watcher: SourceWatcher | None, grace: float, as_json: bool
 ) -> bool:
-    """One life of the worker. True when it ended because the code has changed."""
-    app.telemetry.subscribe(_jobs_and_news(logs))
-    changed = os.environ.pop("UMBEL_DEV_CHANGED", "")
+    """Run a worker to its end; return whether it ended because the code has changed."""
+    app.telemetry.subscribe(_log_jobs_and_infos(logs))
+    changed = os.environ.pop(CHANGED_FILES, "")
     if as_json:
-        logs.write({"level": "info", "event": "dev", **facts(app, address), "changed": changed})
+        document = {"level": "info", "event": "dev", **dev_document(app, address)}
+        logs.write(document | {"changed": changed})
     else:
-        greet(app, address, changed, watching=watch is not None)
+        print_banner(app, address, changed, watching=watcher is not None)
     options = WorkerOptions(queues=tuple(app.registry.queues()), grace=grace)
-    return asyncio.run(_run(app, options, watch))
+    return asyncio.run(run_until_change(app, options, watcher))
 
 
-def _jobs_and_news(logs: Logs) -> Callable[[events.Event], None]:
-    """Every event of a job, and of the rest what is not for debugging."""
-    jobs, news = logs.subscriber("debug"), logs.subscriber("info")
-    return lambda event: (jobs if isinstance(event, events.JobEvent) else news)(event)
-
-
-async def _run(app: Umbel, options: WorkerOptions, watch: Watch | None) -> bool:
-    await app.backend.migrate()
-    worker = app.worker(options)
-    stop_on_signals(worker)
-    watching = asyncio.create_task(_stop_when_changed(worker, watch), name="umbel dev watch")
-    try:
-        await worker.run()
-    finally:
-        watching.cancel()
-        await asyncio.wait([watching])
-    return worker.reloading or (not watching.cancelled() and watching.result())
-
-
-async def _stop_when_changed(worker: Worker, watch: Watch | None) -> bool:
-    if watch is None:
-        return False
-    await watch.changed()
-    if worker.stopping():
-        return False
-    worker.stop()
-    return True
+def _log_jobs_and_infos(logs: Logs) -> Callable[[events.Event], None]:
+    """Return a subscriber that logs every event of a job, and other events from level info on."""
+    log_all, log_infos = logs.subscriber("debug"), logs.subscriber("info")
+    return lambda event: (log_all if isinstance(event, events.JobEvent) else log_infos)(event)

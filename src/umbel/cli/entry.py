@@ -1,4 +1,4 @@
-"""``umbel -A module:app COMMAND``: the root command, which loads a command's file when asked."""
+"""``umbel -A module:app COMMAND``: the root command, which imports a command when it is used."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import click
 
 from umbel.cli.command_context import CommandContext
 from umbel.cli.errors import (
-    FAILED,
-    tell,
-    tell_bug,
-    tell_bug_of_thread,
-    tell_failure,
-    tell_usage,
+    report_bug,
+    report_error,
+    report_os_error,
+    report_thread_bug,
+    report_usage_error,
 )
 from umbel.errors import UmbelError
 from umbel.observability.last_resort import configure_last_resort
+from umbel.processes.exit_codes import FAILED
 from umbel.terminal import write
-from umbel.urls import masked_url
+from umbel.urls import mask_url
 
 COMMANDS = {
     "bench": "umbel.cli.bench",
@@ -47,34 +47,34 @@ COMMANDS = {
     "worker": "umbel.cli.worker",
     "workers": "umbel.cli.workers",
 }
-"""Every command and the module that holds it under its own name."""
+"""Every command and its module, where a variable has the same name."""
 
 SUMMARIES = {
-    "bench": "Measure publishing, draining, latency and idle cost on this machine.",
+    "bench": "Measure throughput, latency and idle cost on this machine.",
     "completion": "Print the script that completes commands in your shell.",
-    "config": "Show the settings and where each comes from.",
-    "db": "Bring the database's schema up to date, or show its version.",
-    "deploy": "Stop fetching, wait until workers may be restarted, resume; audit long tasks.",
-    "dev": "Run everything here: a worker that reloads when your code changes.",
-    "health": "Say whether work can flow: exit code 0, 1, or 3 for no server.",
-    "jobs": "List, show, cancel, retry and forget jobs.",
-    "keys": "Make, list, rotate and revoke keys that sign messages to one worker.",
+    "config": "Show the settings and the origin of each.",
+    "db": "Bring the database schema up to date, or show its version.",
+    "deploy": "Pause fetching until workers can be restarted; audit long tasks.",
+    "dev": "Run a worker that reloads when your code changes.",
+    "health": "Check that the server, the workers and the queues are healthy.",
+    "jobs": "List, show, cancel, retry, edit and delete jobs.",
+    "keys": "Make, rotate and revoke keys that sign messages to one worker.",
     "limits": "Show limits and rates; set a limit.",
-    "pause": "Start no more jobs: of a queue, of a task, at a gate, on a worker, or at all.",
-    "pools": "Show pools and who holds what; add, remove and drain members.",
-    "publisher": "Publish for other processes; show or publish what waits in the backlog.",
+    "pause": "Stop starting jobs of a queue, a task, a gate, a worker, or all.",
+    "pools": "Show pools and holders; add, remove and drain members.",
+    "publisher": "Publish for other processes; show or publish the backlog.",
     "queues": "Show queues; empty or move one.",
-    "resume": "Undo a pause.",
+    "resume": "End a pause.",
     "routes": "Show which worker has which key; release and move routes.",
-    "router": "Serve workers and publishers that have no credentials of their own.",
-    "send": "Publish a job, and wait for its result if you like.",
-    "worker": "Run tasks until told to stop.",
-    "workers": "Show the workers that live; retire one.",
+    "router": "Serve workers and publishers that have no credentials.",
+    "send": "Publish a job; optionally wait for its result.",
+    "worker": "Run tasks until the worker is stopped.",
+    "workers": "Show running workers; send a command to one.",
 }
 
 
 class Commands(click.Group):
-    """Knows every command's name and summary; imports its module when it is used."""
+    """Lists every command with its summary, and imports the module of the one that is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -106,7 +106,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     "address",
     envvar="UMBEL_APP",
     metavar="MODULE[:APP]",
-    help="Where the application is; also UMBEL_APP. The name after the colon is 'app' by default.",
+    help="The application; also UMBEL_APP. The default name after the colon is 'app'.",
 )
 @click.option(
     "--version",
@@ -120,66 +120,64 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 def cli(ctx: click.Context, address: str | None) -> None:
     """Umbel runs Python functions as background jobs.
 
-    Exit codes: 0 fine, 1 it failed or was not found, 2 the command was not understood,
-    3 the server cannot be reached, 4 somebody else deploys.
+    Exit codes: 0 success, 1 failed or not found, 2 wrong usage or configuration,
+    3 the server cannot be reached, 4 another deployment is in progress.
     """
     ctx.obj = CommandContext(address)
 
 
 def main() -> None:
-    """The command line; ends the process with its exit code."""
+    """Run the command line and end the process with its exit code."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open to the end
-    sys.excepthook = tell_bug
-    threading.excepthook = tell_bug_of_thread
+        if getattr(sys, name) is None:  # closed by the parent process
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - stays open
+    sys.excepthook = report_bug
+    threading.excepthook = report_thread_bug
     configure_last_resort()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command; returns its exit code. Nothing but a bug comes out as a traceback."""
+    """Run one command and return its exit code. Only a bug is raised as an exception."""
     as_json = "--json" in words[: words.index("--")] if "--" in words else "--json" in words
     stdout = sys.stdout
     try:
-        _check(words)
+        _check_encoding(words)
         code = cli.main(list(words), prog_name="umbel", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        return tell_usage(error, as_json=as_json)
+        return report_usage_error(error, as_json=as_json)
     except UmbelError as error:
-        return tell(error, as_json=as_json)
+        return report_error(error, as_json=as_json)
     except (click.Abort, KeyboardInterrupt):
         write(sys.stderr)
         return 130
     except BrokenPipeError:
-        # Whoever read our output has gone (``umbel jobs list | head``): nothing to tell anybody.
-        _write_no_more()
+        # The reader of our output has ended, as in ``umbel jobs list | head``.
+        _discard_stdout()
         return 0
     except SystemExit:
         if sys.stdout is stdout:
             raise
-        _write_no_more()  # click noticed it first, and has put a quiet stream there
+        _discard_stdout()  # click saw the broken pipe first and replaced the stream
         return 0
     except OSError as error:
-        _write_no_more()
-        tell_failure(error, as_json=as_json)
+        _discard_stdout()
+        report_os_error(error, as_json=as_json)
         return FAILED
     return code if isinstance(code, int) else 0
 
 
-def _check(words: Sequence[str]) -> None:
-    """Refuse words that nothing could store or print. Raises UsageError."""
+def _check_encoding(words: Sequence[str]) -> None:
+    """Raise UsageError for a word that cannot be stored or printed."""
     for word in words:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise click.UsageError(
-                f"{ascii(masked_url(word))[:80]} is not text in UTF-8."
-            ) from None
+            raise click.UsageError(f"{ascii(mask_url(word))[:80]} is not text in UTF-8.") from None
 
 
-def _write_no_more() -> None:
-    """What is still in the buffer goes nowhere, so that Python does not try it again."""
-    with suppress(OSError):  # a stream without a file has nothing to try
+def _discard_stdout() -> None:
+    """Send what is still in the buffer to /dev/null, so that Python does not try to write it."""
+    with suppress(OSError):  # a stream without a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,25 +1,25 @@
-"""``umbel health``: for people, scripts and container checks."""
+"""``umbel health``: for operators, scripts and container checks."""
 
 from __future__ import annotations
 
-from umbel.cli.answers import answer, say
 from umbel.cli.command_context import CommandContext, command
-from umbel.cli.errors import FAILED, UNREACHABLE
+from umbel.cli.output import print_json, print_line
+from umbel.processes.exit_codes import FAILED, UNREACHABLE
 
 
 @command()
-def health(frame: CommandContext, as_json: bool) -> int:
-    """Say whether work can flow: the server answers, workers live, every queue is served.
+def health(context: CommandContext, as_json: bool) -> int:
+    """Check that jobs can run: the server answers, workers run, every queue has a worker.
 
-    Exit code 0: it can. 1: something is wrong. 3: the server cannot be reached.
+    Exit codes: 0 healthy, 1 not healthy, 3 the server cannot be reached.
     """
-    found = frame.ask(lambda operations: operations.health())
+    found = context.run(lambda operations: operations.health())
     if as_json:
-        answer(found)
+        print_json(found)
     else:
-        say("healthy" if found.ok else "not healthy")
+        print_line("healthy" if found.ok else "not healthy")
         for name, text in found.checks.items():
-            say(f"  {name:8} {text}")
+            print_line(f"  {name:8} {text}")
     if found.ok:
         return 0
     return FAILED if "workers" in found.checks else UNREACHABLE

@@ -10,41 +10,41 @@ import click
 
 from umbel.app import Umbel
 from umbel.backends import Changes, JobFilter
-from umbel.cli import story
-from umbel.cli.answers import answer, say, table
+from umbel.cli import job_details
 from umbel.cli.command_context import CommandContext, command, plain_group
-from umbel.cli.consent import consent
-from umbel.cli.editing import edit
-from umbel.cli.errors import FAILED
-from umbel.cli.names import full_id, full_name
-from umbel.cli.steps import step_view, tell_steps
-from umbel.cli.words import ago, count, duration
+from umbel.cli.confirmation import require_confirmation
+from umbel.cli.formatting import count, duration, relative_time
+from umbel.cli.job_steps import print_steps, step_document
+from umbel.cli.jobs_edit import edit
+from umbel.cli.output import print_json, print_line, print_table
+from umbel.cli.short_names import find_job_id, find_task_name
 from umbel.errors import NotAllowed, UnknownJob, UnknownTask
 from umbel.messages import TERMINAL, Record, State, Step
 from umbel.operations import Operations
-from umbel.urls import masked
+from umbel.processes.exit_codes import FAILED
+from umbel.urls import mask_secrets
 
-_BATCH = 500
-_ALL = 1_000_000
-_BULK = 600.0
-"""Seconds that a command over very many jobs may take."""
-_IDLE = (State.SCHEDULED, State.WAITING, State.QUEUED)
+_BATCH_JOBS = 500
+_MAX_JOBS = 1_000_000
+_BULK_TIMEOUT_SECONDS = 600.0
+"""For a command over very many jobs."""
+_NOT_STARTED = (State.SCHEDULED, State.WAITING, State.QUEUED)
 _REPLAYABLE = (State.BURIED, State.CANCELLED, State.EXPIRED)
 
 
 @plain_group()
 def jobs() -> None:
-    """List, show, cancel, retry, edit and forget jobs."""
+    """List, show, cancel, retry, edit and delete jobs."""
 
 
 def _filters(*states: State) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         choice = click.Choice([state.value for state in states])
         for option in (
-            click.option("--queue", help="Only of this queue."),
-            click.option("--task", help="Only of this task; its last part is enough."),
+            click.option("--queue", help="Only jobs of this queue."),
+            click.option("--task", help="Only jobs of this task; its last part is enough."),
             click.option(
-                "--state", "states", multiple=True, type=choice, help="Only in this state."
+                "--state", "states", multiple=True, type=choice, help="Only jobs in this state."
             ),
         ):
             function = option(function)
@@ -53,13 +53,13 @@ def _filters(*states: State) -> Callable[[Callable[..., Any]], Callable[..., Any
     return decorate
 
 
-def _wanted(
+def _job_filter(
     app: Umbel, states: Sequence[str], task: str | None, queue: str | None, limit: int
 ) -> JobFilter:
     if task is not None:
-        # A task of another application has jobs here too: an unknown name is taken as it is.
+        # A task of another application may have jobs here, so an unknown name is used as it is.
         with suppress(UnknownTask):
-            task = full_name(app.registry, task)
+            task = find_task_name(app.registry, task)
     chosen = tuple(State(state) for state in states)
     return JobFilter(states=chosen, task=task, queue=queue, limit=limit)
 
@@ -69,10 +69,10 @@ def _wanted(
 
 @command(name="list")
 @_filters(*State)
-@click.option("--worker", help="Only those this worker runs or ran last.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, _ALL))
+@click.option("--worker", help="Only jobs that this worker runs or ran last.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, _MAX_JOBS))
 def list_jobs(
-    frame: CommandContext,
+    context: CommandContext,
     states: tuple[str, ...],
     task: str | None,
     queue: str | None,
@@ -80,21 +80,21 @@ def list_jobs(
     limit: int,
     as_json: bool,
 ) -> None:
-    """The newest jobs."""
-    app = frame.app_or_bare
-    chosen = _wanted(app, states, task, queue, limit)
+    """List the newest jobs."""
+    app = context.app_or_bare
+    chosen = _job_filter(app, states, task, queue, limit)
     wanted = JobFilter(
         states=chosen.states, task=chosen.task, queue=queue, worker=worker, limit=limit
     )
-    found = frame.ask(lambda operations: operations.jobs(wanted))
+    found = context.run(lambda operations: operations.jobs(wanted))
     if as_json:
-        answer([story.view(record, app.codec) for record in found])
+        print_json([job_details.job_document(record, app.codec) for record in found])
     elif not found:
-        say("no such job")
+        print_line("No jobs found.")
     else:
         now = app.clock.now()
         head = ("id", "task", "queue", "state", "try", "published", "took", "note")
-        table(head, [_row(record, now) for record in found], right=("try", "took"))
+        print_table(head, [_row(record, now) for record in found], right=("try", "took"))
 
 
 def _row(record: Record, now: float) -> tuple[object, ...]:
@@ -104,14 +104,14 @@ def _row(record: Record, now: float) -> tuple[object, ...]:
         record.queue,
         record.state.value,
         record.attempt,
-        ago(record.created, now),
+        relative_time(record.created, now),
         _took(record, now),
         _note(record, now),
     )
 
 
 def _took(record: Record, now: float) -> str:
-    if record.started is None or record.state in _IDLE:
+    if record.started is None or record.state in _NOT_STARTED:
         return ""
     end = record.finished if record.finished is not None else now
     return duration(max(0.0, end - record.started))
@@ -119,33 +119,35 @@ def _took(record: Record, now: float) -> str:
 
 def _note(record: Record, now: float) -> str:
     if record.state is State.SCHEDULED:
-        return f"runs {ago(record.not_before, now)}"
+        return f"runs {relative_time(record.not_before, now)}"
     if record.state is State.WAITING:
         return f"at {record.gate}"
     if record.state is State.RUNNING:
-        return " ".join(filter(None, (record.worker, story.progress_share(record))))
+        return " ".join(filter(None, (record.worker, job_details.progress_share(record))))
     if record.failure is not None:
-        return masked(f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}")[:120]
-    return masked(record.reason)[:120]
+        return mask_secrets(f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}")[
+            :120
+        ]
+    return mask_secrets(record.reason)[:120]
 
 
 @command()
 @click.argument("job", metavar="ID")
-def show(frame: CommandContext, job: str, as_json: bool) -> None:
-    """The whole story of one job. Either end of its id is enough, if no other has it."""
-    app = frame.app_or_bare
+def show(context: CommandContext, job: str, as_json: bool) -> None:
+    """Show one job with its history. Either end of its id is enough if it is unique."""
+    app = context.app_or_bare
 
     async def work(operations: Operations) -> tuple[Record, list[Step], list[str]]:
-        found = await operations.job(await full_id(operations, job))
+        found = await operations.job(await find_job_id(operations, job))
         return found, await operations.steps(found.id), await operations.hindrances(found)
 
-    record, steps, hindrances = frame.ask(work)
+    record, steps, hindrances = context.run(work)
     if as_json:
-        told = {"steps": [step_view(one) for one in steps], "hindrances": hindrances}
-        answer({**story.view(record, app.codec), **told})
+        more = {"steps": [step_document(one) for one in steps], "hindrances": hindrances}
+        print_json({**job_details.job_document(record, app.codec), **more})
     else:
-        story.tell(record, app.codec, app.clock.now(), hindrances)
-        tell_steps(steps)
+        job_details.print_job(record, app.codec, app.clock.now(), hindrances)
+        print_steps(steps)
 
 
 # --- change ----------------------------------------------------------------------------------
@@ -153,21 +155,23 @@ def show(frame: CommandContext, job: str, as_json: bool) -> None:
 
 @command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True)
-@click.option("--reason", default="cancelled from the command line", help="Why, for its story.")
-def cancel(frame: CommandContext, ids: tuple[str, ...], reason: str, as_json: bool) -> int:
-    """Keep jobs from running, or stop them. Exit code 1 when one was over already."""
+@click.option(
+    "--reason", default="cancelled from the command line", help="Reason, for its history."
+)
+def cancel(context: CommandContext, ids: tuple[str, ...], reason: str, as_json: bool) -> int:
+    """Cancel jobs that wait or run. The exit code is 1 if one had finished already."""
 
     async def work(operations: Operations) -> dict[str, State]:
-        return await operations.cancel([await full_id(operations, one) for one in ids], reason)
+        return await operations.cancel([await find_job_id(operations, one) for one in ids], reason)
 
-    states = frame.ask(work)
+    states = context.run(work)
     if as_json:
-        answer(states)
+        print_json(states)
     else:
         for job, state in states.items():
-            say(f"{job}  {_cancelled(state)}")
-    over = [s for s in states.values() if s not in (State.CANCELLED, State.RUNNING)]
-    return FAILED if over else 0
+            print_line(f"{job}  {_cancelled(state)}")
+    finished = [s for s in states.values() if s not in (State.CANCELLED, State.RUNNING)]
+    return FAILED if finished else 0
 
 
 def _cancelled(state: State) -> str:
@@ -175,18 +179,18 @@ def _cancelled(state: State) -> str:
         case State.CANCELLED:
             return "cancelled"
         case State.RUNNING:
-            return "runs; its worker was asked to stop it"
+            return "is running; its worker was asked to stop it"
         case _:
-            return f"not cancelled: it has {state.value} already"
+            return f"not cancelled: it is already {state.value}"
 
 
 @command()
 @click.argument("ids", metavar="[ID…]", nargs=-1)
 @_filters(*_REPLAYABLE)
 @click.option("--all", "every", is_flag=True, help="All buried jobs.")
-@click.option("--from-scratch", is_flag=True, help="Forget the steps they have done.")
+@click.option("--from-scratch", is_flag=True, help="Discard the steps that they have completed.")
 def retry(
-    frame: CommandContext,
+    context: CommandContext,
     ids: tuple[str, ...],
     states: tuple[str, ...],
     task: str | None,
@@ -195,49 +199,53 @@ def retry(
     from_scratch: bool,
     as_json: bool,
 ) -> None:
-    """Queue jobs anew that were buried, cancelled or expired: by id, or all that match.
+    """Queue buried, cancelled or expired jobs again.
 
-    Without --state, buried ones are meant. Their attempts start over; their story is kept, and so
-    are the steps they have done, which are not done again.
+    Give ids, or options that select jobs.
+
+    Without --state it retries buried jobs. Their attempts start again from 1. Their history is
+    kept, and the steps that they have completed are not run again.
     """
     chosen = bool(states or task or queue or every)
     if chosen == bool(ids):
-        raise click.UsageError("give ids, or some of --task, --queue, --state, --all.")
-    app = frame.app_or_bare
-    wanted = _wanted(app, states or (State.BURIED,), task, queue, _ALL)
+        raise click.UsageError("give ids, or one or more of --task, --queue, --state, --all.")
+    app = context.app_or_bare
+    wanted = _job_filter(app, states or (State.BURIED,), task, queue, _MAX_JOBS)
 
     changes = Changes(from_scratch=from_scratch)
 
     async def work(operations: Operations) -> list[str]:
         if ids:
-            return await operations.retry([await full_id(operations, one) for one in ids], changes)
+            return await operations.retry(
+                [await find_job_id(operations, one) for one in ids], changes
+            )
         found = [record.id for record in await operations.jobs(wanted)]
         return await _retry_all(operations, found, changes)
 
-    done = frame.ask(work, deadline=_BULK if chosen else 5.0)
+    done = context.run(work, timeout=_BULK_TIMEOUT_SECONDS if chosen else 5.0)
     if as_json:
-        answer({"queued": done})
+        print_json({"queued": done})
     else:
-        say(f"{count(len(done), 'job')} queued anew")
+        print_line(f"{count(len(done), 'job')} queued again")
 
 
 async def _retry_all(operations: Operations, found: list[str], changes: Changes) -> list[str]:
-    """Queue them all; one that somebody else has dealt with meanwhile is no error."""
+    """Queue all jobs again; one whose state another command has changed is skipped."""
     done: list[str] = []
-    for start in range(0, len(found), _BATCH):
-        batch = found[start : start + _BATCH]
+    for start in range(0, len(found), _BATCH_JOBS):
+        batch = found[start : start + _BATCH_JOBS]
         try:
             done += await operations.retry(batch, changes)
         except (NotAllowed, UnknownJob):
-            done += [job for job in batch if await _retried(operations, job, changes)]
+            done += [job for job in batch if await _retry_one(operations, job, changes)]
     return done
 
 
-async def _retried(operations: Operations, job: str, changes: Changes) -> bool:
+async def _retry_one(operations: Operations, job: str, changes: Changes) -> bool:
     try:
         await operations.retry([job], changes)
     except NotAllowed:
-        # The batch before it may have queued it already.
+        # The failed batch may have queued it already.
         return not (await operations.job(job)).state.finished
     except UnknownJob:
         return False
@@ -246,28 +254,28 @@ async def _retried(operations: Operations, job: str, changes: Changes) -> bool:
 
 @command()
 @_filters(*(state for state in State if state in TERMINAL))
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def purge(
-    frame: CommandContext,
+    context: CommandContext,
     states: tuple[str, ...],
     task: str | None,
     queue: str | None,
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Forget finished jobs, with their results and stories. It cannot be undone.
+    """Delete finished jobs with their results and histories. This cannot be undone.
 
-    Without --state: succeeded, cancelled and expired jobs. Buried jobs are only forgotten with
-    --state buried.
+    Without --state it deletes succeeded, cancelled and expired jobs. Buried jobs are deleted only
+    with --state buried.
     """
     which = " and ".join(states) or "succeeded, cancelled and expired"
-    consent(f"Forget all {which} jobs{_of(task, queue)}?", yes)
-    wanted = _wanted(frame.app_or_bare, states, task, queue, _BATCH)
-    done = frame.ask(lambda operations: operations.forget(wanted), deadline=_BULK)
+    require_confirmation(f"Delete all {which} jobs{_of(task, queue)}?", yes)
+    wanted = _job_filter(context.app_or_bare, states, task, queue, _BATCH_JOBS)
+    done = context.run(lambda operations: operations.forget(wanted), timeout=_BULK_TIMEOUT_SECONDS)
     if as_json:
-        answer({"forgotten": done})
+        print_json({"forgotten": done})
     else:
-        say(f"{count(done, 'job')} forgotten")
+        print_line(f"{count(done, 'job')} deleted")
 
 
 def _of(task: str | None, queue: str | None) -> str:

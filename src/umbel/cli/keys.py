@@ -11,89 +11,95 @@ from typing import Any
 import click
 import msgspec
 
-from umbel.cli.answers import answer, say, table
 from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
-from umbel.cli.words import count, duration
+from umbel.cli.formatting import count, duration
+from umbel.cli.output import print_json, print_line, print_table
 from umbel.keys import Key, Keyring
 
 _HEAD = ("key", "state", "signs from", "trusted until", "private")
-_DEFAULT = "umbel.keys"
-_OTHERS = 0o077
+_DEFAULT_FILE = "umbel.keys"
+_OTHERS_MODE_BITS = 0o077
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as programs read it; what is secret of it stays in the file."""
+    """A key as programs read it, without its private part."""
 
     key: str
     state: str
-    """``signs``, ``next`` (it will), ``trusted``, or ``past``."""
+    """``signs``, ``next`` (it will sign later), ``trusted``, or ``past``."""
     public: bytes
     private: bool
     signs: datetime
     until: datetime | None
 
 
-def _of_file(function: Callable[..., Any]) -> Callable[..., Any]:
-    """With ``--file``, where the keys are."""
+def _with_file_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option ``--file``."""
     return click.option(
         "--file",
         "path",
         type=click.Path(path_type=Path, dir_okay=False),
-        default=lambda: os.environ.get("UMBEL_KEYS") or _DEFAULT,
-        help=f"Where they are; UMBEL_KEYS if not given, else {_DEFAULT} in this folder.",
+        default=lambda: os.environ.get("UMBEL_KEYS") or _DEFAULT_FILE,
+        help=f"The file of keys. Default: UMBEL_KEYS, otherwise {_DEFAULT_FILE} in this folder.",
     )(function)
 
 
 @group()
-@_of_file
-def keys(frame: CommandContext, path: Path, as_json: bool) -> None:
+@_with_file_option
+def keys(context: CommandContext, path: Path, as_json: bool) -> None:
     """Show the keys that sign messages to one worker, and those that are trusted.
 
-    Without keys whoever can publish can also command each worker. Make a file once, give it to
-    workers and to whoever sends them messages, and set UMBEL_KEYS to its place.
+    Without keys, every client that can publish can also command each worker. Make a file once, copy
+    it to the workers and to the clients that send them messages, and set UMBEL_KEYS to its path.
     """
     _show(path, as_json)
 
 
 @command(name="list")
-@_of_file
-def list_keys(frame: CommandContext, path: Path, as_json: bool) -> None:
+@_with_file_option
+def list_keys(context: CommandContext, path: Path, as_json: bool) -> None:
     """Show the keys of a file."""
     _show(path, as_json)
 
 
 @command()
-@_of_file
-def make(frame: CommandContext, path: Path, as_json: bool) -> None:
-    """Make a file with a first key. Only its owner can read it."""
+@_with_file_option
+def make(context: CommandContext, path: Path, as_json: bool) -> None:
+    """Make a file with a first key. Only its owner can read the file."""
     ring = Keyring().with_new(_now())
     try:
         ring.write(path, new=True)
     except FileExistsError:
-        raise Failure(f"{path} is there already; umbel keys rotate makes another key") from None
-    _tell(
+        raise Failure(f"{path} exists already; umbel keys rotate adds a key") from None
+    _print_result(
         ring.keys[-1],
         as_json,
-        f"made {path}. Copy it to every worker and publisher, and set UMBEL_KEYS={path} there",
+        f"Made {path}. Copy it to every worker and publisher, and set UMBEL_KEYS={path} there.",
     )
 
 
 @command()
-@_of_file
+@_with_file_option
 @click.option(
     "--after",
     default=3600.0,
     show_default=True,
-    help="Seconds until it signs; copy the file first.",
+    help="Seconds until the new key signs; copy the file before.",
 )
 @click.option(
-    "--overlap", default=172_800.0, show_default=True, help="Seconds older ones are trusted longer."
+    "--overlap",
+    default=172_800.0,
+    show_default=True,
+    help="Seconds that older keys are trusted after that.",
 )
-def rotate(frame: CommandContext, path: Path, after: float, overlap: float, as_json: bool) -> None:
-    """Make a new key that will sign, and let the older ones lapse after that.
+def rotate(
+    context: CommandContext, path: Path, after: float, overlap: float, as_json: bool
+) -> None:
+    """Add a key that will sign, and let the older keys expire after that.
 
-    Copy the file to everybody before the new key signs: workers read it again by themselves.
+    Copy the file to all workers and clients before the new key signs. Workers reread it without a
+    restart.
     """
     if not (0 <= after <= 1e9 and 0 <= overlap <= 1e9):
         raise click.UsageError("--after and --overlap: give seconds, 0 or more.")
@@ -101,48 +107,48 @@ def rotate(frame: CommandContext, path: Path, after: float, overlap: float, as_j
     ring = Keyring.read(path).rotated(now, timedelta(seconds=after), timedelta(seconds=overlap))
     ring.write(path)
     new = ring.keys[-1]
-    _tell(
+    _print_result(
         new,
         as_json,
-        f"{new.id} signs in {duration(after)}: copy {path} to every worker and publisher before;"
-        f" older keys are trusted for {duration(after + overlap)}",
+        f"{new.id} signs in {duration(after)}. Copy {path} to every worker and publisher before."
+        f" Older keys are trusted for {duration(after + overlap)}.",
     )
 
 
 @command()
-@_of_file
+@_with_file_option
 @click.argument("key", metavar="KEY")
-def revoke(frame: CommandContext, path: Path, key: str, as_json: bool) -> None:
-    """Trust a key no more, from when its workers have the new file on."""
+def revoke(context: CommandContext, path: Path, key: str, as_json: bool) -> None:
+    """Remove a key. A worker stops trusting it when it has the new file."""
     ring = Keyring.read(path)
     named = [one for one in ring.keys if one.id.startswith(key)]
     if len(named) != 1:
         known = ", ".join(one.id for one in ring.keys) or "none"
-        what = "is none of the keys" if not named else "begins several keys"
-        raise Failure(f"{key!r} {what} in {path}; there is {known}")
+        what = "is none of the keys" if not named else "matches several keys"
+        raise Failure(f"{key!r} {what} in {path}; the keys are: {known}")
     left = ring.without(named[0].id)
     left.write(path)
-    hint = "" if left.signer(_now()) else "; nobody can sign now: umbel keys rotate --after 0"
-    _tell(named[0], as_json, f"{named[0].id} is not trusted any more{hint}")
+    hint = "" if left.signer(_now()) else " No key can sign now. Run: umbel keys rotate --after 0"
+    _print_result(named[0], as_json, f"{named[0].id} is not trusted any more.{hint}")
 
 
 @command()
-@_of_file
+@_with_file_option
 @click.argument("to", type=click.Path(path_type=Path, dir_okay=False))
-def export(frame: CommandContext, path: Path, to: Path, as_json: bool) -> None:
-    """Write a file of public keys, for workers that hear messages and send none.
+def export(context: CommandContext, path: Path, to: Path, as_json: bool) -> None:
+    """Write a file of public keys, for workers that only receive messages.
 
-    A worker that broadcasts, or sends to others, needs a private key, too.
+    A worker that broadcasts or sends messages to other workers needs a private key, too.
     """
     ring = Keyring.read(path).public_only()
     try:
         ring.write(to, new=True)
     except FileExistsError:
-        raise Failure(f"{to} is there already; remove it first") from None
+        raise Failure(f"{to} exists already; remove it first") from None
     if as_json:
-        answer(_views(ring))
+        print_json(_views(ring))
     else:
-        say(f"{count(len(ring.keys), 'public key')} in {to}")
+        print_line(f"{count(len(ring.keys), 'public key')} in {to}")
 
 
 for _command in (list_keys, make, rotate, revoke, export):
@@ -153,21 +159,21 @@ def _show(path: Path, as_json: bool) -> None:
     ring = Keyring.read(path)
     views = _views(ring)
     if as_json:
-        answer(views)
+        print_json(views)
         return
     rows = [
         (
             view.key,
             view.state,
-            _moment(view.signs),
-            "it is revoked" if view.until is None else _moment(view.until),
+            _minute(view.signs),
+            "revocation" if view.until is None else _minute(view.until),
             "yes" if view.private else "no",
         )
         for view in views
     ]
-    table(_HEAD, rows)
-    if any(view.private for view in views) and path.stat().st_mode & _OTHERS:
-        say(f"warning: others can read {path}: chmod 600 {path}")
+    print_table(_HEAD, rows)
+    if any(view.private for view in views) and path.stat().st_mode & _OTHERS_MODE_BITS:
+        print_line(f"Warning: other users can read {path}. Run: chmod 600 {path}")
 
 
 def _views(ring: Keyring) -> list[KeyView]:
@@ -194,16 +200,16 @@ def _state(key: Key, signer: Key | None, now: datetime) -> str:
     return "next" if key.signs > now else "trusted"
 
 
-def _tell(key: Key, as_json: bool, text: str) -> None:
+def _print_result(key: Key, as_json: bool, text: str) -> None:
     if as_json:
-        answer({"key": key.id, "signs": key.signs})
+        print_json({"key": key.id, "signs": key.signs})
     else:
-        say(text)
+        print_line(text)
 
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
 
 
-def _moment(when: datetime) -> str:
+def _minute(when: datetime) -> str:
     return when.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -10,10 +10,10 @@ import msgspec
 
 from umbel.app import Umbel
 from umbel.backends import PoolMember
-from umbel.cli.answers import answer, say, table
 from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
-from umbel.cli.words import count
+from umbel.cli.formatting import count
+from umbel.cli.output import print_json, print_line, print_table
 from umbel.operations import Operations, PoolView
 from umbel.tasks import Pool
 
@@ -23,35 +23,37 @@ Act = Callable[[Operations], Callable[[str, Sequence[str]], Awaitable[list[str]]
 
 
 @group()
-def pools(frame: CommandContext, as_json: bool) -> None:
-    """Show pools and who holds what; add, remove and drain members."""
-    _show(frame, None, as_json)
+def pools(context: CommandContext, as_json: bool) -> None:
+    """Show pools and the jobs that hold their members; add, remove and drain members."""
+    _show(context, None, as_json)
 
 
 @command(name="list")
 @click.argument("pool", required=False)
-def list_pools(frame: CommandContext, pool: str | None, as_json: bool) -> None:
-    """Every pool with its members, or one of them."""
-    _show(frame, pool, as_json)
+def list_pools(context: CommandContext, pool: str | None, as_json: bool) -> None:
+    """List every pool with its members, or only POOL."""
+    _show(context, pool, as_json)
 
 
-def _show(frame: CommandContext, pool: str | None, as_json: bool) -> None:
-    found = frame.ask(lambda operations: operations.pools())
+def _show(context: CommandContext, pool: str | None, as_json: bool) -> None:
+    found = context.run(lambda operations: operations.pools())
     if pool is not None:
         chosen = [view for view in found if view.name == pool]
         if not chosen:
             raise _unknown_pool(pool, [view.name for view in found])
         found = chosen
     if as_json:
-        answer(found)
+        print_json(found)
     elif found:
-        table(_HEAD, [row for view in found for row in _rows(view)], right=("waiting", "fence"))
+        print_table(
+            _HEAD, [row for view in found for row in _rows(view)], right=("waiting", "fence")
+        )
     else:
-        say("no pool is known: a worker whose code has app.pool(...) tells of it when it starts")
+        print_line("There are no pools. A worker declares the pools of its code when it starts.")
 
 
 def _rows(view: PoolView) -> list[tuple[object, ...]]:
-    """One for each member; how many wait is said once."""
+    """Return a row for each member; the first one has the number of waiting jobs."""
     if not view.members:
         condition = "no member, paused" if view.paused else "no member"
         return [(view.name, f"{view.waiting:,}", "", "", condition)]
@@ -84,19 +86,19 @@ def _condition(member: PoolMember, paused: bool) -> str:
 @command()
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-@click.option("--data", metavar="JSON", help="What jobs find in current.lease.data: an object.")
+@click.option("--data", metavar="JSON", help="JSON object that jobs find in current.lease.data.")
 def add(
-    frame: CommandContext, pool: str, names: tuple[str, ...], data: str | None, as_json: bool
+    context: CommandContext, pool: str, names: tuple[str, ...], data: str | None, as_json: bool
 ) -> None:
-    """Add members to POOL, also such as were removed. They stay when workers start anew.
+    """Add members to POOL, or add removed ones again. They remain when workers restart.
 
-    A member that is there already gets the new data, if there is any.
+    A member that exists already gets the new data, if any is given.
 
     \b
     umbel -A tasks pools add executors http://c --data '{"port": 3}'
     """
-    app, given = frame.app_or_bare, _object(data)
-    Pool("checked", names)  # says what is wrong with a name
+    app, given = context.app_or_bare, _object(data)
+    Pool("checked", names)  # raises for a wrong name
 
     async def work(operations: Operations) -> None:
         known = sorted({*app.registry.pools(), *(view.name for view in await operations.pools())})
@@ -104,17 +106,17 @@ def add(
             raise _unknown_pool(pool, known)
         there = {member.name: member.data for member in await operations.members(pool)}
         kept = {name: there.get(name, {}) if given is None else given for name in names}
-        await operations.enrol(pool, kept)
+        await operations.add_members(pool, kept)
 
-    frame.ask(work)
+    context.run(work)
     if as_json:
-        answer({"pool": pool, "state": "added", "members": names})
+        print_json({"pool": pool, "state": "added", "members": names})
     else:
-        say(f"{', '.join(names)} added to pool {pool}")
+        print_line(f"{', '.join(names)} added to pool {pool}")
 
 
 def _object(text: str | None) -> dict[str, Any] | None:
-    """A member's data. Raises UsageError when some store could not keep it."""
+    """Return the data of a member. Raises UsageError for data that a store cannot keep."""
     if text is None:
         return None
     try:
@@ -130,31 +132,31 @@ def _object(text: str | None) -> dict[str, Any] | None:
 @command()
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-def remove(frame: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
-    """Take members out of POOL, also such as the code names. Who holds one keeps it to the end."""
-    _act(frame, pool, names, "removed", lambda operations: operations.dismiss, as_json)
+def remove(context: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Remove members from POOL, also those in the code. A job that holds one keeps it."""
+    _act(context, pool, names, "removed", lambda operations: operations.remove_members, as_json)
 
 
 @command()
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-def drain(frame: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
-    """Hand members of POOL out no more. Who holds one keeps it to the end."""
-    _act(frame, pool, names, "drained", lambda operations: operations.drain, as_json)
+def drain(context: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Give members of POOL to no more jobs. A job that holds one keeps it until it ends."""
+    _act(context, pool, names, "drained", lambda operations: operations.drain, as_json)
 
 
 @command()
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
-def ready(frame: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
-    """Hand members of POOL out again that were drained, or failed their check."""
-    _act(frame, pool, names, "ready", lambda operations: operations.ready, as_json)
+def ready(context: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Use members of POOL again that were drained or failed their check."""
+    _act(context, pool, names, "ready", lambda operations: operations.ready, as_json)
 
 
 def _act(
-    frame: CommandContext, pool: str, names: tuple[str, ...], word: str, act: Act, as_json: bool
+    context: CommandContext, pool: str, names: tuple[str, ...], word: str, act: Act, as_json: bool
 ) -> None:
-    app = frame.app_or_bare
+    app = context.app_or_bare
 
     async def work(operations: Operations) -> list[PoolMember]:
         known = {member.name: member for member in await operations.members(pool)}
@@ -163,40 +165,42 @@ def _act(
         leaving = [name for name in names if name not in done]
         if leaving and word != "removed":
             raise Failure(
-                f"{', '.join(leaving)} of pool {pool}: removed, and gone when the job that holds"
-                f" it has ended; to keep it: umbel pools add {pool} {leaving[0]}"
+                f"{', '.join(leaving)} of pool {pool} is removed and only exists until the job that"
+                f" holds it ends. To keep it: umbel pools add {pool} {leaving[0]}"
             )
         return [known[name] for name in dict.fromkeys(names)]
 
-    members = frame.ask(work)
+    members = context.run(work)
     if as_json:
-        answer({"pool": pool, "state": word, "members": [member.name for member in members]})
+        print_json({"pool": pool, "state": word, "members": [member.name for member in members]})
         return
     for member in members:
-        held = f"; job {member.job} keeps it to the end" if member.job and word != "ready" else ""
-        say(f"{member.name} of pool {pool} {'is ready' if word == 'ready' else word}{held}")
+        held = (
+            f"; job {member.job} keeps it until it ends" if member.job and word != "ready" else ""
+        )
+        print_line(f"{member.name} of pool {pool} {'is ready' if word == 'ready' else word}{held}")
 
 
 async def _check(
     app: Umbel, operations: Operations, pool: str, names: Sequence[str], known: list[str]
 ) -> None:
-    """Raises Failure: there is no such pool or member. Nothing is changed then."""
+    """Raise Failure, before anything is changed, if there is no such pool or member."""
     missing = [name for name in dict.fromkeys(names) if name not in known]
     if not missing:
         return
     pools = {*app.registry.pools(), *(view.name for view in await operations.pools())}
     if pool not in pools:
         raise _unknown_pool(pool, sorted(pools))
-    has = f"it has {_some(known)}" if known else "it has none"
+    has = f"its members: {_list_some(known)}" if known else "it has no members"
     raise Failure(f"pool {pool} has no member {', '.join(missing)}; {has}")
 
 
 def _unknown_pool(pool: str, known: list[str]) -> Failure:
-    there = f"there is {_some(known)}" if known else "none is declared here"
-    return Failure(f"no pool {pool!r} is known; {there}. Declare one with app.pool(...)")
+    there = f"known pools: {_list_some(known)}" if known else "no pool is declared here"
+    return Failure(f"there is no pool {pool!r}; {there}. Declare one with app.pool(...)")
 
 
-def _some(names: list[str]) -> str:
+def _list_some(names: list[str]) -> str:
     return ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
 
 

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 import click
 
-from umbel.cli.answers import answer, say, table
 from umbel.cli.command_context import CommandContext, command, group
-from umbel.cli.consent import consent
-from umbel.cli.words import count, duration
+from umbel.cli.confirmation import require_confirmation
+from umbel.cli.formatting import count, duration
+from umbel.cli.output import print_json, print_line, print_table
 from umbel.operations import MissingTask, Operations, QueueView
 
 _HEAD = ("queue", "queued", "waiting", "running", "scheduled", "oldest", "workers", "state")
 
 
 @group()
-def queues(frame: CommandContext, as_json: bool) -> None:
+def queues(context: CommandContext, as_json: bool) -> None:
     """Show queues; empty or move one."""
-    _show(frame, as_json)
+    _show(context, as_json)
 
 
 @command(name="list")
-def list_queues(frame: CommandContext, as_json: bool) -> None:
-    """Every queue that holds jobs, has a worker or is paused."""
-    _show(frame, as_json)
+def list_queues(context: CommandContext, as_json: bool) -> None:
+    """List every queue that has jobs or a worker, or is paused."""
+    _show(context, as_json)
 
 
-def _show(frame: CommandContext, as_json: bool) -> None:
+def _show(context: CommandContext, as_json: bool) -> None:
     async def work(operations: Operations) -> tuple[list[QueueView], list[MissingTask]]:
         return await operations.queues(), await operations.missing_tasks()
 
-    found, missing = frame.ask(work)
+    found, missing = context.run(work)
     if as_json:
-        answer(found)
+        print_json(found)
         return
     if found:
-        table(_HEAD, [_row(queue) for queue in found], right=_HEAD[1:7])
+        print_table(_HEAD, [_row(queue) for queue in found], right=_HEAD[1:7])
     else:
-        say("no queue holds jobs, and no worker serves one")
+        print_line("No queue has jobs, and no worker serves one.")
     for one in missing:
-        say(str(one))
+        print_line(str(one))
 
 
 def _row(queue: QueueView) -> tuple[object, ...]:
@@ -50,27 +50,27 @@ def _row(queue: QueueView) -> tuple[object, ...]:
 
 @command(name="purge")
 @click.argument("queue")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-def purge(frame: CommandContext, queue: str, yes: bool, as_json: bool) -> None:
-    """Cancel everything in QUEUE that does not run yet."""
-    consent(f"Cancel every job that waits in queue {queue!r}?", yes)
-    done = frame.ask(lambda operations: operations.purge(queue), deadline=60)
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def purge(context: CommandContext, queue: str, yes: bool, as_json: bool) -> None:
+    """Cancel all jobs in QUEUE that do not run yet."""
+    require_confirmation(f"Cancel all waiting jobs of queue {queue!r}?", yes)
+    done = context.run(lambda operations: operations.purge(queue), timeout=60)
     if as_json:
-        answer({"queue": queue, "cancelled": done})
+        print_json({"queue": queue, "cancelled": done})
     else:
-        say(f"{count(done, 'job')} of queue {queue} cancelled")
+        print_line(f"{count(done, 'job')} of queue {queue} cancelled")
 
 
 @command(name="move")
 @click.argument("source")
 @click.argument("target")
-def move(frame: CommandContext, source: str, target: str, as_json: bool) -> None:
-    """Put everything that waits in SOURCE into TARGET."""
-    done = frame.ask(lambda operations: operations.move(source, target), deadline=60)
+def move(context: CommandContext, source: str, target: str, as_json: bool) -> None:
+    """Move all waiting jobs from SOURCE to TARGET."""
+    done = context.run(lambda operations: operations.move(source, target), timeout=60)
     if as_json:
-        answer({"source": source, "target": target, "moved": done})
+        print_json({"source": source, "target": target, "moved": done})
     else:
-        say(f"{count(done, 'job')} moved from queue {source} to {target}")
+        print_line(f"{count(done, 'job')} moved from queue {source} to {target}")
 
 
 for _command in (list_queues, purge, move):

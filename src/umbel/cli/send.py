@@ -1,4 +1,4 @@
-"""``umbel send TASK ARGS…``: publish a job, and wait for its result if asked to."""
+"""``umbel send TASK ARGS…``: publishes a job and, with ``--wait``, waits for its result."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any
 import click
 
 from umbel.app import Umbel
-from umbel.cli import story
-from umbel.cli.answers import answer, note, say
-from umbel.cli.arguments import Call, as_event, parse, typed
+from umbel.cli import job_details
+from umbel.cli.arguments import Call, build_cloudevent, fit_to_task, parse
 from umbel.cli.command_context import Command, CommandContext, command
-from umbel.cli.errors import FAILED
-from umbel.cli.names import full_name, worker_named
+from umbel.cli.output import print_json, print_line, print_note
+from umbel.cli.short_names import find_task_name, parse_worker
 from umbel.errors import ResultTimeout, UmbelError, UnknownJob
 from umbel.messages import Record, State
+from umbel.processes.exit_codes import FAILED
 from umbel.tasks import Handle
 
-_EVER = float("inf")
+_FOREVER = float("inf")
 
 
 class SendCommand(Command):
-    """Lets negative numbers be arguments, and ``--wait`` stand without a number."""
+    """A command that takes negative numbers as arguments, and ``--wait`` without a number."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, list(self._prepared(args)))
@@ -43,7 +43,7 @@ class SendCommand(Command):
                 yield word
                 yield from (word for _, word in [next(words, (0, ""))] if place + 1 < len(args))
             elif word == "--wait":
-                yield f"--wait={following if _is_number(following) else _EVER}"
+                yield f"--wait={following if _is_number(following) else _FOREVER}"
                 if _is_number(following):
                     next(words)
             else:
@@ -62,18 +62,22 @@ def _is_number(word: str) -> bool:
 @click.argument("task", required=False)
 @click.argument("words", metavar="[ARGS | KEY=VALUE]…", nargs=-1)
 @click.option("--kwargs", metavar="JSON", help="Keyword arguments as a JSON object.")
-@click.option("--queue", help="Into this queue instead of the task's own.")
-@click.option("--worker", metavar="INDEX|NAME", help="Let this worker run it, and no other.")
-@click.option("--priority", type=int, help="Higher runs first.")
-@click.option("--delay", type=float, metavar="SECONDS", help="Not before so many seconds.")
-@click.option("--expires", type=float, metavar="SECONDS", help="Not started after so many.")
-@click.option("--unique", metavar="KEY", help="Only if no live job holds this key.")
+@click.option("--queue", help="Put the job into this queue instead of the task's own.")
+@click.option("--worker", metavar="INDEX|NAME", help="Run the job on this worker only.")
+@click.option("--priority", type=int, help="Jobs with a higher priority run first.")
+@click.option(
+    "--delay", type=float, metavar="SECONDS", help="Start the job after this many seconds."
+)
+@click.option(
+    "--expires", type=float, metavar="SECONDS", help="Do not start the job after this many seconds."
+)
+@click.option("--unique", metavar="KEY", help="Publish only if no live job has this key.")
 @click.option("--wait", type=float, metavar="[SECONDS]", help="Wait for the result and print it.")
 @click.option(
-    "--cloudevent", metavar="FILE|-", help="Publish a CloudEvent in JSON, instead of TASK."
+    "--cloudevent", metavar="FILE|-", help="Publish this CloudEvent in JSON instead of TASK."
 )
 def send(
-    frame: CommandContext,
+    context: CommandContext,
     task: str | None,
     words: tuple[str, ...],
     kwargs: str | None,
@@ -84,8 +88,9 @@ def send(
 ) -> int:
     """Publish a job of TASK and print its id.
 
-    Each argument is read as JSON where it is JSON, else as text, and fitted to the task's
-    annotations: a str parameter given 12 gets "12". To send text like a=b, quote it: '"a=b"'.
+    Each argument is read as JSON if it is JSON, otherwise as text, and converted to the type that
+    the task declares: a str parameter gets "12" for 12. To send a text such as a=b, quote it:
+    '"a=b"'.
 
     \b
     umbel -A tasks send add 1 2 --wait
@@ -93,15 +98,17 @@ def send(
     """
     if (task is None) == (cloudevent is None):
         raise click.UsageError("give a TASK, or --cloudevent FILE.")
-    if wait is not None and wait != wait:  # not a number: neither ever nor a time
-        raise click.UsageError("--wait: give seconds, or nothing to wait until it is done.")
-    app = frame.app_or_bare
+    if wait is not None and wait != wait:  # NaN
+        raise click.UsageError("--wait: give seconds, or no value to wait until the job ends.")
+    app = context.app_or_bare
     chosen = {name: value for name, value in options.items() if value is not None}
     if "worker" in chosen:
-        chosen["worker"] = worker_named(chosen["worker"])
+        chosen["worker"] = parse_worker(chosen["worker"])
     if cloudevent is not None:
         if words or kwargs or chosen:
-            raise click.UsageError("--cloudevent: everything else is in the event itself.")
+            raise click.UsageError(
+                "--cloudevent takes no arguments or job options: they are in the event."
+            )
         publish = _from_event(app, cloudevent)
     else:
         assert task is not None
@@ -124,10 +131,10 @@ def _from_event(app: Umbel, place: str) -> Handle[Any]:
 
 def _from_words(app: Umbel, name: str, call: Call, options: dict[str, Any]) -> Handle[Any]:
     if not len(app.registry):
-        # Without an application nobody here knows the task; whoever runs it will judge the call.
-        return app.publish_event(as_event(name, call, options))
-    task = app.registry.find(full_name(app.registry, name))
-    args, kwargs = typed(task, call)
+        # Without an application the task is unknown here; its worker checks the arguments.
+        return app.publish_event(build_cloudevent(name, call, options))
+    task = app.registry.find(find_task_name(app.registry, name))
+    args, kwargs = fit_to_task(task, call)
     return task.options(**options).delay(*args, **kwargs)
 
 
@@ -137,36 +144,36 @@ def _from_words(app: Umbel, name: str, call: Call, options: dict[str, Any]) -> H
 def _report(app: Umbel, handle: Handle[Any], wait: float | None, as_json: bool) -> int:
     if wait is None:
         if as_json:
-            answer({"id": handle.id})
+            print_json({"id": handle.id})
         else:
-            say(handle.id)
+            print_line(handle.id)
         return 0
     if not as_json:
-        note(f"{handle.id}: waiting; Ctrl-C ends the waiting, not the job")
+        print_note(f"{handle.id}: waiting for the result. Ctrl-C stops waiting, not the job.")
     record = _finished(handle, wait)
     if record is None:
-        answer({"id": handle.id, "state": "succeeded"}) if as_json else say("succeeded")
+        print_json({"id": handle.id, "state": "succeeded"}) if as_json else print_line("succeeded")
         return 0
     if as_json:
-        answer(story.view(record, app.codec))
+        print_json(job_details.job_document(record, app.codec))
     elif record.state is State.SUCCEEDED:
-        say(story.result_text(record, app.codec))
+        print_line(job_details.result_text(record, app.codec))
     else:
-        note(story.failure_text(record))
+        print_note(job_details.failure_text(record))
     return 0 if record.state is State.SUCCEEDED else FAILED
 
 
 def _finished(handle: Handle[Any], wait: float) -> Record | None:
-    """The final record; None when the task keeps none of its successes.
+    """Return the final record; None if the task keeps no records of its successes.
 
     Raises:
-        ResultTimeout: not within ``wait`` seconds.
+        ResultTimeout: the job did not end within ``wait`` seconds.
     """
     try:
-        handle.get(timeout=None if wait == _EVER else wait)
+        handle.get(timeout=None if wait == _FOREVER else wait)
     except ResultTimeout:
         raise
-    except Exception:  # noqa: BLE001 - the task's own; the record below tells it
+    except Exception:  # noqa: BLE001 - raised by the task; the record below has it
         pass
     try:
         return handle.record()

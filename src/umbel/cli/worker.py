@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import click
 
 from umbel.cli.command_context import CommandContext, command
 
-LEVELS = click.Choice(["debug", "info", "warning", "error"])
-FORMATS = click.Choice(["auto", "pretty", "json"])
+log_level_option = click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least level of log lines.",
+)
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["auto", "pretty", "json"]),
+    default="auto",
+    show_default=True,
+    help="Form of log lines; auto is pretty on a terminal and JSON elsewhere.",
+)
 
 
-class Address(click.ParamType[tuple[str, int]]):
+class HostAndPort(click.ParamType[tuple[str, int]]):
     """``HOST:PORT``."""
 
     name = "HOST:PORT"
@@ -28,66 +39,77 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 @command()
-@click.option("--queues", metavar="A,B", help="Which to serve; every queue of the tasks if not.")
-@click.option("--processes", type=click.IntRange(1, 1000), default=1, help="How many to run.")
-@click.option("--name", help="The worker's name; the host's if not.")
+@click.option("--queues", metavar="A,B", help="Queues to serve. Default: every queue of the tasks.")
+@click.option(
+    "--processes", type=click.IntRange(1, 1000), default=1, help="Number of worker processes (1)."
+)
+@click.option("--name", help="Name of the worker. Default: the host's name.")
 @click.option(
     "--index",
     type=click.IntRange(0, 999_999),
-    help="Its place among the workers, 0 and up; the host's if it is called NAME-INDEX, else the"
-    " lowest free one. Its name is NAME.INDEX then.",
+    help="Index among the workers, 0 and up; the worker is then called NAME.INDEX. Default: the"
+    " number at the end of a host name such as web-3, otherwise the lowest free index.",
 )
 @click.option("--of", type=int, hidden=True)
 @click.option("--replica", type=int, hidden=True)
-@click.option("--io", type=int, help="How many async def tasks run at once (100).")
-@click.option("--cpu", type=int, help="How many def tasks run at once, in threads.")
+@click.option("--io", type=int, help="Number of async def tasks that run at once (100).")
+@click.option("--cpu", type=int, help="Number of def tasks that run at once, in threads.")
 @click.option(
-    "--lease", type=float, help="Seconds without a heartbeat until others take over (10)."
+    "--lease", type=float, help="Seconds without a heartbeat until others take the jobs (10)."
 )
 @click.option(
     "--order",
     metavar="ORDER",
-    help="Which queue is first: strict (as given), weighted, short-first, long-first, rare-first,"
-    " saturation, or MODULE:FUNCTION.",
+    help="Which queue comes first: strict (as given), weighted, short-first, long-first,"
+    " rare-first, saturation, or MODULE:FUNCTION.",
 )
 @click.option(
-    "--weights", metavar="A=5,B=1", help="With --order weighted: how often each is first."
+    "--weights",
+    metavar="A=5,B=1",
+    help="With --order weighted: how often each queue comes first.",
 )
-@click.option("--grace", type=float, help="Seconds for running tasks to finish when stopped (30).")
-@click.option("--probe", type=Address(), help="Serve /livez, /readyz and /metrics there.")
-@click.option("--listen", metavar="URL", help="Take jobs there too, from whoever calls directly.")
-@click.option("--no-inbox", is_flag=True, help="Refuse commands and calls to this worker alone.")
-@click.option("--no-signing", is_flag=True, help="Hear them unsigned, though there are keys.")
-@click.option("--log-level", type=LEVELS, default="info", show_default=True)
-@click.option("--log-format", type=FORMATS, default="auto", show_default=True)
+@click.option("--grace", type=float, help="Seconds for running tasks to finish at a stop (30).")
+@click.option(
+    "--probe", type=HostAndPort(), help="Serve /livez, /readyz and /metrics at this address."
+)
+@click.option(
+    "--listen", metavar="URL", help="Also accept jobs directly from clients at this address."
+)
+@click.option("--no-inbox", is_flag=True, help="Reject messages that address this worker alone.")
+@click.option(
+    "--no-signing", is_flag=True, help="Accept such messages unsigned, even if there are keys."
+)
+@log_level_option
+@log_format_option
 @click.option("--no-uvloop", is_flag=True, help="Use asyncio's own event loop.")
 def worker(
-    frame: CommandContext,
+    context: CommandContext,
     processes: int,
     log_level: str,
     log_format: str,
     as_json: bool,
-    **chosen: Any,
+    **options: Any,
 ) -> int:
-    """Run tasks until told to stop.
+    """Run tasks until the worker is stopped.
 
-    SIGTERM or Ctrl-C: fetch no more, let running tasks finish for --grace seconds, put the rest
-    back into their queues. A second one: without the grace. SIGHUP, from a supervisor: the same,
-    then begin again with the code as it is.
+    SIGTERM or Ctrl-C stops fetching, lets running tasks finish for --grace seconds, and puts the
+    rest back into their queues. A second signal ends the grace at once. SIGHUP from a supervisor
+    stops the worker in the same way and restarts it with the current code.
 
-    With --processes each process has a name of its own (NAME.0, NAME.1 …) and, with --probe, a port
-    of its own from PORT upwards; of N processes, --index I gives them the places I*N and up.
+    With --processes, the processes are called NAME.0, NAME.1 and so on. With --probe, they serve
+    PORT, PORT+1 and so on. With --index I, N processes have the indexes from I*N on.
 
-    With --listen umbel+tcp://127.0.0.1:5682 others reach the worker without a broker, as an actor:
-    that address is their UMBEL_URL. With UMBEL_URL=sqlite:///:memory: the worker needs none either.
+    With --listen umbel+tcp://127.0.0.1:5682, clients send jobs to this worker without a broker.
+    They use that address as their UMBEL_URL. With UMBEL_URL=sqlite:///:memory: the worker needs no
+    broker either.
     """
-    style = "json" if as_json else log_format
-    if processes > 1 and chosen.get("listen"):
-        raise click.UsageError("--listen: one process can have the address; leave --processes out")
+    style: Any = "json" if as_json else log_format
+    if processes > 1 and options.get("listen"):
+        raise click.UsageError("--listen: only one process can listen; leave out --processes.")
     if processes > 1:
-        from umbel.cli.fleet import run_fleet
+        from umbel.processes.fleet import run_fleet
 
-        return run_fleet(frame.address, processes, style, log_level, chosen)
-    from umbel.cli.working import work
+        return run_fleet(context.address, processes, style, log_level, options)
+    from umbel.processes.worker_process import run_worker
 
-    return work(frame, style, log_level, chosen, fleet=os.environ.pop("UMBEL_FLEET", ""))
+    return run_worker(context.address, style, log_level, options)

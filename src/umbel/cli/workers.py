@@ -8,22 +8,22 @@ from typing import TypeVar
 
 import click
 
-from umbel.backends import Seat
-from umbel.cli.answers import answer, say, table
+from umbel.backends import WorkerIndex
 from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
-from umbel.cli.names import worker_named
-from umbel.cli.words import count, duration
+from umbel.cli.formatting import count, duration
+from umbel.cli.output import print_json, print_line, print_table
+from umbel.cli.short_names import parse_worker
 from umbel.errors import JobFailed, ResultTimeout, UmbelError
 from umbel.operations import Operations
 from umbel.tasks.task import IOTask
 
 _HEAD = (
-    *("worker", "index", "state", "running", "io", "cpu", "queues", "up", "last beat", "host"),
+    *("worker", "index", "state", "running", "io", "cpu", "queues", "up", "heartbeat", "host"),
     "pid",
 )
-_NUMBERS = ("index", "running", "io", "cpu", "up", "last beat", "pid")
-_STEP = 0.2
+_NUMBERS = ("index", "running", "io", "cpu", "up", "heartbeat", "pid")
+_POLL_SECONDS = 0.2
 _WAIT = click.option(
     "--wait",
     type=click.FloatRange(0.1, 3600),
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 
 @group()
-def workers(frame: CommandContext, as_json: bool) -> None:
-    """Show the workers that live, as the store knows them; tell one something."""
-    found = frame.ask(lambda operations: operations.workers())
+def workers(context: CommandContext, as_json: bool) -> None:
+    """Show running workers; send a command to one."""
+    found = context.run(lambda operations: operations.workers())
     if as_json:
-        answer(found)
+        print_json(found)
     elif not found:
-        say("no worker lives; start one: umbel -A module:app worker")
+        print_line("No workers are running. Start one: umbel -A module:app worker")
     else:
         rows = [
             (
@@ -59,142 +59,150 @@ def workers(frame: CommandContext, as_json: bool) -> None:
             )
             for one in found
         ]
-        table(_HEAD, rows, right=_NUMBERS)
+        print_table(_HEAD, rows, right=_NUMBERS)
 
 
 @command()
 @click.option("--index", "indexes", type=click.IntRange(0, 999_999), multiple=True, required=True)
-@click.option("--wait", type=float, default=0.0, help="Seconds to wait until no route is left.")
+@click.option("--wait", type=float, default=0.0, help="Seconds to wait until they have no routes.")
 @click.option("--undo", is_flag=True, help="Give them routes again.")
 def retire(
-    frame: CommandContext, indexes: tuple[int, ...], wait: float, undo: bool, as_json: bool
+    context: CommandContext, indexes: tuple[int, ...], wait: float, undo: bool, as_json: bool
 ) -> None:
-    """Give the workers with these indexes no more routes, before they are stopped for good.
+    """Give the workers with these indexes no more routes before you remove them.
 
-    Their keys move to others as soon as what runs by them is done: highest index first, as a
-    StatefulSet scales down. Starting such a worker anew gives it routes again.
+    Each of their keys moves to another worker when its running jobs have ended: highest index
+    first, as a StatefulSet scales down. A worker that is started again gets routes again.
 
     \b
     umbel workers retire --index 3 --index 2 --wait 600 && kubectl scale --replicas=2 …
     """
 
-    async def work(operations: Operations) -> list[Seat]:
-        seats = {seat.index: seat for seat in await operations.seats()}
-        if missing := [index for index in indexes if index not in seats]:
-            there = ", ".join(map(str, seats)) or "none"
-            raise Failure(f"no worker has index {missing[0]}; there is {there}")
+    async def work(operations: Operations) -> list[WorkerIndex]:
+        worker_indexes = {one.index: one for one in await operations.worker_indexes()}
+        if missing := [index for index in indexes if index not in worker_indexes]:
+            there = ", ".join(map(str, worker_indexes)) or "none"
+            raise Failure(f"no worker has index {missing[0]}; known indexes: {there}")
         for index in sorted(indexes, reverse=True):
             await operations.retire(index, not undo)
         until = asyncio.get_running_loop().time() + wait
         while True:
-            left = [seat for seat in await operations.seats() if seat.index in indexes]
-            done = undo or not any(seat.routes for seat in left)
+            left = [one for one in await operations.worker_indexes() if one.index in indexes]
+            done = undo or not any(one.routes for one in left)
             if done or asyncio.get_running_loop().time() >= until:
                 return left
-            await asyncio.sleep(_STEP)
+            await asyncio.sleep(_POLL_SECONDS)
 
-    left = frame.ask(work, deadline=wait + 10)
+    left = context.run(work, timeout=wait + 10)
     if as_json:
-        answer(left)
-    for seat in left if not as_json else []:
-        word = "gets routes again" if undo else "retires"
-        routes = f"; {count(seat.routes, 'route')} left" if seat.routes and not undo else ""
-        say(f"worker {seat.index} ({seat.worker}) {word}{routes}")
-    if wait and any(seat.routes for seat in left) and not undo:
+        print_json(left)
+    for one in left if not as_json else []:
+        state = "gets routes again" if undo else "gets no more routes"
+        routes = f"; {count(one.routes, 'route')} left" if one.routes and not undo else ""
+        print_line(f"worker {one.index} ({one.worker}) {state}{routes}")
+    if wait and any(one.routes for one in left) and not undo:
         raise Failure(f"after {wait:g} s some routes are still in use; see umbel routes")
 
 
-# --- told in its own queue -------------------------------------------------------------------
+# --- commands to one worker ------------------------------------------------------------------
 
 
 @command()
 @click.argument("worker", metavar="INDEX|NAME")
 @_WAIT
-def health(frame: CommandContext, worker: str, wait: float, as_json: bool) -> None:
-    """How a worker is, answered by itself: what runs there, since when, and what is free."""
-    found = _told(frame, frame.app_or_bare.inbox.health, worker, wait)
+def health(context: CommandContext, worker: str, wait: float, as_json: bool) -> None:
+    """Ask a worker for its state: running jobs, for how long, and free slots."""
+    found = _call(context, context.app_or_bare.inbox.health, worker, wait)
     if as_json:
-        answer(found)
+        print_json(found)
         return
     state = "stopping" if found.stopping else "paused" if found.paused else "working"
-    say(f"worker {found.index} ({found.worker}), {state}, up {duration(found.up)}")
+    print_line(f"worker {found.index} ({found.worker}), {state}, up {duration(found.up)}")
     beat = "none yet" if found.last_beat is None else f"{duration(found.last_beat)} ago"
-    say(f"host {found.host}, pid {found.pid}, Python {found.python}, {found.memory >> 20} MiB")
-    say(f"last beat {beat}; room for {found.free_io} async def and {found.free_cpu} def tasks")
+    print_line(
+        f"host {found.host}, pid {found.pid}, Python {found.python}, {found.memory >> 20} MiB"
+    )
+    print_line(
+        f"last heartbeat {beat}; free slots: {found.free_io} async def, {found.free_cpu} def"
+    )
     if found.paused:
-        say(f"paused: {', '.join(found.paused)}")
+        print_line(f"paused: {', '.join(found.paused)}")
     if found.jobs:
-        table(("job", "task", "for"), [(j.id, j.task, duration(j.seconds)) for j in found.jobs])
+        print_table(
+            ("job", "task", "for"), [(j.id, j.task, duration(j.seconds)) for j in found.jobs]
+        )
 
 
 @command()
 @click.argument("worker", metavar="INDEX|NAME")
 @click.argument("job")
-@click.option("--reason", default="", help="Why, for its record.")
+@click.option("--reason", default="", help="Reason, for the record of the job.")
 @_WAIT
 def cancel(
-    frame: CommandContext, worker: str, job: str, reason: str, wait: float, as_json: bool
+    context: CommandContext, worker: str, job: str, reason: str, wait: float, as_json: bool
 ) -> None:
-    """Stop a job that runs on a worker, now. Where it runs on any: umbel jobs cancel."""
-    done = _told(frame, frame.app_or_bare.inbox.cancel, worker, wait, job, reason)
+    """Stop a job that runs on a worker. To cancel it wherever it is: umbel jobs cancel."""
+    done = _call(context, context.app_or_bare.inbox.cancel, worker, wait, job, reason)
     if as_json:
-        answer({"job": job, "stopped": done})
+        print_json({"job": job, "stopped": done})
     elif done:
-        say(f"{job} was told to stop")
+        print_line(f"{job} was asked to stop")
     if not done:
-        raise Failure(f"{job} does not run on worker {worker}; see umbel jobs show {job}")
+        raise Failure(f"{job} is not running on worker {worker}; see umbel jobs show {job}")
 
 
 @command(name="pause")
 @click.argument("worker", metavar="INDEX|NAME")
-@click.option("--reason", default="", help="Why, for whoever looks.")
+@click.option("--reason", default="", help="Reason, shown to operators.")
 @_WAIT
-def pause_one(frame: CommandContext, worker: str, reason: str, wait: float, as_json: bool) -> None:
-    """Tell a worker to start nothing more. umbel resume --worker lets it go on.
+def pause_one(
+    context: CommandContext, worker: str, reason: str, wait: float, as_json: bool
+) -> None:
+    """Ask a worker to start no more jobs. umbel resume --worker ends the pause.
 
     umbel pause --worker does the same through the store, also while the worker is busy.
     """
-    _told(frame, frame.app_or_bare.inbox.pause, worker, wait, reason)
-    _said(worker, "paused", f"umbel resume --worker {worker} lets it go on", as_json)
+    _call(context, context.app_or_bare.inbox.pause, worker, wait, reason)
+    _print_state(worker, "paused", f"to resume: umbel resume --worker {worker}", as_json)
 
 
 @command()
 @click.argument("worker", metavar="INDEX|NAME")
 @_WAIT
-def reload(frame: CommandContext, worker: str, wait: float, as_json: bool) -> None:
-    """Tell a worker to finish what runs and to begin again, with the code as it is then."""
-    _told(frame, frame.app_or_bare.inbox.reload, worker, wait)
-    _said(worker, "reloads", "it finishes what runs, then it begins again", as_json)
+def reload(context: CommandContext, worker: str, wait: float, as_json: bool) -> None:
+    """Ask a worker to finish its running jobs and restart with the current code."""
+    _call(context, context.app_or_bare.inbox.reload, worker, wait)
+    _print_state(worker, "reloads", "it finishes its running jobs, then it restarts", as_json)
 
 
-def _told(
-    frame: CommandContext, command: IOTask[..., T], worker: str, wait: float, *arguments: str
+def _call(
+    context: CommandContext, command: IOTask[..., T], worker: str, wait: float, *arguments: str
 ) -> T:
-    """What a worker answers. Raises Failure: it does not."""
-    app = frame.app_or_bare
+    """Return the answer of a worker. Raises Failure if it does not answer or rejects the call."""
+    app = context.app_or_bare
     try:
-        handle = command.options(worker=worker_named(worker), expires=wait).delay(*arguments)
+        handle = command.options(worker=parse_worker(worker), expires=wait).delay(*arguments)
         try:
             return handle.get(timeout=wait)
         except ResultTimeout:
             with suppress(UmbelError):
-                handle.cancel("nobody waits for the answer any more")
+                handle.cancel("the caller no longer waits for the answer")
             raise Failure(
-                f"worker {worker} has not answered within {wait:g} s: it may be dead, paused, or"
-                " have no room for an async def task; see umbel workers"
+                f"worker {worker} did not answer within {wait:g} s: it may be dead, paused, or have"
+                " no free slot for an async def task; see umbel workers"
             ) from None
         except JobFailed as error:
-            raise Failure(f"worker {worker} refuses: {error}") from None
+            raise Failure(f"worker {worker} rejected the command: {error}") from None
     finally:
         with suppress(UmbelError, TimeoutError):
             app.close()
 
 
-def _said(worker: str, state: str, text: str, as_json: bool) -> None:
+def _print_state(worker: str, state: str, text: str, as_json: bool) -> None:
     if as_json:
-        answer({"worker": worker, "state": state})
+        print_json({"worker": worker, "state": state})
     else:
-        say(f"worker {worker} {state}; {text}")
+        print_line(f"worker {worker} {state}; {text}")
 
 
 for _command in (health, cancel, pause_one, reload, retire):

@@ -1,4 +1,4 @@
-"""Answers: JSON for programs, aligned tables for people, plain text when nobody looks."""
+"""Prints results: JSON for programs, aligned tables and lines for people."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, Literal
 import msgspec
 
 from umbel.messages import number_name
-from umbel.terminal import Shown, styled, visible, visible_json, write
+from umbel.terminal import SafeText, add_style, make_json_visible, make_visible, write
 
-_NARROW = 24
-"""The least width of a folded last column, on terminals too small for the table."""
+_MIN_LAST_COLUMN_WIDTH = 24
+"""Characters; the last column is folded on terminals that are too narrow for the table."""
 
 _CODES = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 STYLES = {
@@ -34,42 +34,42 @@ STYLES = {
     "go": "green",
     "aborted": "yellow",
 }
-"""Words that have a colour wherever they fill a cell."""
+"""The colors of words that fill a cell."""
 
 
 def on_terminal() -> bool:
-    """Whether somebody looks at stdout."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
-def say(*parts: str) -> None:
-    """A line for people. A line end in what it is made of does not begin another one."""
-    write(sys.stdout, *(visible(part, lines=False) for part in parts))
+def print_line(*parts: str) -> None:
+    """Print one line to stdout. A line end inside a part is escaped."""
+    write(sys.stdout, *(make_visible(part, lines=False) for part in parts))
 
 
-def note(*parts: str) -> None:
-    """A text on stderr for people, of one line or several: not the answer, but about it."""
+def print_note(*parts: str) -> None:
+    """Print a text about the result to stderr, of one line or several."""
     write(sys.stderr, *parts)
     sys.stderr.flush()
 
 
-def answer(value: Any) -> None:
-    """One JSON document on stdout."""
+def print_json(value: Any) -> None:
+    """Print one JSON document to stdout."""
     text = as_json(value)
     shown = msgspec.json.format(text, indent=2) if on_terminal() else text
-    write(sys.stdout, visible_json(shown))
+    write(sys.stdout, make_json_visible(shown))
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON: NaN and infinity, which it does not have, as text."""
+    """Return a value as JSON. NaN and infinity, which JSON does not have, become text."""
     text = msgspec.json.encode(value, enc_hook=repr)
     if b"null" in text:
-        text = msgspec.json.encode(_with_named_numbers(value), enc_hook=repr)
+        text = msgspec.json.encode(_replace_non_finite(value), enc_hook=repr)
     return text.decode()
 
 
-def _with_named_numbers(value: Any) -> Any:
-    """A copy of plain data. Without recursion: what comes from outside may be of any depth."""
+def _replace_non_finite(value: Any) -> Any:
+    """Return a copy of plain data. It uses no recursion, because the data may have any depth."""
     whole = [value]
     left: list[tuple[Any, Any]] = [(whole, 0)]
     while left:
@@ -86,8 +86,10 @@ def _with_named_numbers(value: Any) -> Any:
     return whole[0]
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()) -> None:
-    """A table on stdout; columns named in ``right`` are numbers."""
+def print_table(
+    head: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()
+) -> None:
+    """Print a table to stdout; columns named in ``right`` are aligned to the right."""
     cells = [["" if cell is None else _one_line(str(cell)) for cell in row] for row in rows]
     if on_terminal() and os.environ.get("TERM") != "dumb":
         _rich_table(head, cells, right)
@@ -103,7 +105,7 @@ def _plain_table(head: Sequence[str], rows: list[list[str]], right: Sequence[str
             cell.rjust(width) if name in right else cell.ljust(width)
             for cell, width, name in zip(line, widths, head, strict=True)
         ]
-        say("  ".join(aligned).rstrip())
+        print_line("  ".join(aligned).rstrip())
 
 
 def _rich_table(head: Sequence[str], rows: list[list[str]], right: Sequence[str]) -> None:
@@ -113,7 +115,7 @@ def _rich_table(head: Sequence[str], rows: list[list[str]], right: Sequence[str]
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for name in head:
-        # Only the last column is folded: half a name or half an id helps nobody.
+        # Only the last column is folded: half a name or half an id is of no use.
         justify: Literal["left", "right"] = "right" if name in right else "left"
         shown.add_column(name, justify=justify, no_wrap=name != head[-1], overflow="fold")
     for row in rows:
@@ -121,18 +123,18 @@ def _rich_table(head: Sequence[str], rows: list[list[str]], right: Sequence[str]
     console = Console(highlight=False)
     least = sum(max(map(len, column)) + 2 for column in zip(head, *rows, strict=True))
     last = max(len(row[-1]) for row in rows) if rows else 0
-    console.width = max(console.width, least - last + min(last, _NARROW))
+    console.width = max(console.width, least - last + min(last, _MIN_LAST_COLUMN_WIDTH))
     with console.capture() as drawn:
         console.print(shown, crop=False, no_wrap=True)
-    write(sys.stdout, Shown(drawn.get()), end="")  # its cells are visible, the rest is rich's own
+    write(sys.stdout, SafeText(drawn.get()), end="")  # cells are escaped; the rest comes from rich
 
 
 def _one_line(cell: str) -> str:
-    return visible(cell.replace("\n", " "), lines=False)
+    return make_visible(cell.replace("\n", " "), lines=False)
 
 
-def coloured(word: str) -> Shown:
-    """A word in its colour, on a terminal that wants colours."""
+def colored(word: str) -> SafeText:
+    """Return a word in its color if stdout is a terminal that wants colors."""
     style = STYLES.get(word)
     plain = not on_terminal() or os.environ.get("NO_COLOR") or style is None
-    return visible(word, lines=False) if plain else styled(word, _CODES[style or ""])
+    return make_visible(word, lines=False) if plain else add_style(word, _CODES[style or ""])

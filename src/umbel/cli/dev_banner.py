@@ -1,4 +1,4 @@
-"""What ``umbel dev`` says first: what it found, and what to do with it."""
+"""The first output of ``umbel dev``: the application, its tasks, and how to send a job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 from umbel.app import Umbel
-from umbel.cli.answers import say
+from umbel.cli.output import print_line
 from umbel.tasks import Task
 
 _KINDS = {"io": "async def, a coroutine", "cpu": "def, a thread"}
@@ -18,8 +18,8 @@ _SAMPLES: dict[Any, tuple[str, ...]] = {
 }
 
 
-def facts(app: Umbel, address: str) -> dict[str, Any]:
-    """What was found, for programs."""
+def dev_document(app: Umbel, address: str) -> dict[str, Any]:
+    """Return the application and its tasks as plain data, for programs."""
     return {
         "app": address,
         "url": app.settings.public()["broker"],
@@ -31,28 +31,30 @@ def facts(app: Umbel, address: str) -> dict[str, Any]:
     }
 
 
-def greet(app: Umbel, address: str, changed: str, *, watching: bool) -> None:
-    """Say it to people; briefly after a reload."""
+def print_banner(app: Umbel, address: str, changed: str, *, watching: bool) -> None:
+    """Print the application and its tasks; only one line after a reload."""
     if changed:
-        say(f"reloaded: {changed} changed")
+        print_line(f"reloaded: {changed} changed")
         return
     from umbel import __version__
 
-    say(f"umbel {__version__} dev")
-    say(f"  app    {address}")
-    say(f"  url    {app.settings.public()['broker']}   namespace {app.settings.namespace}")
+    print_line(f"umbel {__version__} dev")
+    print_line(f"  app    {address}")
+    print_line(f"  url    {app.settings.public()['broker']}   namespace {app.settings.namespace}")
     tasks = list(app.registry)
     width = max((len(task.name) for task in tasks), default=0)
     queue = max((len(task.declared.queue) for task in tasks), default=0)
     for label, task in zip(["tasks", *[""] * len(tasks)], tasks, strict=False):
         kind = _KINDS.get(task.kind, task.kind)
-        say(f"  {label:6} {task.name:{width}}   queue {task.declared.queue:{queue}}   {kind}")
+        print_line(
+            f"  {label:6} {task.name:{width}}   queue {task.declared.queue:{queue}}   {kind}"
+        )
     if tasks:
-        say(f"  send   umbel -A {address} send {_example(tasks[0])}")
+        print_line(f"  send   umbel -A {address} send {_example(tasks[0])}")
     else:
-        say("  tasks  none: put @app.task above a function")
-    say("  stop   Ctrl-C" + ("; reloads when the code changes" if watching else ""))
-    say()
+        print_line("  tasks  none; put @app.task above a function")
+    print_line("  stop   Ctrl-C" + ("; reloads when the code changes" if watching else ""))
+    print_line()
 
 
 def _example(task: Task[..., Any]) -> str:
@@ -70,7 +72,7 @@ def _example(task: Task[..., Any]) -> str:
 
 
 def _annotation(parameter: inspect.Parameter) -> Any:
-    """The class, also where annotations are text."""
+    """Return the class of a parameter, also if its annotation is text."""
     named = {kind.__name__: kind for kind in _SAMPLES}
     found = parameter.annotation
     return named.get(found, found) if isinstance(found, str) else found

@@ -1,4 +1,4 @@
-"""What ``umbel bench`` measures, one function each."""
+"""The measurements of ``umbel bench``, one function each."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from umbel.messages import TERMINAL, Record
 from umbel.operations import Operations
 from umbel.tasks import Task
 
-Ask = Callable[..., Any]
-"""``CommandContext.ask``."""
+RunOperation = Callable[..., Any]
+"""``CommandContext.run``."""
 
-_BATCH = 1_000
+_BATCH_JOBS = 1_000
 _IDLE_SECONDS = 3.0
-_PATIENCE = 300.0
-_LOOK = 0.1
-_IMPORT = "import time; t = time.perf_counter(); import umbel; print(time.perf_counter() - t)"
+_MAX_DRAIN_SECONDS = 300.0
+_POLL_SECONDS = 0.1
+_IMPORT = (
+    "import time; t = time.perf_counter(); from umbel import Umbel; print(time.perf_counter() - t)"
+)
 
 
 class Measure(msgspec.Struct, frozen=True):
@@ -41,13 +43,13 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 def import_time() -> float:
-    """Seconds that ``import umbel`` takes in a fresh interpreter; the best of three."""
+    """Return the seconds that ``from umbel import Umbel`` takes in a new process; best of three."""
     command = [sys.executable, "-c", _IMPORT]
     return min(float(subprocess.check_output(command)) for _ in range(3))
 
 
 def publish_singly(task: Task[..., Any], jobs: int) -> float:
-    """Jobs a second, each published and durable before the next."""
+    """Return jobs per second, each published and durable before the next."""
     began = time.perf_counter()
     for number in range(jobs):
         task.delay(number)
@@ -55,22 +57,22 @@ def publish_singly(task: Task[..., Any], jobs: int) -> float:
 
 
 def publish_in_bulk(app: Umbel, task: Task[..., Any], jobs: int) -> float:
-    """Jobs a second, published a thousand at a time."""
+    """Return jobs per second, published a thousand at a time."""
     began = time.perf_counter()
-    for start in range(0, jobs, _BATCH):
-        app.publish_many([task.s(n) for n in range(start, min(start + _BATCH, jobs))])
+    for start in range(0, jobs, _BATCH_JOBS):
+        app.publish_many([task.s(n) for n in range(start, min(start + _BATCH_JOBS, jobs))])
     return jobs / (time.perf_counter() - began)
 
 
-def drained(ask: Ask, queue: str, jobs: int) -> float:
-    """Jobs a second, from the first start to the last end, as the records tell it."""
-    until = time.monotonic() + _PATIENCE
-    while ask(lambda operations: _left(operations, queue)):
+def drain_rate(run: RunOperation, queue: str, jobs: int) -> float:
+    """Return jobs per second from the first start to the last end, according to the records."""
+    until = time.monotonic() + _MAX_DRAIN_SECONDS
+    while run(lambda operations: _left(operations, queue)):
         if time.monotonic() > until:
-            raise UmbelError(f"{jobs} jobs were not run within {_PATIENCE:g} s")
-        time.sleep(_LOOK)
+            raise UmbelError(f"{jobs} jobs were not run within {_MAX_DRAIN_SECONDS:g} s")
+        time.sleep(_POLL_SECONDS)
     wanted = JobFilter(queue=queue, states=tuple(TERMINAL), limit=jobs)
-    records: list[Record] = ask(lambda operations: operations.jobs(wanted), 60.0)
+    records: list[Record] = run(lambda operations: operations.jobs(wanted), 60.0)
     first = min(record.started or 0.0 for record in records)
     last = max(record.finished or 0.0 for record in records)
     return len(records) / max(last - first, 1e-9)
@@ -82,7 +84,7 @@ async def _left(operations: Operations, queue: str) -> int:
 
 
 def latencies(app: Umbel, task: Task[..., Any], times: int) -> tuple[list[float], list[float]]:
-    """Seconds until an idle worker has started a lone job, and until its result is here."""
+    """Return the seconds until an idle worker starts a lone job, and until its result is here."""
     started, answered = [], []
     for _ in range(times):
         before, began = app.clock.now(), time.perf_counter()
@@ -93,12 +95,12 @@ def latencies(app: Umbel, task: Task[..., Any], times: int) -> tuple[list[float]
 
 
 def percentile(values: list[float], percent: int) -> float:
-    """The value that so many percent do not exceed."""
+    """Return the value that this percentage of the values does not exceed."""
     return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def idle_share(pid: int) -> float | None:
-    """The share of one core a process uses while it has nothing to do; None if unknown here."""
+    """Return the share of one core that an idle process uses; None if the system does not tell."""
     before = _cpu_seconds(pid)
     time.sleep(_IDLE_SECONDS)
     after = _cpu_seconds(pid)
@@ -107,15 +109,15 @@ def idle_share(pid: int) -> float | None:
 
 def _cpu_seconds(pid: int) -> float | None:
     try:
-        # The name in parentheses may hold anything; the numbers begin behind it.
+        # The name in parentheses may contain anything; the numbers follow it.
         numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
     return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def resident(pid: int) -> int | None:
-    """Bytes of memory a process has; None if unknown here."""
+def resident_bytes(pid: int) -> int | None:
+    """Return the resident bytes of a process; None if the system does not tell."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except OSError:
@@ -125,7 +127,7 @@ def resident(pid: int) -> int | None:
 
 @contextmanager
 def worker() -> Iterator[subprocess.Popen[bytes]]:
-    """A worker process for the measured application, stopped at the end."""
+    """Run a worker process of the measured application while the block runs."""
     command = [sys.executable, "-m", "umbel", "-A", "umbel.cli.bench_tasks", "worker"]
     child = subprocess.Popen([*command, "--log-level", "error"], stdin=subprocess.DEVNULL)
     try:

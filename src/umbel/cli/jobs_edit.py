@@ -1,4 +1,4 @@
-"""``umbel jobs edit``: what a job runs with is changed before it is queued anew."""
+"""``umbel jobs edit``: changes a finished job and queues it again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import click
 
 from umbel.app import Umbel
 from umbel.backends import Changes
-from umbel.cli.answers import answer, say
-from umbel.cli.arguments import Call, parse, typed
+from umbel.cli.arguments import Call, fit_to_task, parse
 from umbel.cli.command_context import CommandContext, command
-from umbel.cli.names import full_id, full_name
+from umbel.cli.output import print_json, print_line
 from umbel.cli.send import SendCommand
+from umbel.cli.short_names import find_job_id, find_task_name
 from umbel.errors import BadMessage, UnknownTask
 from umbel.messages import Body, Record
 from umbel.operations import Operations
@@ -26,10 +26,12 @@ from umbel.tasks import Task
 @click.argument("words", metavar="[ARGS | KEY=VALUE]…", nargs=-1)
 @click.option("--kwargs", metavar="JSON", help="Keyword arguments as a JSON object.")
 @click.option("--task", help="Run this task instead; its last part is enough.")
-@click.option("--queue", help="Into this queue instead of its own.")
-@click.option("--priority", type=click.IntRange(-32767, 32767), help="Higher runs first.")
+@click.option("--queue", help="Put it into this queue instead.")
+@click.option(
+    "--priority", type=click.IntRange(-32767, 32767), help="Jobs with a higher priority run first."
+)
 def edit(
-    frame: CommandContext,
+    context: CommandContext,
     job: str,
     words: tuple[str, ...],
     kwargs: str | None,
@@ -38,10 +40,10 @@ def edit(
     priority: int | None,
     as_json: bool,
 ) -> None:
-    """Change a job that was buried, cancelled or expired, and queue it anew.
+    """Change a buried, cancelled or expired job and queue it again.
 
-    KEY=VALUE changes that argument and leaves the others. Plain ARGS replace all arguments. They
-    are read as by "umbel send" and must fit the task. The job keeps its id and its story.
+    KEY=VALUE changes that argument and keeps the others. Plain ARGS replace all arguments. They
+    are read as by "umbel send" and must fit the task. The job keeps its id and its history.
 
     \b
     umbel -A tasks jobs edit d32ebc amount=8
@@ -49,11 +51,13 @@ def edit(
     """
     call = parse([word.removeprefix("\0") for word in words], kwargs)
     if not (call.args or call.kwargs or task or queue or priority is not None):
-        raise click.UsageError("give what is to change; to run it as it was: umbel jobs retry ID")
-    app = frame.app_or_bare
+        raise click.UsageError(
+            "give at least one change. To run the job as it was: umbel jobs retry ID"
+        )
+    app = context.app_or_bare
 
     async def work(operations: Operations) -> str:
-        record = await operations.job(await full_id(operations, job.removeprefix("\0")))
+        record = await operations.job(await find_job_id(operations, job.removeprefix("\0")))
         known = _task(app, record, task)
         changes = Changes(
             task=known.name if task and known else task,
@@ -65,14 +69,14 @@ def edit(
         await operations.retry([record.id], changes)
         return record.id
 
-    done = frame.ask(work)
-    answer({"queued": [done]}) if as_json else say(f"{done}  changed and queued anew")
+    done = context.run(work)
+    print_json({"queued": [done]}) if as_json else print_line(f"{done}  changed and queued again")
 
 
 def _task(app: Umbel, record: Record, given: str | None) -> Task[..., Any] | None:
-    """The task the job is to run; None where nobody here knows it."""
+    """Return the task that the job will run; None if it is not registered here."""
     if given is not None and len(app.registry):
-        return app.registry.find(full_name(app.registry, given))
+        return app.registry.find(find_task_name(app.registry, given))
     with suppress(UnknownTask):
         return app.registry.find(given or record.task)
     return None
@@ -81,7 +85,7 @@ def _task(app: Umbel, record: Record, given: str | None) -> Task[..., Any] | Non
 def _body(
     app: Umbel, record: Record, task: Task[..., Any] | None, call: Call, *, moved: bool
 ) -> Body | None:
-    """The changed arguments; None when they stay. Raises BadMessage when the task refuses them."""
+    """Return the changed arguments; None if they stay. Raises BadMessage if they do not fit."""
     changed = bool(call.args or call.kwargs)
     if not changed and not moved:
         return None
@@ -93,7 +97,7 @@ def _body(
 
 
 def _merged(app: Umbel, record: Record, task: Task[..., Any] | None, call: Call) -> dict[str, Any]:
-    """What is given, in place of what it replaces."""
+    """Return the arguments of the job with the given ones in their places."""
     args, kwargs = _fitted(task, call)
     if call.args:
         return {"args": args, "kwargs": kwargs}
@@ -101,7 +105,7 @@ def _merged(app: Umbel, record: Record, task: Task[..., Any] | None, call: Call)
         old = app.codec.decode(record.body)
         kept, named = list(old.get("args") or ()), dict(old.get("kwargs") or {})
     except (BadMessage, AttributeError, TypeError, ValueError):
-        return {"args": [], "kwargs": kwargs}  # nothing readable to keep
+        return {"args": [], "kwargs": kwargs}  # the old arguments cannot be read
     places = {name: place for place, name in enumerate(_positional(task)) if place < len(kept)}
     for name, value in kwargs.items():
         if name in places:
@@ -113,7 +117,7 @@ def _merged(app: Umbel, record: Record, task: Task[..., Any] | None, call: Call)
 
 def _fitted(task: Task[..., Any] | None, call: Call) -> tuple[list[Any], dict[str, Any]]:
     if task is not None:
-        return typed(task, call)
+        return fit_to_task(task, call)
     return [word.value for word in call.args], {n: word.value for n, word in call.kwargs.items()}
 
 

@@ -1,4 +1,4 @@
-"""One job's whole story: for programs as a plain value, for people as a page."""
+"""One job with its history: as plain data for programs, as a page for people."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import base64
 from collections.abc import Sequence
 from typing import Any
 
-from umbel.cli.answers import as_json, coloured, say
-from umbel.cli.words import ago, clock, duration, moment
+from umbel.cli.formatting import count, duration, iso_time, local_time, relative_time
+from umbel.cli.output import as_json, colored, print_line
 from umbel.errors import BadMessage
 from umbel.messages import Attempt, Body, BodyCodec, Failure, Record, Slot, State
-from umbel.urls import masked
+from umbel.urls import mask_secrets
 
-_BAR = 30
-_ENDED = {"retry": "failed", "failed": "failed for good", "lost": "its worker died"}
-"""How an attempt ended, in words; the other outcomes are words already."""
+_BAR_WIDTH = 30
+_ENDED = {"retry": "failed", "failed": "failed permanently", "lost": "its worker died"}
+"""Texts for outcomes of an attempt; the other outcomes are shown as they are."""
 
 
-def view(record: Record, codec: BodyCodec) -> dict[str, Any]:
-    """The record with arguments and result readable and times in ISO 8601."""
+def job_document(record: Record, codec: BodyCodec) -> dict[str, Any]:
+    """Return the record with decoded arguments and result, and times in ISO 8601."""
     call = _value(record.body, codec)
     is_call = isinstance(call, dict) and call.keys() <= {"args", "kwargs"}
     return {
@@ -32,22 +32,22 @@ def view(record: Record, codec: BodyCodec) -> dict[str, Any]:
         "args": call.get("args", []) if is_call else None,
         "kwargs": call.get("kwargs", {}) if is_call else None,
         "body": None if is_call else call,
-        "created": moment(record.created),
-        "not_before": moment(record.not_before),
-        "expires": moment(record.expires),
-        "started": moment(record.started),
-        "finished": moment(record.finished),
+        "created": iso_time(record.created),
+        "not_before": iso_time(record.not_before),
+        "expires": iso_time(record.expires),
+        "started": iso_time(record.started),
+        "finished": iso_time(record.finished),
         "waited": None if record.waited is None else round(record.waited, 6),
         "ran": round(record.ran, 6),
         "worker": record.worker,
         "gate": record.gate,
         "ahead": record.ahead,
-        "waiting_since": moment(record.waiting_since),
+        "waiting_since": iso_time(record.waiting_since),
         "slots": [_slot_view(slot) for slot in record.slots],
         "progress": record.progress,
         "result": None if record.result is None else _value(record.result, codec),
         "failure": _masked(record.failure),
-        "reason": masked(record.reason),
+        "reason": mask_secrets(record.reason),
         "unique": record.unique,
         "trace": _trace(record),
         "headers": record.headers,
@@ -65,30 +65,30 @@ def _attempt_view(attempt: Attempt) -> dict[str, Any]:
     return {
         "number": attempt.number,
         "worker": attempt.worker,
-        "started": moment(attempt.started),
-        "finished": moment(attempt.finished),
+        "started": iso_time(attempt.started),
+        "finished": iso_time(attempt.finished),
         "seconds": round(attempt.finished - attempt.started, 6),
         "ended": attempt.ended,
         "failure": _masked(attempt.failure),
-        "reason": masked(attempt.reason),
+        "reason": mask_secrets(attempt.reason),
         "delay": attempt.delay,
     }
 
 
 def _masked(failure: Failure | None) -> Failure | None:
-    """A failure to show: the store keeps what the task raised, which may quote a URL."""
+    """Return a failure without secrets: the text of an exception may contain a URL."""
     if failure is None:
         return None
     return Failure(
         failure.type,
-        masked(failure.message),
-        masked(failure.traceback),
-        None if failure.args is None else masked(failure.args),
+        mask_secrets(failure.message),
+        mask_secrets(failure.traceback),
+        None if failure.args is None else mask_secrets(failure.args),
     )
 
 
 def _value(body: Body, codec: BodyCodec) -> Any:
-    """The body's value; bytes that cannot be read are shown as they are."""
+    """Return the value of a body; if it cannot be decoded, its bytes in base64."""
     try:
         return codec.decode(body)
     except BadMessage as error:
@@ -105,7 +105,7 @@ def _trace(record: Record) -> str | None:
 
 
 def progress_share(record: Record) -> str:
-    """``30% (3 of 10)``, or how much is done when nobody said of how much."""
+    """Return progress such as ``30% (3 of 10)``, or ``3 done`` without a total."""
     if record.progress is None:
         return ""
     done, of = record.progress
@@ -113,48 +113,48 @@ def progress_share(record: Record) -> str:
 
 
 def progress_text(record: Record) -> str:
-    """The same behind a bar."""
+    """Return the progress with a bar before it."""
     if record.progress is None or not record.progress[1]:
         return progress_share(record)
-    filled = round(_share(*record.progress) * _BAR)
-    return f"{'█' * filled}{'░' * (_BAR - filled)} {progress_share(record)}"
+    filled = round(_share(*record.progress) * _BAR_WIDTH)
+    return f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {progress_share(record)}"
 
 
 def _share(done: float, of: float | None) -> float:
-    # In this order, so that what is no number counts as nothing.
+    # In this order, so that NaN counts as 0.
     return min(max(0.0, done / of), 1.0) if of else 0.0
 
 
 def result_text(record: Record, codec: BodyCodec) -> str:
-    """The result as JSON; ``null`` when it is not kept."""
-    return "null" if record.result is None else _shown(_value(record.result, codec))
+    """Return the result as JSON; ``null`` if the store does not keep it."""
+    return "null" if record.result is None else _as_text(_value(record.result, codec))
 
 
 def failure_text(record: Record) -> str:
-    """Why there is no result."""
+    """Return the reason for which a job has no result."""
     head = f"job {record.id} was {record.state.value}"
     if record.failure is None:
-        return f"{head}: {masked(record.reason)}"
-    return f"{head}\n{masked(record.failure.traceback or record.failure.message)}".rstrip()
+        return f"{head}: {mask_secrets(record.reason)}"
+    return f"{head}\n{mask_secrets(record.failure.traceback or record.failure.message)}".rstrip()
 
 
 # --- for people ------------------------------------------------------------------------------
 
 
-def tell(record: Record, codec: BodyCodec, now: float, hindrances: Sequence[str] = ()) -> None:
-    """Print the story."""
-    say(f"{'job':11} {record.id}   ", coloured(record.state.value))
+def print_job(record: Record, codec: BodyCodec, now: float, hindrances: Sequence[str] = ()) -> None:
+    """Print the job with its history."""
+    print_line(f"{'job':11} {record.id}   ", colored(record.state.value))
     for label, text in _facts(record, codec, now):
-        say(f"{label:11} {text}")
+        print_line(f"{label:11} {text}")
     for text in hindrances:
-        say(f"{'waits':11} {text}")
+        print_line(f"{'waiting':11} {text}")
     if record.attempts or record.state is State.RUNNING:
-        say()
+        print_line()
     for attempt in record.attempts:
-        _tell_attempt(attempt)
+        _print_attempt(attempt)
     if record.state is State.RUNNING:
-        _tell_running(record, now)
-    _tell_end(record, codec)
+        _print_running(record, now)
+    _print_end(record, codec)
 
 
 def _facts(record: Record, codec: BodyCodec, now: float) -> list[tuple[str, str]]:
@@ -171,10 +171,12 @@ def _facts(record: Record, codec: BodyCodec, now: float) -> list[tuple[str, str]
         ("started", record.started),
         ("finished", record.finished),
     ):
-        facts.append((label, f"{clock(when)}   {ago(when, now)}" if when is not None else ""))
-    facts.append(("waits at", _place(record, now)))
+        facts.append(
+            (label, f"{local_time(when)}   {relative_time(when, now)}" if when is not None else "")
+        )
+    facts.append(("waiting at", _place(record, now)))
     facts.append(("holds", ", ".join(map(_held, record.slots))))
-    deaths = "" if not record.deaths else f"{record.deaths} of its workers died running it"
+    deaths = "" if not record.deaths else f"{record.deaths} workers died while they ran it"
     facts.append(("deaths", deaths))
     return [(label, text) for label, text in facts if text]
 
@@ -185,7 +187,7 @@ def _place(record: Record, now: float) -> str:
     waited = f"for {duration(max(0.0, now - record.waiting_since))}"
     if record.ahead is None:
         return f"{record.gate}   {waited}"
-    before = "a thousand or more" if record.ahead >= 1000 else record.ahead or "nobody"
+    before = "1,000 or more jobs" if record.ahead >= 1000 else count(record.ahead, "job")
     return f"{record.gate}   {before} before it, {waited}"
 
 
@@ -196,57 +198,57 @@ def _held(slot: Slot) -> str:
 def _call(body: Body, codec: BodyCodec) -> str:
     call = _value(body, codec)
     if not isinstance(call, dict) or not call.keys() <= {"args", "kwargs"}:
-        return _shown(call)
+        return _as_text(call)
     args, kwargs = call.get("args") or [], call.get("kwargs") or {}
     if not isinstance(args, list) or not isinstance(kwargs, dict):
-        return _shown(call)
-    shown = [_shown(value) for value in args]
-    shown += [f"{name}={_shown(value)}" for name, value in kwargs.items()]
+        return _as_text(call)
+    shown = [_as_text(value) for value in args]
+    shown += [f"{name}={_as_text(value)}" for name, value in kwargs.items()]
     return f"({', '.join(shown)})"
 
 
-def _shown(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return as_json(value)
 
 
-def _tell_attempt(attempt: Attempt) -> None:
-    words = [f"attempt {attempt.number}", clock(attempt.started)]
+def _print_attempt(attempt: Attempt) -> None:
+    words = [f"attempt {attempt.number}", local_time(attempt.started)]
     words.append(f"on {attempt.worker}" if attempt.worker else "")
     took = duration(max(0.0, attempt.finished - attempt.started))
     words.append(f"{_ENDED.get(attempt.ended, attempt.ended)} after {took}")
     if attempt.delay is not None:
-        words.append(f"to run again in {duration(attempt.delay)}")
-    say("  ".join(filter(None, words)))
+        words.append(f"next attempt in {duration(attempt.delay)}")
+    print_line("  ".join(filter(None, words)))
     if attempt.reason:
-        _say_block(attempt.reason)
+        _print_block(attempt.reason)
     if attempt.failure is not None:
-        _tell_failure(attempt.failure)
+        _print_failure(attempt.failure)
 
 
-def _tell_failure(failure: Failure) -> None:
+def _print_failure(failure: Failure) -> None:
     text = failure.traceback or f"{failure.type.rpartition(':')[2]}: {failure.message}"
-    _say_block(text)
+    _print_block(text)
 
 
-def _say_block(text: str) -> None:
-    for line in masked(text).rstrip().split("\n"):
-        say(f"    {line}")
+def _print_block(text: str) -> None:
+    for line in mask_secrets(text).rstrip().split("\n"):
+        print_line(f"    {line}")
 
 
-def _tell_running(record: Record, now: float) -> None:
+def _print_running(record: Record, now: float) -> None:
     since = duration(max(0.0, now - record.started)) if record.started is not None else "now"
-    say(f"attempt {record.attempt}  runs on {record.worker} for {since}")
+    print_line(f"attempt {record.attempt}  running on {record.worker} for {since}")
     if record.progress is not None:
-        say(f"    {progress_text(record)}")
+        print_line(f"    {progress_text(record)}")
     if record.reason:
-        say(f"    asked to stop: {masked(record.reason)}")
+        print_line(f"    cancellation requested: {mask_secrets(record.reason)}")
 
 
-def _tell_end(record: Record, codec: BodyCodec) -> None:
-    told = record.attempts[-1].failure if record.attempts else None
+def _print_end(record: Record, codec: BodyCodec) -> None:
+    failure = record.attempts[-1].failure if record.attempts else None
     if record.result is not None:
-        say()
-        say(f"{'result':11} {_shown(_value(record.result, codec))}")
-    elif record.state.finished and record.reason and told is None:
-        say()
-        say(f"{'reason':11} {masked(record.reason)}")
+        print_line()
+        print_line(f"{'result':11} {_as_text(_value(record.result, codec))}")
+    elif record.state.finished and record.reason and failure is None:
+        print_line()
+        print_line(f"{'reason':11} {mask_secrets(record.reason)}")

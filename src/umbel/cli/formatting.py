@@ -1,4 +1,4 @@
-"""Times, durations and sizes as people say them."""
+"""Formats times, durations and counts for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def duration(seconds: float) -> str:
-    """``4 ms``, ``1.2 s``, ``3 min 2 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    """Return a duration such as ``4 ms``, ``1.2 s``, ``3 min 2 s``, ``2 h 5 min``, ``3 d 4 h``."""
     if seconds == float("inf"):
         return "for ever"
     if seconds < 0.001:
@@ -29,17 +29,17 @@ def duration(seconds: float) -> str:
     raise AssertionError("days have no limit")
 
 
-def ago(moment: float | None, now: float) -> str:
-    """``3 s ago``, ``in 5 min``, or nothing."""
-    if moment is None:
+def relative_time(seconds: float | None, now: float) -> str:
+    """Return a time such as ``3 s ago`` or ``in 5 min``; "" for None."""
+    if seconds is None:
         return ""
-    if moment > now + 1:
-        return f"in {_coarse(moment - now)}"
-    return "now" if now - moment < 0.5 else f"{_coarse(now - moment)} ago"
+    if seconds > now + 1:
+        return f"in {_coarse(seconds - now)}"
+    return "now" if now - seconds < 0.5 else f"{_coarse(now - seconds)} ago"
 
 
-def moment(seconds: float | None) -> str | None:
-    """ISO 8601 in UTC, for programs; None for a moment that no calendar has."""
+def iso_time(seconds: float | None) -> str | None:
+    """Return ISO 8601 in UTC, for programs; None for a time that no calendar has."""
     if seconds is None:
         return None
     try:
@@ -49,16 +49,16 @@ def moment(seconds: float | None) -> str | None:
     return when.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def clock(seconds: float) -> str:
-    """Date and time of day in the local zone, to the millisecond."""
+def local_time(seconds: float) -> str:
+    """Return the date and time of day in the local zone, to the millisecond."""
     try:
         return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
     except (ValueError, OverflowError, OSError):
-        return f"second {seconds:g}"  # a row written by hand: no calendar has it
+        return f"second {seconds:g}"  # a row written by hand
 
 
 def count(number: int, noun: str) -> str:
-    """``1 job``, ``3 jobs``."""
+    """Return a number with its noun: ``1 job``, ``3 jobs``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 

@@ -1,0 +1,106 @@
+"""Finds a task by the end of its name, a limit by its task, a job by either end of its id."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+from umbel.backends import Gate, JobFilter
+from umbel.errors import UnknownJob, UnknownTask
+from umbel.messages import POOL_PREFIX, TOKEN_SEPARATOR
+from umbel.operations import Operations
+from umbel.tasks import Registry
+
+_MAX_SEARCHED_JOBS = 1_000
+_MIN_ID_LETTERS = 4
+_FULL_ID_LETTERS = 36
+
+
+def find_task_name(registry: Registry, name: str) -> str:
+    """Return the one task with this name, or whose name ends with it.
+
+    Raises:
+        UnknownTask: no task or several tasks match.
+    """
+    if registry.get(name) is not None:
+        return name
+    found = sorted(task.name for task in registry if task.name.endswith(f".{name}"))
+    if len(found) > 1:
+        raise UnknownTask(f"{name!r} matches {', '.join(found)}; give the full name")
+    if found:
+        return found[0]
+    ends = {task.name.rpartition(".")[2]: task.name for task in registry}
+    near = [ends[end] for end in difflib.get_close_matches(name, ends, n=3)]
+    if not near:
+        return registry.find(name).name
+    raise UnknownTask(f"no task {name!r} is registered here; did you mean {', '.join(near)}?")
+
+
+def find_rules(name: str, rules: Iterable[str]) -> list[str]:
+    """Return rules with this name, or else those of the task or queue whose name is or ends so."""
+    rules = sorted(rules)
+    if name in rules:
+        return [name]
+    owned = {rule: _owners(rule) for rule in rules}
+    whole = [rule for rule, owners in owned.items() if name in owners]
+    ends = [rule for rule, owners in owned.items() if any(o.endswith(f".{name}") for o in owners)]
+    return whole or ends
+
+
+def _owners(rule: str) -> tuple[str, str]:
+    """Split ``limit:tasks.mail/tenant`` into ``tasks.mail/tenant`` and ``tasks.mail``."""
+    whole = rule.partition(":")[2]
+    return whole, whole.partition("/")[0]
+
+
+def has_gate_per_token(gate: Gate) -> bool:
+    """Return whether a rule has a gate for each token, such as ``limit:tasks.mail/tenant``.
+
+    Its name shows it, if no job holds or waits for a gate of exactly that name.
+    """
+    in_use = gate.held or gate.waiting or TOKEN_SEPARATOR in gate.key
+    return gate.kind != "pool" and not in_use and can_have_tokens(gate.key)
+
+
+def can_have_tokens(rule: str) -> bool:
+    """Return whether a rule may have tokens, judged by its name."""
+    return not rule.startswith(POOL_PREFIX) and "/" in re.sub(r"/burst-[0-9]+$", "", rule)
+
+
+async def find_job_id(operations: Operations, given: str) -> str:
+    """Return the id of the one job with this id, or of a recent one whose id starts or ends so.
+
+    Raises:
+        UnknownJob: no job or several jobs match.
+    """
+    given = given.strip()
+    if len(given) >= _FULL_ID_LETTERS - 4:
+        # Umbel's ids are lower case; foreign senders may use others.
+        return given if await _exists(operations, given) else given.lower()
+    given = given.lower()
+    if len(given) < _MIN_ID_LETTERS:
+        raise UnknownJob(f"{given!r}: give at least {_MIN_ID_LETTERS} letters of a job's id")
+    recent = [record.id for record in await operations.jobs(JobFilter(limit=_MAX_SEARCHED_JOBS))]
+    found = [job for job in recent if job.startswith(given) or job.endswith(given)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise UnknownJob(
+            f"no job {given}… among the {_MAX_SEARCHED_JOBS:,} newest; give the full id"
+        )
+    some = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
+    raise UnknownJob(f"{given!r} matches {len(found)} jobs: {some}; give more letters")
+
+
+async def _exists(operations: Operations, job: str) -> bool:
+    try:
+        await operations.job(job)
+    except UnknownJob:
+        return False
+    return True
+
+
+def parse_worker(text: str) -> int | str:
+    """Return the index or the name of a worker that the text stands for."""
+    return int(text) if text.isdecimal() and len(text) <= 6 else text
