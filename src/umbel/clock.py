@@ -1,7 +1,7 @@
-"""The only place that reads the time. Rooms that decide things take ``now`` as an argument.
+"""The only module that reads the time. Pure packages take ``now`` as an argument.
 
-Owns: wall time and monotonic time. Called by: the composition root, which hands it down.
-Never: sleeps, schedules, or is imported to be called at module level.
+Owns: wall-clock time and monotonic time. Called by: the composition root, which passes it on.
+Never: sleeps or schedules, or is called at import time.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two readings: ``now`` can jump and is for people; ``monotonic`` never jumps, for leases."""
+    """``now`` is for people and can jump; ``monotonic`` is for leases and never jumps."""
 
     def now(self) -> float:
-        """Seconds since the epoch, UTC."""
+        """Return seconds since the epoch, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds since some fixed point; only differences mean anything."""
+        """Return seconds since an arbitrary point; only differences are meaningful."""
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     __slots__ = ()
 

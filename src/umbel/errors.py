@@ -1,30 +1,30 @@
-"""Every error Umbel raises, on one page.
+"""All errors that Umbel raises.
 
 ::
 
     UmbelError
     ├── ConfigurationError      an option or URL is wrong; the text says what to write
-    │   └── IndexTaken          ... another worker sits at that index
+    │   └── IndexTaken          ... another worker has that index
     ├── BadArguments            a call does not fit the task's signature
     ├── NotEncodable            an argument or result has no wire form
     ├── MessageTooLarge         a message or result is over the size limit
-    ├── BadMessage              bytes from outside are not a message we can read
+    ├── BadMessage              a received message cannot be read
     ├── UnknownTask             no task of that name is registered here
-    ├── UnknownWorker           no worker of that name has ever been here
+    ├── UnknownWorker           no worker of that name has ever been registered
     ├── UnknownJob              no job of that id was ever published, or its record was pruned
     ├── DuplicateJob            a live job already holds the unique key
     ├── NotAllowed              the operation does not fit the job's state
-    ├── DeploymentUnderWay      somebody else deploys, and only one may at a time
-    ├── DeploymentLost          the deployment ended while it was waited for: workers fetch again
+    ├── DeploymentUnderWay      another deployment is in progress
+    ├── DeploymentLost          the deployment has ended, expired or been taken over
     ├── SchemaError             the database has no Umbel schema, or one of another version
-    ├── Unavailable             the server cannot be reached right now; trying later is right
+    ├── Unavailable             the server cannot be reached now; try again later
     │   ├── PublishTimeout      ... and the publishing deadline has passed
-    │   └── BacklogFull         ... and the backlog holds all it may
-    ├── LeaseLost               the work was taken from this worker; what it did is not recorded
-    ├── StepsChanged            a job's kept steps are not those that its code calls now
+    │   └── BacklogFull         ... and the backlog is full
+    ├── LeaseLost               the worker lost the job; its outcome is not recorded
+    ├── StepsChanged            a job's stored steps do not match its code
     ├── ResultTimeout           the job is not finished yet
     └── JobFailed               the job ended without a result
-        ├── JobCancelled        ... because somebody cancelled it
+        ├── JobCancelled        ... because it was cancelled
         └── JobExpired          ... because its expiry passed before it started
 """
 
@@ -32,36 +32,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from umbel.urls import masked
+from umbel.urls import mask_secrets
 
 
-def _readable(text: str, limit: int) -> str:
-    """Text from outside, so that every store takes it and somebody reads it."""
+def _clean(text: str, limit: int) -> str:
+    """Shorten a foreign text and escape what stores do not accept."""
     text = text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 3 :]}"
     return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()
 
 
 class UmbelError(Exception):
-    """Anything Umbel itself raises. Catch this to catch them all.
+    """The base class of all errors of Umbel. Catch it to catch them all.
 
     Passwords and tokens of URLs in the text are masked.
     """
 
     def __init__(self, *args: object) -> None:
-        super().__init__(*(masked(one) if isinstance(one, str) else one for one in args))
+        super().__init__(*(mask_secrets(one) if isinstance(one, str) else one for one in args))
 
 
 class ConfigurationError(UmbelError, ValueError):
-    """An option is wrong. The text names the field and what to write instead."""
+    """An option is wrong. The text names it and says what to write instead."""
 
 
 class IndexTaken(ConfigurationError):
-    """Another living worker has the index that this one asks for."""
+    """Another running worker has the requested index. Use another index, or stop that worker."""
 
     def __init__(self, index: int, worker: str) -> None:
         super().__init__(
-            f"index={index}: worker {worker} has it; stop that one (once it is dead, its lease"
-            " lapses by itself), give this one its name, or give another index"
+            f"index={index}: worker {worker} has it; stop that worker (after its death, its lease"
+            " expires by itself), give this worker the same name, or use another index"
         )
         self.index = index
         self.worker = worker
@@ -71,7 +71,7 @@ class IndexTaken(ConfigurationError):
 
 
 class BadArguments(UmbelError, TypeError):
-    """The arguments of a call do not fit the task's signature. Correct the call."""
+    """The arguments of a call do not match the task's signature. Correct the call."""
 
 
 class NotEncodable(UmbelError, TypeError):
@@ -83,13 +83,13 @@ class MessageTooLarge(UmbelError, ValueError):
 
 
 class BadMessage(UmbelError, ValueError):
-    """Bytes from outside cannot be read as a message. ``field`` names the part that is wrong."""
+    """A received message cannot be read. Correct its sender; ``field`` names the wrong part."""
 
-    def __init__(self, field: str, why: str, *, unsupported: bool = False) -> None:
-        self.field = _readable(field, 100) if field.strip() else repr(field)
-        super().__init__(f"{self.field}: {_readable(why, 800)}")
+    def __init__(self, field: str, reason: str, *, unsupported: bool = False) -> None:
+        self.field = _clean(field, 100) if field.strip() else repr(field)
+        super().__init__(f"{self.field}: {_clean(reason, 800)}")
         self.unsupported = unsupported
-        """The type asked for has no wire form, whatever the value."""
+        """Whether no value of the annotated type can be decoded."""
 
 
 class UnknownTask(UmbelError, LookupError):
@@ -97,11 +97,11 @@ class UnknownTask(UmbelError, LookupError):
 
 
 class UnknownWorker(UmbelError, LookupError):
-    """No worker of that name has been here. ``living`` are the names of those that are."""
+    """No worker of that name was ever registered. ``living`` has the names of running workers."""
 
     def __init__(self, name: str, living: Sequence[str]) -> None:
-        there = f"there is {', '.join(living)}" if living else "no worker lives"
-        super().__init__(f"no worker is called {name!r}; {there}")
+        running = f"running: {', '.join(living)}" if living else "no workers are running"
+        super().__init__(f"no worker is called {name!r}; {running}")
         self.name = name
         self.living = tuple(living)
 
@@ -114,11 +114,12 @@ class UnknownJob(UmbelError, LookupError):
 
 
 class DuplicateJob(UmbelError):
-    """A live job holds the unique key. ``existing`` is its id."""
+    """A live job has the unique key; ``existing`` is its id. Wait for that job, or use
+    ``on_conflict``."""
 
     def __init__(self, key: str, existing: str) -> None:
         super().__init__(
-            f"job {existing} already holds the unique key {key!r}; wait for it, or publish with"
+            f"job {existing} already has the unique key {key!r}; wait for it, or publish with"
             ' Unique(..., on_conflict="return") or on_conflict="replace"'
         )
         self.key = key
@@ -126,15 +127,15 @@ class DuplicateJob(UmbelError):
 
 
 class NotAllowed(UmbelError):
-    """The job's state does not permit the operation. The text says which states do."""
+    """The operation is not allowed in the job's state. The text names the states that allow it."""
 
 
 class DeploymentUnderWay(UmbelError):
-    """Somebody else deploys. Wait until they have ended it, or take over with ``--force``."""
+    """Another deployment is in progress. Wait until it ends, or take over with ``--force``."""
 
 
 class DeploymentLost(UmbelError):
-    """The deployment was ended or taken over by others, or has lapsed. Begin another one."""
+    """The deployment was ended or taken over, or has expired. Begin another one."""
 
 
 class SchemaError(UmbelError):
@@ -142,7 +143,7 @@ class SchemaError(UmbelError):
 
 
 class Unavailable(UmbelError, ConnectionError):
-    """A server cannot be reached or refuses work at the moment. Nothing was lost; try later."""
+    """A server cannot be reached or refuses work now. Nothing was lost; try again later."""
 
 
 class PublishTimeout(Unavailable, TimeoutError):
@@ -150,41 +151,42 @@ class PublishTimeout(Unavailable, TimeoutError):
 
 
 class BacklogFull(Unavailable):
-    """The broker is out of reach and the backlog is full: nothing was kept. Slow down, or raise
-    ``backlog_limit``."""
+    """The broker is unreachable and the backlog is full; the messages were not stored. Publish more
+    slowly, or raise ``backlog_limit``."""
 
 
 class LeaseLost(UmbelError):
-    """The lease on a job has lapsed or was taken; its outcome will not be recorded."""
+    """The lease on a job has expired or was taken. The job runs elsewhere; do nothing."""
 
 
 class StepsChanged(UmbelError):
-    """A job goes on from the steps it has kept, but its code calls others now. Restore their order,
-    or let the job begin anew: ``umbel jobs retry ID --from-scratch``."""
+    """The code of a resumed job calls other steps than those stored. Restore the order of steps, or
+    start the job again from scratch: ``umbel jobs retry ID --from-scratch``."""
 
 
 class ResultTimeout(UmbelError, TimeoutError):
-    """The job has not finished within the time given. It goes on; ask again later."""
+    """The job has not finished within the timeout. It continues; ask again later."""
 
 
 class JobFailed(UmbelError):
-    """The job ended without a result and its own exception cannot be raised here."""
+    """The job ended without a result, and its exception cannot be raised here. See
+    ``umbel jobs show``."""
 
 
 class JobCancelled(JobFailed):
-    """The job was cancelled before it gave a result."""
+    """The job was cancelled before it ended. Publish it again, or use ``umbel jobs retry``."""
 
 
 class JobExpired(JobFailed):
-    """The job's expiry passed before a worker could start it."""
+    """The job expired before a worker could start it. Start more workers, or allow more time."""
 
 
 class RemoteTraceback(Exception):
-    """The traceback of the worker, shown as the cause of an exception raised again by a handle."""
+    """The traceback from the worker: the cause of an exception that a handle raises again."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(masked(text))
-        self.text = masked(text)
+        super().__init__(mask_secrets(text))
+        self.text = mask_secrets(text)
 
     def __str__(self) -> str:
         return f"\n{self.text}"

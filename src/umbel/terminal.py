@@ -1,8 +1,8 @@
-"""Text on its way to a terminal: what comes from outside is shown and never obeyed.
+"""Text for a terminal: control characters in foreign data are shown, not executed.
 
-Names of tasks, errors, results and reasons are data of others. Escape sequences in them could
-rename a window, hide lines or turn text around. So everything that is written for people passes
-through ``visible``, and JSON through ``visible_json``; ``write`` is how it gets into a stream.
+Names of tasks, errors, results and reasons come from others. Escape sequences in them could rename
+a window, hide lines or reverse text. All output for people therefore passes through
+``make_visible``, and JSON through ``make_json_visible``. ``write`` writes it to a stream.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ import unicodedata
 from typing import TextIO
 
 
-class Shown(str):
-    """Text that is safe to write: what came from outside is escaped, the colours are our own."""
+class SafeText(str):
+    """Text that is safe to write: foreign data in it is escaped; its colours are Umbel's."""
 
     __slots__ = ()
 
 
-def visible(text: str, *, lines: bool = True) -> Shown:
-    """The text with all control characters escaped, as in ``\\x1b``: C0, C1, bidi, invisible ones.
+def make_visible(text: str, *, lines: bool = True) -> SafeText:
+    """Return the text with control characters escaped, as in ``\\x1b``: C0, C1, bidi, invisible.
 
-    Tabs stay, and so do line ends unless ``lines`` is false: for names and for all that must not
-    look like a line of its own.
+    Tabs are kept. Line ends are kept unless ``lines`` is false, which is for names and other text
+    that must not look like a separate line.
     """
-    if isinstance(text, Shown):
+    if isinstance(text, SafeText):
         return text
     if text.isprintable():
-        return Shown(text)
+        return SafeText(text)
     kept = "\n\t" if lines else "\t"
-    return Shown("".join(c if c in kept or _is_harmless(c) else _escaped(c) for c in text))
+    return SafeText("".join(c if c in kept or _is_harmless(c) else _escape(c) for c in text))
 
 
 def _is_harmless(character: str) -> bool:
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def visible_json(text: str) -> Shown:
-    """A JSON document that says the same, with all control characters in strings as ``\\uXXXX``."""
-    # Between its strings a document has no character to escape but line ends.
+def make_json_visible(text: str) -> SafeText:
+    """Return an equal JSON document, with control characters in strings as ``\\uXXXX``."""
+    # Outside its strings, a document has no control characters except line ends.
     if text.isprintable():
-        return Shown(text)
-    return Shown(re.sub(r"[^\x20-\x7e\n]", _escaped_in_json, text))
+        return SafeText(text)
+    return SafeText(re.sub(r"[^\x20-\x7e\n]", _escape_in_json, text))
 
 
-def _escaped_in_json(found: re.Match[str]) -> str:
+def _escape_in_json(found: re.Match[str]) -> str:
     character = found[0]
     if character.isprintable():
         return character
@@ -56,16 +56,16 @@ def _escaped_in_json(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
 
 
-def styled(text: str, code: str) -> Shown:
-    """The text in a colour or style of the terminal, by the numbers of its SGR sequence."""
-    return Shown(f"\x1b[{code}m{visible(text)}\x1b[0m") if text else Shown()
+def add_style(text: str, code: str) -> SafeText:
+    """Return the text in a colour or style, given as the numbers of an SGR sequence."""
+    return SafeText(f"\x1b[{code}m{make_visible(text)}\x1b[0m") if text else SafeText()
 
 
-def joined(parts: list[str], between: str = "") -> Shown:
-    """Parts as one text; what is not ``Shown`` yet is made visible."""
-    return Shown(visible(between).join(map(visible, parts)))
+def join_texts(parts: list[str], separator: str = "") -> SafeText:
+    """Join texts; each is made visible if it is not ``SafeText`` yet."""
+    return SafeText(make_visible(separator).join(map(make_visible, parts)))
 
 
 def write(stream: TextIO, *parts: str, end: str = "\n") -> None:
     """Write a text to a stream."""
-    stream.write(joined([*parts, Shown(end)]))
+    stream.write(join_texts([*parts, SafeText(end)]))

@@ -1,8 +1,8 @@
-"""URLs of servers: how they are shown without their secrets, and whether their parts are clear.
+"""URLs of servers: mask their secrets, and check that their parts are unambiguous.
 
-Every text that may quote a URL passes through ``masked``: messages of errors, log lines,
-telemetry, what commands print. A value that is a URL as a whole passes through ``masked_url``,
-which hides a secret also where the URL cannot be read.
+Every text that may quote a URL passes through ``mask_secrets``: error messages, log lines,
+telemetry and the output of commands. A value that is a URL as a whole passes through ``mask_url``,
+which also masks a secret in a URL that cannot be parsed.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from urllib.parse import urlsplit
 MASK = "***"
 
 _SECRET = r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token)\w*|pickle_key"
-_OPTIONS = ("password", "sslpassword", "sentinel_password", "token")
-"""Names of options with a secret that are no secret themselves."""
+_SECRET_OPTIONS = ("password", "sslpassword", "sentinel_password", "token")
+"""Options whose values are secret. Their names are not, and may be shown."""
 _HOST = r"(?:\[[^\[\]@]*\]|[^\[\]:@\s]*)(?::\d*)?"
 _HOSTS = re.compile(rf"{_HOST}(?:,{_HOST})*")
 _SCHEME = re.compile(r"(?:[\w.-]+=)?[A-Za-z][A-Za-z0-9+.-]*:?")
 _LOGIN = re.compile(r"([^:@/?#\[\]\s]*):([^@/?#\[\]\s]+)")
 _USER = re.compile(r"[^:@/?#\[\]\s]+")
-_USERS = ("postgresql", "postgres", "amqp", "amqps", "amqp1", "amqp1s")
-"""Where a name without a password is a user. Elsewhere it may be a token, with a colon in it."""
-_USERS_WITH_PASSWORDS = tuple(
-    f"{server}{way}"
+_USER_SCHEMES = ("postgresql", "postgres", "amqp", "amqps", "amqp1", "amqp1s")
+"""Schemes where a login without a password is a user name. Elsewhere it may be a token."""
+_PASSWORD_SCHEMES = tuple(
+    f"{server}{suffix}"
     for server in ("redis", "rediss", "valkey", "valkeys")
-    for way in ("", "+unix", "+sentinel")
+    for suffix in ("", "+unix", "+sentinel")
 )
 _PLAIN = re.compile(r"[\w./\\-]*(?::\d+)?")
-_EXAMPLE = "user:password"
-"""What messages write to show where a login goes."""
+_EXAMPLE_LOGIN = "user:password"
+"""The placeholder in error messages that show where a login goes."""
 
 # A value ends at the next parameter. An ampersand before anything else is part of the value.
 _PARAMETER = re.compile(rf"(?i:({_SECRET})=)([^&]*(?:&(?![a-z_]+=)[^&]*)*)")
@@ -39,24 +39,24 @@ _QUOTED = re.compile(r"""(['"])([A-Za-z][A-Za-z0-9+.-]*://(?:\\.|(?!\1)[^\n])+)\
 _BARE = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s'"<>]*@[^\s'"<>]*""")
 
 
-def masked(text: str) -> str:
-    """A text that may quote URLs or connection strings, without the secrets in them."""
+def mask_secrets(text: str) -> str:
+    """Return a text with the secrets of quoted URLs and connection strings masked."""
     if "@" not in text and "=" not in text:
         return text
-    text = _QUOTED.sub(_masked_in_quotes, text)
-    text = _BARE.sub(lambda found: masked_url(found[0]), text)
+    text = _QUOTED.sub(_mask_quoted, text)
+    text = _BARE.sub(lambda found: mask_url(found[0]), text)
     return _ASSIGNMENT.sub(rf"\1={MASK}", text)
 
 
-def _masked_in_quotes(found: re.Match[str]) -> str:
+def _mask_quoted(found: re.Match[str]) -> str:
     mark, url = found[1], found[2]
-    # Without either it holds no secret, or it is an example: "begin with redis://HOST:PORT".
-    is_open = "@" not in url and not _PARAMETER.search(url)
-    return found[0] if is_open else f"{mark}{masked_url(url)}{mark}"
+    # Without a login or a secret option, the URL has no secret: "begin with redis://HOST:PORT".
+    has_no_secret = "@" not in url and not _PARAMETER.search(url)
+    return found[0] if has_no_secret else f"{mark}{mask_url(url)}{mark}"
 
 
-def masked_url(url: str) -> str:
-    """A URL without its secrets; everything before the last ``@`` where its login is not clear."""
+def mask_url(url: str) -> str:
+    """Return a URL with its secrets masked: all before the last ``@`` if its login is ambiguous."""
     url = _PARAMETER.sub(lambda found: f"{found[1]}={MASK}" if found[2] else found[0], url)
     if url.startswith("sqlite:///"):
         return url  # a path, which may contain anything
@@ -68,47 +68,47 @@ def masked_url(url: str) -> str:
         return f"{MASK}@{after}" if at else MASK
     if not at:
         return url if _HOSTS.fullmatch(_authority(rest)) else f"{scheme}://{MASK}"
-    return f"{scheme}://{_masked_login(url, scheme, rest)}@{after}"
+    return f"{scheme}://{_mask_login(url, scheme, rest)}@{after}"
 
 
-def _masked_login(url: str, scheme: str, login: str) -> str:
-    if login == _EXAMPLE:
+def _mask_login(url: str, scheme: str, login: str) -> str:
+    if login == _EXAMPLE_LOGIN:
         return login
-    if (found := _LOGIN.fullmatch(login)) and scheme in (*_USERS, *_USERS_WITH_PASSWORDS):
+    if (found := _LOGIN.fullmatch(login)) and scheme in (*_USER_SCHEMES, *_PASSWORD_SCHEMES):
         return f"{found[1]}:{MASK}"
-    is_user = scheme in _USERS and _USER.fullmatch(login) and not flaw_of(url)
+    is_user = scheme in _USER_SCHEMES and _USER.fullmatch(login) and not find_url_flaw(url)
     return login if is_user else MASK
 
 
-def flaw_of(url: str) -> str:
-    """Why the parts of a server's URL cannot be told apart, and the remedy; "" when they can.
+def find_url_flaw(url: str) -> str:
+    """Return the remedy for a URL whose parts are ambiguous; an empty text if they are clear.
 
-    A driver that reads a password up to the wrong character takes the rest for a host, a port or
-    an option, and quotes it in its messages. So such a URL does not reach a driver.
+    A driver that ends a password at the wrong character would take the rest for a host, a port or
+    an option, and quote it in its messages. Such a URL must not reach a driver.
     """
     scheme, mark, rest = url.partition("://")
     if not mark or not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
         return "begin it with SCHEME://"
-    place = _authority(rest)
-    login, _, hosts = place.rpartition("@")
-    if "@" in login or "@" in rest[len(place) :]:
+    authority = _authority(rest)
+    login, _, hosts = authority.rpartition("@")
+    if "@" in login or "@" in rest[len(authority) :]:
         return "write @ as %40, / as %2F, ? as %3F and # as %23 in a user name, password or option"
     if re.search(r"[\x00-\x1f\x7f-\x9f]", url) or re.search(r"[\s\[\]]", login):
         return "write brackets, spaces and control characters as %5B, %5D, %20 and so on"
-    if re.search(r"%(?![0-9A-Fa-f]{2})", place) or "%00" in url:
+    if re.search(r"%(?![0-9A-Fa-f]{2})", authority) or "%00" in url:
         return "write % as %25, and no %00"
-    if not _HOSTS.fullmatch(hosts) or not _is_readable(url):
+    if not _HOSTS.fullmatch(hosts) or not _can_be_parsed(url):
         return "port: give a number, as in HOST:PORT, and write an IPv6 address in brackets"
-    query = rest[len(place) :].partition("?")[2]
+    query = rest[len(authority) :].partition("?")[2]
     if any(pair and "=" not in pair for pair in query.split("&")):
         return "write options as NAME=VALUE with & between them, and & as %26 in a value"
     return ""
 
 
 def unknown_options(names: Iterable[str], url: str) -> str:
-    """Names that an error quotes as unknown; masked where they may be a part of a password."""
+    """Return the names of unknown options for an error; masked if one may be part of a password."""
     has_secret = _PARAMETER.search(url.partition("?")[2])
-    shown = (name if name in _OPTIONS or not has_secret else MASK for name in names)
+    shown = (name if name in _SECRET_OPTIONS or not has_secret else MASK for name in names)
     return ", ".join(sorted(set(shown)))
 
 
@@ -116,7 +116,7 @@ def _authority(rest: str) -> str:
     return re.split(r"[/?#]", rest, maxsplit=1)[0]
 
 
-def _is_readable(url: str) -> bool:
+def _can_be_parsed(url: str) -> bool:
     try:
         urlsplit(url)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Owns putting the parts together: settings in, a working application out.
+"""Owns composition: builds a working application from settings.
 
 Called by: user code, the command line, tests.
-Never: passed down; no room below knows that an application exists.
+Never: passed down. No package below knows that an application exists.
 """
 
 from umbel.app.umbel import Umbel

@@ -1,8 +1,8 @@
-"""Broadcasts: one job that has a job of its own run on every worker, and tells what came of each.
+"""Broadcasts: one job that publishes a job for every worker and collects their results.
 
-The announcement is itself a job, so that it survives everything jobs survive. Whom it told is a
-step of it; the parts' ids are made of its own and of the worker's index, so whoever repeats an
-announcement tells nobody twice.
+The broadcast is itself a job, so it survives a worker's death like any job. The list of workers is
+a durable step of it. The id of the job for a worker is derived from the broadcast's id and the
+worker's index, so a broadcast that runs again publishes no job twice.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ import asyncio
 from typing import Any
 
 from umbel.app.client import Client
-from umbel.backends import Seat
+from umbel.backends import WorkerIndex
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import Record, State, derived_id
 from umbel.tasks import Task, TaskOptions, current, step
-from umbel.tasks.handle import Told
+from umbel.tasks.handle import BroadcastResult
 from umbel.tasks.task import IOTask
 
-_LOOK = 0.5
-"""Seconds between looks at who lives."""
+_CHECK_SECONDS = 0.5
+"""Time between checks which workers are running."""
 
 
-def announcement(task: Task[..., Any], desk: Client) -> IOTask[..., Any]:
-    """What runs where a broadcast is published; the task itself runs on each worker."""
+def fan_out_task(task: Task[..., Any], client: Client) -> IOTask[..., Any]:
+    """Return the task of the broadcast itself; ``task`` runs on each worker."""
 
-    async def announce(*args: Any, **kwargs: Any) -> dict[str, Told]:
-        return await _Broadcast(task, desk, args, kwargs).run()
+    async def announce(*args: Any, **kwargs: Any) -> dict[str, BroadcastResult]:
+        return await _Broadcast(task, client, args, kwargs).run()
 
     declared = task.declared
     options = TaskOptions(queue=declared.queue, interruptible=True, max_deaths=100)
@@ -34,87 +34,95 @@ def announcement(task: Task[..., Any], desk: Client) -> IOTask[..., Any]:
 
 
 class _Broadcast:
-    """One announcement, in one run of it."""
+    """One run of a broadcast."""
 
     def __init__(
-        self, task: Task[..., Any], desk: Client, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, task: Task[..., Any], client: Client, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._task = task
-        self._desk = desk
+        self._client = client
         self._args = args
         self._kwargs = kwargs
         self._job = current.job
-        # The store's clock says how old the job is; what has passed since is measured here.
-        self._published = desk.monotonic() - (self._job.claimed - self._job.created)
-        self._ended: dict[int, Told] = {}
-        self._told: dict[int, str] = {}
+        # The store's clock measures the job's age when it was claimed, this clock the time since.
+        age = self._job.claimed - self._job.created
+        self._published_at = client.clock.monotonic() - age
+        self._names: dict[int, str] = {}
+        """The workers that got a job, by index."""
+        self._results: dict[int, BroadcastResult] = {}
 
-    async def run(self) -> dict[str, Told]:
-        """Tell everybody, and wait for each until it is done or gone."""
-        for index, name in await step.named("workers")(self._everybody):
-            await self._tell(index, name)
+    async def run(self) -> dict[str, BroadcastResult]:
+        """Publish a job for every worker. Wait until each has finished or its worker is gone."""
+        for index, name in await step.named("workers")(self._running_workers):
+            await self._publish(index, name)
         while True:
-            waiting = [index for index in self._told if index not in self._ended]
-            current.progress(len(self._ended), of=len(self._told))
-            if not waiting and not await self._joining():
-                return {self._told[index]: told for index, told in sorted(self._ended.items())}
-            await asyncio.gather(*(self._hear(index) for index in waiting), asyncio.sleep(_LOOK))
+            waiting = [index for index in self._names if index not in self._results]
+            current.progress(len(self._results), of=len(self._names))
+            if not waiting and not await self._add_new_workers():
+                return {self._names[index]: one for index, one in sorted(self._results.items())}
+            checks = (self._check(index) for index in waiting)
+            await asyncio.gather(*checks, asyncio.sleep(_CHECK_SECONDS))
 
-    async def _everybody(self) -> list[tuple[int, str]]:
-        """Who lives now: this worker at least."""
-        return [(seat.index, seat.worker) for seat in await self._seats() if seat.alive]
+    async def _running_workers(self) -> list[tuple[int, str]]:
+        """Return the running workers, of which this worker is one."""
+        return [(one.index, one.worker) for one in await self._workers() if one.alive]
 
-    async def _tell(self, index: int, name: str) -> None:
-        """Give one worker its part; once, however often it is tried."""
-        self._told[index] = name
-        part = self._task.options(worker=index, id=self._part(index))
+    async def _publish(self, index: int, name: str) -> None:
+        """Publish the job of one worker. A second call with the same index has no effect."""
+        self._names[index] = name
+        part = self._task.options(worker=index, id=self._part_id(index))
         await part.adelay(*self._args, **self._kwargs)
 
-    async def _joining(self) -> bool:
-        """Tell those that have come since, for as long as it is for them, too."""
+    async def _add_new_workers(self) -> bool:
+        """Publish to workers that started since, while the broadcast is open to new workers.
+
+        Return whether to go on waiting.
+        """
         window = self._task.declared.broadcast
-        new = [s for s in await self._seats() if s.alive and s.index not in self._told]
-        if window is True or self._desk.monotonic() > self._published + float(window):
-            for seat in new:  # a run before this one may have told it
-                if await self._known(seat.index):
-                    self._told[seat.index] = seat.worker
-            return any(index not in self._ended for index in self._told)
-        for seat in new:
-            await self._tell(seat.index, seat.worker)
+        new = [one for one in await self._workers() if one.alive and one.index not in self._names]
+        if window is True or self._client.clock.monotonic() > self._published_at + float(window):
+            for one in new:  # an earlier run may have published to it
+                if await self._is_published(one.index):
+                    self._names[one.index] = one.worker
+            return any(index not in self._results for index in self._names)
+        for one in new:
+            await self._publish(one.index, one.worker)
         return True
 
-    async def _hear(self, index: int) -> None:
-        """What came of one part, unless it is still to come."""
-        name, job = self._told[index], self._part(index)
+    async def _check(self, index: int) -> None:
+        """Record the result of one worker's job, unless it is still running there."""
+        name, job = self._names[index], self._part_id(index)
         try:
-            record = await self._desk.bridge.arun(self._desk.finished(job, _LOOK))
+            record = await self._client.bridge.arun(self._client.wait_finished(job, _CHECK_SECONDS))
         except ResultTimeout:
-            seats = {seat.index: seat for seat in await self._seats()}
-            if index in seats and seats[index].alive and seats[index].worker == name:
+            workers = {one.index: one for one in await self._workers()}
+            if index in workers and workers[index].alive and workers[index].worker == name:
                 return
-            await self._desk.bridge.arun(self._desk.cancel(job, f"worker {name} is gone"))
-            self._ended[index] = Told(index=index, state="missing", reason="its worker is gone")
+            await self._client.bridge.arun(self._client.cancel(job, f"worker {name} is gone"))
+            self._results[index] = BroadcastResult(
+                index=index, state="missing", reason="its worker is gone"
+            )
         else:
-            self._ended[index] = self._outcome(index, record)
+            self._results[index] = self._result_of(index, record)
 
-    def _outcome(self, index: int, record: Record) -> Told:
+    def _result_of(self, index: int, record: Record) -> BroadcastResult:
         if record.state is State.SUCCEEDED:
-            result = None if record.result is None else self._desk.codec.decode(record.result)
-            return Told(index=index, state="done", result=result)
-        failed = record.failure
-        kind = failed.type.rpartition(":")[2] if failed else ""
-        reason = f"{kind}: {failed.message}" if failed else record.reason
-        return Told(index=index, state="failed", reason=reason)
+            result = None if record.result is None else self._client.codec.decode(record.result)
+            return BroadcastResult(index=index, state="done", result=result)
+        failure = record.failure
+        kind = failure.type.rpartition(":")[2] if failure else ""
+        reason = f"{kind}: {failure.message}" if failure else record.reason
+        return BroadcastResult(index=index, state="failed", reason=reason)
 
-    async def _known(self, index: int) -> bool:
+    async def _is_published(self, index: int) -> bool:
         try:
-            await self._desk.bridge.arun(self._desk.record(self._part(index)))
+            await self._client.bridge.arun(self._client.record(self._part_id(index)))
         except UnknownJob:
             return False
         return True
 
-    async def _seats(self) -> list[Seat]:
-        return await self._desk.bridge.arun(self._desk.routes.seats())
+    async def _workers(self) -> list[WorkerIndex]:
+        return await self._client.bridge.arun(self._client.routes.worker_indexes())
 
-    def _part(self, index: int) -> str:
+    def _part_id(self, index: int) -> str:
         return derived_id(self._job.id, index, 0)

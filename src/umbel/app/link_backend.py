@@ -1,9 +1,9 @@
-"""A process of ours that does the work: a router or a publisher daemon, reached over a link."""
+"""The backend behind a link: a router or a publisher daemon carries out the calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 from urllib.parse import quote
 
 from umbel.backends import (
@@ -24,50 +24,43 @@ from umbel.errors import ConfigurationError
 from umbel.messages import Envelope
 from umbel.worker.intake import Intake
 
-_CAN = Capabilities(records=True, delay=True, priority=True, unique=True, notify=True, move=True)
-LINKS = ("umbel", "umbel+tcp", "umbel+unix")
+if TYPE_CHECKING:
+    from umbel.links import LinkClient
+
+_CAPABILITIES = Capabilities(
+    records=True, delay=True, priority=True, unique=True, notify=True, move=True
+)
+LINK_SCHEMES = ("umbel", "umbel+tcp", "umbel+unix")
 
 
 class LinkBackend:
-    """An address of ours. Whoever uses it needs no credentials of a broker or database."""
+    """The backend of an ``umbel://`` URL. Its users need no credentials of a broker or database."""
 
     def __init__(self, url: str) -> None:
         try:
-            # All that ``open`` needs: a signal handler must not come while it is imported.
+            # Imported here for ``open``: a signal handler must not run during the import.
             import umbel.links  # noqa: F401
-            from umbel.backends.amqp.address import Home
+            from umbel.backends.amqp.address import AmqpAddress
         except ImportError as error:
             raise ConfigurationError(
                 f"links need Qpid Proton: pip install 'umbel[amqp]' ({error})"
             ) from None
-        self._home = Home(url)
-        self._home.context()  # says now what is wrong with it
+        self._address = AmqpAddress(url)
+        self._address.ssl_context()  # raises if the TLS options are wrong
 
-    def open(self, *, inline: bool = False) -> Roles:
-        from umbel.links import Link, Stub
+    def open(self, *, is_loop_dedicated: bool = False) -> Roles:
+        from umbel.links import LinkClient
 
-        link = Link(self._home)
-        return Roles(
-            cast(
-                Broker,
-                Stub(Broker, "broker", link, capabilities=_CAN, publish_within=_no_transaction),
-            ),
-            cast(Records, Stub(Records, "records", link)),
-            cast(Registry, Stub(Registry, "registry", link)),
-            cast(Control, Stub(Control, "control", link)),
-            cast(Gates, Stub(Gates, "gates", link)),
-            cast(Steps, Stub(Steps, "steps", link)),
-            cast(Deployments, Stub(Deployments, "deployments", link)),
-            cast(Routes, Stub(Routes, "routes", link)),
-        )
+        return _roles(LinkClient(self._address))
 
     def intake(self, queues: Sequence[str]) -> Intake:
-        """The intake of a worker that serves these queues."""
-        from umbel.app.stations import INTAKE
-        from umbel.links import Link, Stub
+        """Return the intake of a worker that serves these queues."""
+        from umbel.app.link_service import INTAKE_PREFIX
+        from umbel.links import LinkClient, Stub
 
-        address = INTAKE + ",".join(quote(queue, safe="") for queue in queues)
-        return cast(Intake, Stub(Intake, address, Link(self._home)))
+        node = INTAKE_PREFIX + ",".join(quote(queue, safe="") for queue in queues)
+        client = LinkClient(self._address)
+        return cast(Intake, Stub(Intake, node, client, roles=_roles(client)))
 
     async def migrate(self) -> list[int]:
         return []
@@ -77,12 +70,37 @@ class LinkBackend:
 
     def transactions(self) -> Transactions:
         return NoTransactions(
-            f"this worker reaches its store over a link ({self._home.address}), without the"
-            " database's credentials; give it the database's own URL to work in transactions there"
+            f"this worker uses its store over a link ({self._address.label}) and has no credentials"
+            " of the database; give it the database's own URL to use transactions there"
         )
 
     async def unwrap(self, connection: Any) -> Any:
         _no_transaction([], connection)
+
+
+def _roles(client: LinkClient) -> Roles:
+    """Return the roles that the other process serves."""
+    from umbel.links import Stub
+
+    return Roles(
+        cast(
+            Broker,
+            Stub(
+                Broker,
+                "broker",
+                client,
+                capabilities=_CAPABILITIES,
+                publish_within=_no_transaction,
+            ),
+        ),
+        cast(Records, Stub(Records, "records", client)),
+        cast(Registry, Stub(Registry, "registry", client)),
+        cast(Control, Stub(Control, "control", client)),
+        cast(Gates, Stub(Gates, "gates", client)),
+        cast(Steps, Stub(Steps, "steps", client)),
+        cast(Deployments, Stub(Deployments, "deployments", client)),
+        cast(Routes, Stub(Routes, "routes", client)),
+    )
 
 
 def _no_transaction(envelopes: Sequence[Envelope], connection: Any) -> NoReturn:

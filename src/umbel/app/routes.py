@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 from umbel.app.client import Client
-from umbel.backends import Route, Seat
+from umbel.backends import Route, WorkerIndex
 
 
 class AppRoutes:
-    """Asks and ends routes, from sync code and, with an ``a`` before it, from async code."""
+    """Reads and releases routes. Async code uses the methods whose names begin with ``a``."""
 
-    def __init__(self, desk: Client) -> None:
-        self._desk = desk
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
     def find(self, key: object) -> Route | None:
-        """The live route of a key, or None."""
-        return self._desk.wait_for(self._desk.routes.find(str(key)))
+        """Return the live route of a key, or None."""
+        return self._client.wait_for(self._client.routes.find(str(key)))
 
     async def afind(self, key: object) -> Route | None:
         """``find`` for async code."""
-        return await self._desk.hand_over(self._desk.routes.find(str(key)))
+        return await self._client.await_on_loop(self._client.routes.find(str(key)))
 
-    def seats(self) -> list[Seat]:
-        """Which worker sits at which index, and how many routes it has."""
-        return self._desk.wait_for(self._desk.routes.seats())
+    def worker_indexes(self) -> list[WorkerIndex]:
+        """Return the workers by index, with the number of routes that each has."""
+        return self._client.wait_for(self._client.routes.worker_indexes())
 
-    async def aseats(self) -> list[Seat]:
-        """``seats`` for async code."""
-        return await self._desk.hand_over(self._desk.routes.seats())
+    async def aworker_indexes(self) -> list[WorkerIndex]:
+        """``worker_indexes`` for async code."""
+        return await self._client.await_on_loop(self._client.routes.worker_indexes())
 
     def release(self, key: object, why: str = "") -> Route | None:
-        """The worker need not keep this key's jobs together any more.
+        """End the route of a key, and return it; None if the key has none.
 
-        At once, or when what runs by it is done: also when it is the running job itself that says
-        so. What waits goes on by a new route, maybe elsewhere. None: the key has no route.
+        The route ends immediately, or when the jobs that run by it are done. A running job may
+        release its own route. Waiting jobs of the key get a new route, maybe to another worker.
         """
-        return self._desk.wait_for(self._desk.routes.release(str(key), why))
+        return self._client.wait_for(self._client.routes.release(str(key), why))
 
     async def arelease(self, key: object, why: str = "") -> Route | None:
         """``release`` for async code."""
-        return await self._desk.hand_over(self._desk.routes.release(str(key), why))
+        return await self._client.await_on_loop(self._client.routes.release(str(key), why))

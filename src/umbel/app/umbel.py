@@ -1,32 +1,31 @@
-"""``Umbel``: the composition root. Builds the parts and hands each what it uses."""
+"""``Umbel``: the composition root. It builds the parts and gives each what it uses."""
 
 from __future__ import annotations
 
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
-from msgspec.structs import replace
-
 from umbel.app.backends import open_backend
-from umbel.app.broadcasts import announcement
+from umbel.app.broadcasts import fan_out_task
 from umbel.app.client import Client
+from umbel.app.foreign_messages import ForeignMessages
 from umbel.app.link_backend import LinkBackend
 from umbel.app.routes import AppRoutes
-from umbel.backends import Published
-from umbel.backends.backlog import Held
+from umbel.backends.backlog import BacklogStatus
 from umbel.clock import Clock, SystemClock
 from umbel.configuration import Settings
-from umbel.errors import BadMessage, ConfigurationError
-from umbel.keys import SEAL, KeyFile
-from umbel.messages import BodyCodec, Envelope, MessageType
+from umbel.errors import ConfigurationError
+from umbel.keys import KeyFile
+from umbel.messages import BodyCodec
 from umbel.messages.wire import read
 from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
-from umbel.tasks.gates import Check, Gating, Limit, Pool, Rate, as_limits, as_rates
+from umbel.tasks.gates import Check, GateSet, Limit, Pool, Rate, as_limits, as_rates
 from umbel.tasks.inbox import InboxTasks
 from umbel.tasks.policies import storable_name
 from umbel.tasks.task import CPUTask, Declaration, Decorator, IOTask, declare
@@ -34,7 +33,7 @@ from umbel.telemetry import Telemetry, events
 
 if TYPE_CHECKING:
     # A process that only publishes never loads these.
-    from umbel.app.stations import Station
+    from umbel.app.link_service import LinkService
     from umbel.operations import Operations
     from umbel.worker import Worker, WorkerOptions
     from umbel.worker.intake import Intake
@@ -45,10 +44,10 @@ Service_ = TypeVar("Service_", bound=Callable[[], Coroutine[Any, Any, None]])
 
 
 class Umbel:
-    """An application: its tasks, and where they are published to.
+    """An application: its tasks, and the broker and store that they use.
 
     ``Umbel()`` reads UMBEL_URL and falls back to ``sqlite:///umbel.db`` in the current folder.
-    Nothing is opened before it is used.
+    Connections are opened on first use.
     """
 
     def __init__(
@@ -103,15 +102,16 @@ class Umbel:
         )
         self.backend = open_backend(self.settings, self.clock, self.telemetry)
         self._keys = self._open_keys()
-        self._desk = Client(
+        self._client = Client(
             self.backend, self.settings, self.codec, self.clock, self.telemetry, self._keys
         )
-        self.routes = AppRoutes(self._desk)
-        """Which worker has which affinity key."""
+        self.routes = AppRoutes(self._client)
+        """The routes: which worker has which affinity key."""
         self.inbox = InboxTasks()
-        """What every worker does when told: ``app.inbox.health.options(worker=3).delay()``."""
+        """Tasks that every worker has: ``app.inbox.health.options(worker=3).delay()``."""
+        self._foreign = ForeignMessages(self._client, self.registry, self.settings.namespace)
         for command in self.inbox.all().values():
-            command.bind(self._desk)
+            command.bind(self._client)
 
     # --- declaring ---------------------------------------------------------------------------
 
@@ -133,8 +133,8 @@ class Umbel:
         """
         options = TaskOptions(**declaration)
         if function is not None:
-            return self._own(declare(function, name, options))
-        return lambda function: self._own(declare(function, name, options))
+            return self._bind(declare(function, name, options))
+        return lambda function: self._bind(declare(function, name, options))
 
     def queue(
         self,
@@ -143,14 +143,14 @@ class Umbel:
         limit: int | Limit | Sequence[int | Limit] | None = None,
         rate: str | Rate | Sequence[str | Rate] | None = None,
     ) -> None:
-        """Declare what everything in a queue has to pass, beside what its task declares.
+        """Declare limits and rates for all jobs of a queue, in addition to those of their tasks.
 
         Raises:
             ConfigurationError: an option is wrong.
         """
         if not storable_name(name):
             raise ConfigurationError(f"queue={name!r}: give a name of 1 to 255 characters")
-        self.registry.queue_gates[name] = Gating(f"@{name}", as_limits(limit), as_rates(rate))
+        self.registry.queue_gates[name] = GateSet(f"@{name}", as_limits(limit), as_rates(rate))
 
     def pool(
         self,
@@ -161,11 +161,12 @@ class Umbel:
         check: Check | None = None,
         choose: str = "least-recently-used",
     ) -> Pool:
-        """Declare a pool of members outside, each used by one job at a time.
+        """Declare a pool of external members, each used by one job at a time.
 
         ``members`` are names, or names with data; ``umbel pools`` changes them at run time. A job
-        keeps its member for ``ttl`` seconds at most, then it is stopped as by a timeout. ``check``
-        is called with a member's name before it is handed out; false or an error sets it aside.
+        keeps its member for at most ``ttl`` seconds; then it is stopped as by a timeout. ``check``
+        is called with a member's name before a job gets the member. If it returns false or raises,
+        the member is quarantined.
 
         Raises:
             ConfigurationError: an option is wrong, or another pool has the name.
@@ -175,9 +176,9 @@ class Umbel:
         return pool
 
     def service(self, function: Service_, /) -> Service_:
-        """Declare a coroutine function that every worker runs for as long as it lives.
+        """Declare a coroutine function that every worker runs from start to stop.
 
-        It is started again when it fails, and cancelled when the worker has stopped its tasks.
+        The worker starts it again if it fails, and cancels it after its tasks have stopped.
         """
         if not inspect.iscoroutinefunction(function):
             raise ConfigurationError(f"{function!r}: a service is an async def without parameters")
@@ -189,64 +190,65 @@ class Umbel:
         for module in modules:
             for value in list(vars(module).values()):
                 if isinstance(value, Task):
-                    self._own(value)
+                    self._bind(value)
 
-    def _own(self, task: Any) -> Any:
+    def _bind(self, task: Any) -> Any:
         self.registry.add(task)
-        task.bind(self._desk, self.registry.queue_gates)
+        task.bind(self._client, self.registry.queue_gates)
         if task.declared.broadcast:
-            task.announcement = announcement(task, self._desk)
-            task.announcement.bind(self._desk)
+            task.fan_out_task = fan_out_task(task, self._client)
+            task.fan_out_task.bind(self._client)
         return task
 
     # --- publishing --------------------------------------------------------------------------
 
     def publish_many(self, signatures: Sequence[Signature[R]]) -> list[Handle[R]]:
-        """Publish many calls in one round trip: all of them, or none. See ``Task.delay``."""
-        return self._desk.send(signatures)
+        """Publish many calls in one round trip: all of them or none. See ``Task.delay``."""
+        return self._client.send(signatures)
 
     async def apublish_many(self, signatures: Sequence[Signature[R]]) -> list[Handle[R]]:
         """``publish_many`` for async code."""
-        return await self._desk.asend(signatures)
+        return await self._client.asend(signatures)
 
     def publish_event(self, event: bytes) -> Handle[Any]:
-        """Publish a CloudEvent in structured JSON, as another language would write it.
+        """Publish a CloudEvent in structured JSON, such as one from a program in another language.
 
         Raises:
-            BadMessage: it is none; the text names the field.
+            BadMessage: it is not valid; the text names the field.
         """
-        return self._desk.send_envelope(self._foreign(read(event)))
+        return self._foreign.publish(read(event))
 
-    def kept(self) -> Held | None:
-        """What a backlog on disk or in a database holds; None where there is none."""
-        return self._desk.kept()
+    def backlog_status(self) -> BacklogStatus | None:
+        """Return what a backlog on disk or in a database holds; None if there is none."""
+        return self._client.backlog_status()
 
     def flush(self, timeout: float) -> int:
-        """Publish what is kept, for so many seconds; how many messages are left."""
-        return self._desk.flush(timeout)
+        """Publish the backlog for up to ``timeout`` seconds. Return how many messages are left."""
+        return self._client.flush(timeout)
 
     def handle(self, job: str) -> Handle[Any]:
-        """A handle for a job published elsewhere or before. It is asked for when used."""
-        return Handle(job, self._desk)
+        """Return a handle for a job that was published earlier or by another process."""
+        return Handle(job, self._client)
 
     # --- running -----------------------------------------------------------------------------
 
     def worker(self, options: WorkerOptions | None = None) -> Worker:
-        """A worker for this application's tasks; ``await worker.run()`` runs it."""
-        from umbel.router import Receiver, Router, strategy
+        """Return a worker for this application's tasks; ``await worker.run()`` runs it."""
+        from umbel.router import DuplicateFilter, Router, strategy
         from umbel.worker import Worker, WorkerOptions
 
         options = options or WorkerOptions(queues=tuple(self.registry.queues()))
-        receiver = Receiver(options.remember)
+        duplicates = DuplicateFilter(options.remember)
         order = strategy(options.order, options.weights)
+        backend = self.backend
 
         def open_intake() -> Intake:
-            if isinstance(self.backend, LinkBackend):
-                return self.backend.intake(options.queues)
+            if isinstance(backend, LinkBackend):
+                return backend.intake(options.queues)
             return Router(
-                self.backend.open(),
+                backend.open(),
                 queues=options.queues,
-                receiver=receiver,
+                duplicates=duplicates,
                 clock=self.clock,
                 telemetry=self.telemetry,
                 order=order,
@@ -259,135 +261,79 @@ class Umbel:
             codec=self.codec,
             clock=self.clock,
             telemetry=self.telemetry,
-            open_upkeep=self._open_upkeep,
+            open_upkeep=self._upkeep(),
             services=self._services,
-            transactions=self.backend.transactions(),
+            transactions=backend.transactions(),
             keys=self._keys,
             shared=not self.settings.broker.startswith("sqlite:"),  # a file has one owner
         )
 
-    def router(self, listen: str, *, operate: bool = False) -> Station:
-        """A router for workers and publishers elsewhere; ``await router.run()`` runs it.
+    def router(self, listen: str, *, operate: bool = False) -> LinkService:
+        """Return a router for workers and publishers in other processes.
 
-        Made inside the event loop that runs it. They reach it at ``listen``; with ``operate`` they
-        may also do there what operators do.
+        Call this in the event loop in which ``await router.run()`` runs it. Clients connect to
+        ``listen``. With ``operate=True`` they may also use the commands of operators.
         """
-        return self._station(listen, self._open_upkeep, operate=operate)
+        return self._link_service(listen, self._upkeep(), operate=operate)
 
-    def publisher(self, listen: str) -> Station:
-        """A publisher that others on this machine or elsewhere share; ``run`` as a router."""
-        return self._station(listen, None, operate=False)
+    def publisher(self, listen: str) -> LinkService:
+        """Return a publisher that other processes share; it runs like a router."""
+        return self._link_service(listen, None, operate=False)
 
-    def _station(
+    def _link_service(
         self,
         listen: str,
         open_upkeep: Callable[[float], list[Callable[[], Awaitable[object]]]] | None,
         *,
         operate: bool,
-    ) -> Station:
+    ) -> LinkService:
         if isinstance(self.backend, LinkBackend):
             raise ConfigurationError(
-                f"broker={self.settings.broker!r}: a link; who serves links needs the broker's own"
+                f"broker={self.settings.broker!r}: a link; a process that serves links needs"
+                " the URL of the broker itself"
             )
         try:
-            from umbel.app.stations import Station
-            from umbel.backends.amqp.address import Home
+            from umbel.app.link_service import LinkService
+            from umbel.backends.amqp.address import AmqpAddress
         except ImportError as error:
             raise ConfigurationError(
                 f"links need Qpid Proton: pip install 'umbel[amqp]' ({error})"
             ) from None
-        home = Home(listen)
-        if not home.own:
+        address = AmqpAddress(listen)
+        if not address.is_link:
             raise ConfigurationError(
                 f"listen={listen!r}: give umbel://, umbel+tcp:// or umbel+unix://"
             )
-        self._desk.open()  # what an earlier process kept is published without waiting for a message
-        return Station(
-            home,
+        self._client.open()  # starts publishing what an earlier process left in the backlog
+        return LinkService(
+            address,
             self.backend.open,
-            self._publish_for_others,
+            self._foreign.apublish,
             open_upkeep=open_upkeep,
             operate=operate,
             clock=self.clock,
             telemetry=self.telemetry,
         )
 
-    async def _publish_for_others(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        return await self._desk.asend_envelopes([self._foreign(one) for one in envelopes])
-
-    def _foreign(self, envelope: Envelope) -> Envelope:
-        """A message from elsewhere as one of ours. Raises BadMessage, MessageTooLarge."""
-        if envelope.type is not MessageType.COMMAND:
-            raise BadMessage("type", f"a job is a {MessageType.COMMAND}, not a {envelope.type}")
-        self.codec.measure(envelope.body.data, what=f"event {envelope.id}")
-        namespace = self.settings.namespace
-        if SEAL in envelope.headers and envelope.namespace != namespace:
-            raise BadMessage(
-                "namespace",
-                f"it is signed for {envelope.namespace!r}, and here is {namespace!r}; give the"
-                f" sender namespace={namespace!r}",
-            )
-        known = self.registry.get(envelope.subject)
-        kind = known.kind if known is not None else envelope.kind
-        return replace(envelope, kind=kind, namespace=namespace)
-
     def operations(self) -> Operations:
-        """What operators read and change, for the event loop that will use it."""
+        """Return the operations that operators use, for the current event loop."""
         from umbel.operations import Operations
 
-        backend = self.backend.open()
-        return Operations(
-            backend.broker,
-            backend.records,
-            backend.registry,
-            backend.control,
-            backend.gates,
-            backend.steps,
-            backend.deployments,
-            backend.routes,
-            clock=self.clock,
-            namespace=self.settings.namespace,
-        )
+        return Operations(self.backend.open(), clock=self.clock, namespace=self.settings.namespace)
+
+    def _upkeep(self) -> Callable[[float], list[Callable[[], Awaitable[object]]]]:
+        from umbel.app.upkeep import open_upkeep
+
+        return partial(open_upkeep, self.backend, self.settings, self.clock, self.telemetry)
 
     def _open_keys(self) -> KeyFile | None:
-        def trouble(error: str) -> None:
+        def report_unreadable(error: str) -> None:
             self.telemetry.emit(events.KeysUnreadable(error=error))
 
         if not self.settings.keys:
             return None
-        return KeyFile(Path(self.settings.keys), self.clock, trouble)
+        return KeyFile(Path(self.settings.keys), self.clock, report_unreadable)
 
     def close(self) -> None:
-        """Close connections. Using the application again opens new ones."""
-        self._desk.close()
-
-    def _open_upkeep(self, every: float) -> list[Callable[[], Awaitable[object]]]:
-        from umbel.router import DeadWorkerReaper, DeploymentReaper, MissingTasks, Pruner
-
-        if isinstance(self.backend, LinkBackend):
-            return []  # the router does it
-        backend = self.backend.open()
-        common: dict[str, Any] = {"clock": self.clock, "telemetry": self.telemetry}
-        age, keep = self.settings.keep_days * 86_400, self.settings.keep_count
-        lifeline = DeadWorkerReaper(
-            backend.registry,
-            backend.broker,
-            backend.routes,
-            **common,
-            every=every,
-            idle=self.settings.route_idle or None,
-        )
-        return [
-            lifeline.look,
-            Pruner(backend.records, age=age, keep=keep, crowd=lifeline.living, **common).look,
-            DeploymentReaper(backend.deployments, telemetry=self.telemetry).look,
-            MissingTasks(
-                backend.registry,
-                backend.control,
-                backend.records,
-                backend.deployments,
-                after=self.settings.missing_task_days * 86_400,
-                crowd=lifeline.living,
-                **common,
-            ).look,
-        ]
+        """Close the connections. Using the application again opens new ones."""
+        self._client.close()

@@ -1,7 +1,7 @@
-"""Owns where an application's settings come from: arguments, then environment, then defaults.
+"""Owns an application's settings: from arguments, then the environment, then defaults.
 
 Called by: the composition root and the command line.
-Never: read at import; never reaches into another room.
+Never: reads the environment at import; never imports the packages that it configures.
 """
 
 from umbel.configuration.settings import DEFAULT_URL, Settings

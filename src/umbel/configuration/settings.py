@@ -13,7 +13,7 @@ import msgspec
 
 from umbel.errors import ConfigurationError
 from umbel.messages import JSON, MESSAGEPACK, PICKLE
-from umbel.urls import MASK, flaw_of, masked_url
+from umbel.urls import MASK, find_url_flaw, mask_url
 
 DEFAULT_URL = "sqlite:///umbel.db"
 SCHEMES = (
@@ -26,38 +26,38 @@ BACKLOGS = ("sqlite", "postgresql", "postgres")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,63}")
 _FORMATS = {"json": JSON, "msgpack": MESSAGEPACK, "pickle": PICKLE}
 _NEXT_PAIR = re.compile(r",(?=[^,=]+=[a-z0-9+]+://)")
-"""Between two pairs, not between two servers of one URL."""
+"""The comma between two pairs, not one between two servers of a URL."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Settings:
-    """Everything an application can be told. Unset fields take the environment's, then these."""
+    """All settings of an application. Unset fields come from the environment, then from here."""
 
     broker: str = DEFAULT_URL
     """UMBEL_URL or UMBEL_BROKER"""
     brokers: Mapping[str, str] = field(default_factory=dict)
-    """UMBEL_BROKERS, as in mail=amqp://host,bulk=nats://host: queues with a broker of their own"""
+    """UMBEL_BROKERS, as in mail=amqp://host,bulk=nats://host: the brokers of some queues"""
     store: str = ""
-    """UMBEL_STORE; when empty the broker's own address, or the default URL where that keeps none"""
+    """UMBEL_STORE; if empty the broker's URL, or the default URL if the broker is no store"""
     namespace: str = "umbel"
     """UMBEL_NAMESPACE"""
     deadline: float = 2.0
-    """UMBEL_DEADLINE: seconds that publishing, and asking for or cancelling one job, may take"""
+    """UMBEL_DEADLINE: maximum seconds for publishing, and for reading or cancelling one job"""
     backlog: str = "memory"
-    """UMBEL_BACKLOG: where messages wait while the broker is out of reach: memory, none, or the
+    """UMBEL_BACKLOG: where messages are kept while the broker is unreachable: memory, none, or the
     URL of a SQLite file or a PostgreSQL database"""
     backlog_limit: int = 10_000
-    """UMBEL_BACKLOG_LIMIT: how many messages may wait there"""
+    """UMBEL_BACKLOG_LIMIT: the maximum number of messages in the backlog"""
     max_message: int = 1_048_576
-    """UMBEL_MAX_MESSAGE: bytes"""
+    """UMBEL_MAX_MESSAGE: the maximum size of a message in bytes"""
     format: str = "json"
     """UMBEL_FORMAT: json, msgpack, or pickle with a key"""
     pickle_key: str = ""
     """UMBEL_PICKLE_KEY: signs and verifies pickles"""
     keep_days: float = 7.0
-    """UMBEL_KEEP_DAYS: how long finished jobs are remembered"""
+    """UMBEL_KEEP_DAYS: how long the records of finished jobs are kept"""
     keep_count: int = 1_000_000
-    """UMBEL_KEEP_COUNT: how many finished jobs are remembered at most"""
+    """UMBEL_KEEP_COUNT: how many records of finished jobs are kept at most"""
     missing_task_days: float = 7.0
     """UMBEL_MISSING_TASK_DAYS: how long jobs of a task that no running worker has wait for one
     before they are buried"""
@@ -70,13 +70,13 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("broker", "store"):
             _check_url(name, getattr(self, name))
-        for queue, url in _pairs(self.brokers):
-            # What is no plain name may be a part of a URL that was split at the wrong place.
-            _check_url(f"brokers[{masked_url(queue)!r}]", url)
+        for queue, url in _check_pairs(self.brokers):
+            # A name that is not plain may be part of a URL that was split in the wrong place.
+            _check_url(f"brokers[{mask_url(queue)!r}]", url)
         object.__setattr__(self, "brokers", MappingProxyType(dict(self.brokers)))
         if not _NAMESPACE.fullmatch(self.namespace):
             raise ConfigurationError(
-                f"namespace={_shown(self.namespace)!r}: give 1 to 63 letters, digits, '_', '-'"
+                f"namespace={_mask(self.namespace)!r}: give 1 to 63 letters, digits, '_', '-'"
                 " or '.'"
             )
         if self.backlog not in ("memory", "none"):
@@ -87,7 +87,7 @@ class Settings:
             raise ConfigurationError(f"deadline={self.deadline}: give seconds above 0")
         if self.format not in _FORMATS:
             raise ConfigurationError(
-                f"format={_shown(self.format)!r}: give one of {', '.join(_FORMATS)}"
+                f"format={_mask(self.format)!r}: give one of {', '.join(_FORMATS)}"
             )
         if not 0 <= self.route_idle < float("inf"):
             raise ConfigurationError(f"route_idle={self.route_idle}: give seconds, or 0 for never")
@@ -105,7 +105,7 @@ class Settings:
 
     @classmethod
     def resolve(cls, given: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
-        """Arguments first, then the environment, then defaults.
+        """Return settings from arguments, then the environment, then defaults.
 
         Raises:
             ConfigurationError: a value is wrong; the text names the field or the variable.
@@ -117,15 +117,15 @@ class Settings:
                 names.insert(0, "UMBEL_URL")
             found = next((name for name in names if environment.get(name)), None)
             if one.name not in values and found is not None:
-                values[one.name] = _parsed(found, environment[found], one.default)
+                values[one.name] = _parse(found, environment[found], one.default)
         return cls(**values)
 
     def public(self) -> dict[str, Any]:
-        """Settings to show: passwords, tokens and keys are masked."""
+        """Return the settings with passwords, tokens and keys masked."""
         shown = {one.name: getattr(self, one.name) for one in fields(self)}
         for name in ("broker", "store", "backlog"):
-            shown[name] = masked_url(shown[name])
-        shown["brokers"] = {queue: masked_url(url) for queue, url in self.brokers.items()}
+            shown[name] = mask_url(shown[name])
+        shown["brokers"] = {queue: mask_url(url) for queue, url in self.brokers.items()}
         shown["pickle_key"] = MASK if self.pickle_key else ""
         return shown
 
@@ -134,35 +134,35 @@ class Settings:
         return f"Settings({shown})"
 
 
-def _parsed(variable: str, text: str, like: Any) -> Any:
+def _parse(variable: str, text: str, like: Any) -> Any:
     try:
         text.encode()
     except UnicodeEncodeError:
         raise ConfigurationError(f"{variable}: give text in UTF-8") from None
-    if like is MISSING:  # the only setting that is no plain value
-        return _mapping(variable, text)
+    if like is MISSING:  # ``brokers`` is the only setting that is a mapping
+        return _parse_pairs(variable, text)
     try:
         return msgspec.convert(text, type(like), strict=False)
     except msgspec.ValidationError:
         kind = "a whole number" if isinstance(like, int) else "a number"
-        raise ConfigurationError(f"{variable}={_shown(text)!r}: give {kind}") from None
+        raise ConfigurationError(f"{variable}={_mask(text)!r}: give {kind}") from None
 
 
-def _shown(text: str) -> str:
-    """The value of a setting that is no URL, unless a URL was given by mistake."""
-    return masked_url(text) if any(mark in text for mark in ("@", "=", ":")) else text
+def _mask(text: str) -> str:
+    """Return the value of a setting. If it looks like a URL given by mistake, mask it."""
+    return mask_url(text) if any(mark in text for mark in ("@", "=", ":")) else text
 
 
-def _mapping(variable: str, text: str) -> dict[str, str]:
+def _parse_pairs(variable: str, text: str) -> dict[str, str]:
     pairs = [pair.partition("=") for pair in _NEXT_PAIR.split(text)]
     if not all(equals and "://" not in queue for queue, equals, _ in pairs):
         raise ConfigurationError(
-            f"{variable}={masked_url(text)!r}: give QUEUE=URL, several with commas between them"
+            f"{variable}={mask_url(text)!r}: give QUEUE=URL, several with commas between them"
         )
     return {queue.strip(): url.strip() for queue, _, url in pairs}
 
 
-def _pairs(brokers: Any) -> list[tuple[str, str]]:
+def _check_pairs(brokers: Any) -> list[tuple[str, str]]:
     pairs = list(brokers.items()) if isinstance(brokers, Mapping) else [("", "")]
     for queue, url in pairs:
         if not (isinstance(queue, str) and isinstance(url, str) and queue and url):
@@ -175,12 +175,12 @@ def _pairs(brokers: Any) -> list[tuple[str, str]]:
 def _check_url(name: str, url: str, schemes: tuple[str, ...] = SCHEMES) -> None:
     try:
         scheme = urlsplit(url).scheme
-    except ValueError:  # a bracket that is never closed
+    except ValueError:  # an unclosed bracket
         scheme = ""
     if url and scheme not in schemes:
         raise ConfigurationError(
-            f"{name}={masked_url(url)!r}: give a URL such as sqlite:///umbel.db or"
+            f"{name}={mask_url(url)!r}: give a URL such as sqlite:///umbel.db or"
             " postgresql://user@host/database"
         )
-    if url and scheme != "sqlite" and (flaw := flaw_of(url)):
-        raise ConfigurationError(f"{name}={masked_url(url)!r}: {flaw}")
+    if url and scheme != "sqlite" and (flaw := find_url_flaw(url)):
+        raise ConfigurationError(f"{name}={mask_url(url)!r}: {flaw}")

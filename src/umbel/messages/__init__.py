@@ -1,6 +1,6 @@
-"""Owns the values that flow through every room: messages, leases, outcomes, states, the wire form.
+"""Owns the values that every package uses: messages, leases, outcomes, states, the wire form.
 
-Called by every room above. Never does I/O, reads the clock, or knows a task's code.
+Called by: every package above. Never: does I/O, reads the clock, or knows a task's code.
 """
 
 from umbel.messages.bodies import (
@@ -14,23 +14,25 @@ from umbel.messages.bodies import (
     number_name,
 )
 from umbel.messages.envelopes import (
+    DEFAULT_KINDS,
     KINDS,
     Command,
     Document,
     Envelope,
     MessageType,
-    at,
     fresh_id,
     fresh_ids,
+    known_kind,
     random_hex,
-    waited,
+    resolve_time,
+    subtract_wait,
 )
 from umbel.messages.gates import (
-    INBOX,
+    INBOX_PREFIX,
     ONLY_IF_ROUTED,
-    POOL,
-    ROUTE,
-    TOKEN,
+    POOL_PREFIX,
+    ROUTE_PREFIX,
+    TOKEN_SEPARATOR,
     GateKind,
     Rule,
     Slot,
@@ -55,30 +57,30 @@ from umbel.messages.outcomes import (
 )
 from umbel.messages.records import Record
 from umbel.messages.settlements import (
-    Again,
     Disposition,
     Finish,
+    Requeue,
     Settlement,
     disposition,
     is_final,
 )
 from umbel.messages.states import LIVE, TERMINAL, TRANSITIONS, State
-from umbel.messages.steps import Kept, Step, derived_id
+from umbel.messages.steps import KeptStep, Step, derived_id
 
 __all__ = [
-    "INBOX",
+    "DEFAULT_KINDS",
+    "INBOX_PREFIX",
     "JSON",
     "KINDS",
     "LIVE",
     "MESSAGEPACK",
     "ONLY_IF_ROUTED",
     "PICKLE",
-    "POOL",
-    "ROUTE",
+    "POOL_PREFIX",
+    "ROUTE_PREFIX",
     "TERMINAL",
-    "TOKEN",
+    "TOKEN_SEPARATOR",
     "TRANSITIONS",
-    "Again",
     "Attempt",
     "Body",
     "BodyCodec",
@@ -94,13 +96,14 @@ __all__ = [
     "Finish",
     "GateKind",
     "Interrupted",
-    "Kept",
+    "KeptStep",
     "Lease",
     "MessageType",
     "Outcome",
     "Parked",
     "Record",
     "Rejected",
+    "Requeue",
     "Retry",
     "Rule",
     "Settlement",
@@ -109,7 +112,6 @@ __all__ = [
     "State",
     "Step",
     "Succeeded",
-    "at",
     "decode_as",
     "derived_id",
     "disposition",
@@ -118,11 +120,13 @@ __all__ = [
     "inbox",
     "is_final",
     "is_inbox",
+    "known_kind",
     "not_finite",
     "number_name",
     "random_hex",
+    "resolve_time",
     "route_gate",
     "route_key",
     "rule_of",
-    "waited",
+    "subtract_wait",
 ]

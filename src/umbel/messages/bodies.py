@@ -1,9 +1,9 @@
-"""How values become bytes and come back as the types a task declares.
+"""Encode values to bytes, and decode them to the types that a task declares.
 
-JSON is the default and the form other languages write. It has no NaN and no infinity, so these are
-refused with their place. MessagePack is smaller and keeps bytes and NaN. Pickle exists only for
-applications that opt in with a key: every pickle is signed, and one that does not verify is never
-loaded.
+JSON is the default, and what other languages send. It has no NaN and no infinity: a value with one
+is refused, and the error names its place. MessagePack is smaller and keeps bytes and NaN. Pickle is
+only for applications that set a key: every pickle is signed, and a pickle whose signature does not
+verify is never loaded.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 class Body(msgspec.Struct, frozen=True):
-    """Encoded data and the media type that says how to read it."""
+    """Encoded data and its media type."""
 
     content_type: str
     data: bytes
 
 
 def _to_builtin(value: Any) -> Any:
-    """Wire form of values msgspec does not know: pydantic models and paths."""
+    """Return a pydantic model or a path, which msgspec does not know, as plain data."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     if isinstance(value, PurePath):
@@ -49,7 +49,7 @@ def _to_builtin(value: Any) -> Any:
 
 
 def _from_builtin(target: type, value: Any) -> Any:
-    """The counterpart of ``_to_builtin``, driven by the annotation."""
+    """Build a value of the annotated type from plain data: the reverse of ``_to_builtin``."""
     if hasattr(target, "model_validate"):
         return target.model_validate(value)
     if isinstance(target, type) and issubclass(target, PurePath):
@@ -65,37 +65,37 @@ _decode_json = msgspec.json.Decoder().decode
 _decode_msgpack = msgspec.msgpack.Decoder().decode
 
 _maybe_not_finite = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]").search
-"""The first bytes of NaN and of the infinities in MessagePack; other data may hold them, too."""
+"""Finds the first bytes of NaN and the infinities in MessagePack. Other data may contain them."""
 _NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class NotFinite(msgspec.Struct, frozen=True):
-    """A number that JSON does not have, and where it is."""
+    """A number that JSON does not have, and its place in a value."""
 
     place: str
-    """As Python would write it: ``args[1].price``; empty for the value itself."""
+    """In Python's syntax: ``args[1].price``; empty for the value itself."""
     number: str
     """``NaN``, ``Infinity`` or ``-Infinity``."""
 
     def within(self, name: str) -> str:
-        """What to say of it, where the value has a name."""
+        """Return the error text for a value of this name."""
         joint = "." if name and self.place and not self.place.startswith("[") else ""
         whole = f"{name}{joint}{self.place}" or "the value"
         return f"{whole} is {self.number}: JSON cannot carry it"
 
 
 def not_finite(value: Any) -> NotFinite | None:
-    """The first NaN or infinity in a value that JSON can encode otherwise; None if there is none.
+    """Return the first NaN or infinity in a value; None if there is none.
 
-    msgspec writes them as null. MessagePack has them, so a look at its bytes spares walking
-    through the value, which is done only to name the place.
+    msgspec's JSON encoder writes these numbers as null. MessagePack has them, so searching its
+    bytes is enough for most values. Only if it finds something is the value walked through.
     """
     try:
         packed = _encode_msgpack(value)
         if _maybe_not_finite(packed) is None:
             return None
         plain = _decode_msgpack(packed)
-    except OverflowError:  # an integer that only JSON can carry
+    except OverflowError:  # an integer that is too large for MessagePack
         plain = msgspec.to_builtins(value, str_keys=True, enc_hook=_to_builtin)
     left: list[tuple[str, Any]] = [("", plain)]
     while left:
@@ -110,7 +110,7 @@ def not_finite(value: Any) -> NotFinite | None:
 
 
 def number_name(number: float) -> str:
-    """What JavaScript and JSON's dialects call a number that is not finite."""
+    """Return the JavaScript name of a number that is not finite."""
     return _NUMBERS[str(float(number))]
 
 
@@ -122,7 +122,7 @@ def _member(place: str, name: Any) -> str:
 
 
 def decode_as(value: Any, annotation: Any, field: str) -> Any:
-    """Turn a decoded plain value into what the annotation asks for.
+    """Return a decoded plain value as the annotated type.
 
     Raises:
         BadMessage: the value does not fit; the error names ``field``.
@@ -132,7 +132,7 @@ def decode_as(value: Any, annotation: Any, field: str) -> Any:
             value, annotation, str_keys=True, dec_hook=_from_builtin, from_attributes=True
         )
     except TypeError as error:
-        # msgspec refuses unions that hold one of our own types; then each member is tried in turn.
+        # msgspec refuses a union with a type from ``_from_builtin``: try its members one by one.
         for member in get_args(annotation) if isinstance(annotation, UnionType) else ():
             with suppress(BadMessage):
                 return decode_as(value, member, field)
@@ -172,10 +172,10 @@ class BodyCodec:
         self._pickle_key = pickle_key
 
     def encode(self, value: Any, *, what: str = "message", name: str = "") -> Body:
-        """Bytes for a value. Errors say of ``what``, and begin places inside it with ``name``.
+        """Return the encoded value. Errors begin with ``what``; places in the value with ``name``.
 
         Raises:
-            NotEncodable: something inside has no wire form; with JSON also NaN and infinity.
+            NotEncodable: a part of it has no wire form; with JSON also NaN and infinity.
             MessageTooLarge: the bytes are over the limit.
         """
         try:
@@ -190,7 +190,7 @@ class BodyCodec:
         return Body(self.content_type, data)
 
     def measure(self, data: bytes, *, what: str) -> None:
-        """Refuse what is over the limit. Raises MessageTooLarge."""
+        """Raise MessageTooLarge if the data is over the limit."""
         if len(data) > self.limit:
             raise MessageTooLarge(
                 f"{what} is {len(data):,} bytes, the limit is {self.limit:,}; store the data"
@@ -198,10 +198,10 @@ class BodyCodec:
             )
 
     def decode(self, body: Body) -> Any:
-        """Plain values for a body.
+        """Return the plain values in a body.
 
         Raises:
-            BadMessage: the bytes are not of the media type they claim, or it is not accepted.
+            BadMessage: the bytes do not have their media type, or it is not accepted.
         """
         if len(body.data) > self.limit:
             raise BadMessage("data", f"{len(body.data):,} bytes, the limit is {self.limit:,}")

@@ -1,4 +1,4 @@
-"""Reads the JSON columns of a database. People edit rows by hand, so nothing here raises."""
+"""Read the JSON columns of a database. Operators edit rows by hand, so these never raise."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from umbel.messages.gates import Rule, Slot
 from umbel.messages.leases import Attempt, Failure
 
 MALFORMED = "malformed"
-"""The header that says which column of a hand-written row cannot be read."""
+"""The header that names a column which cannot be read, and why."""
 
-# Below nothing, a section would be tried again as good as for ever.
+# A negative count would allow almost endless retries of a section.
 Counts = dict[str, Annotated[int, msgspec.Meta(ge=0)]]
 
 
 def read_headers(headers: str, sections: str = "{}") -> dict[str, str]:
-    """Headers as text to text; when a column cannot be read, only the word that says so."""
+    """Return headers with text values; only the header MALFORMED if a column cannot be read."""
     if headers == "{}" and sections == "{}":
         return {}
     if _read(sections, Counts, None) is None:
@@ -28,15 +28,15 @@ def read_headers(headers: str, sections: str = "{}") -> dict[str, str]:
     if found is None:
         return {MALFORMED: "headers: must be an object"}
     if MALFORMED in found:
-        return {MALFORMED: f"headers: {MALFORMED} is a name of our own"}
+        return {MALFORMED: f"headers: {MALFORMED} is a reserved name"}
     try:
         return plain_headers(found)
-    except RecursionError:  # what could just be read cannot be written again
+    except RecursionError:  # it could be decoded, but not encoded again
         return {MALFORMED: "headers: nested too deeply"}
 
 
 def plain_headers(found: dict[str, Any]) -> dict[str, str]:
-    """Values that are no text as JSON; null is the same as nothing."""
+    """Return headers with text values: other values as JSON, without those that are null."""
     return {
         name: value if isinstance(value, str) else msgspec.json.encode(value).decode()
         for name, value in found.items()
@@ -45,35 +45,35 @@ def plain_headers(found: dict[str, Any]) -> dict[str, str]:
 
 
 def read_sections(text: str) -> dict[str, int]:
-    """How often each retry section has failed."""
+    """Return how often each retry section has failed."""
     return {} if text == "{}" else _read(text, Counts, {})
 
 
 def read_attempts(text: str) -> tuple[Attempt, ...]:
-    """A job's story."""
+    """Return the attempts in a job's history."""
     found: tuple[Attempt, ...] = _read(text, tuple[Attempt, ...], ())
     return found
 
 
 def read_failure(text: str | None) -> Failure | None:
-    """What went wrong at last."""
+    """Return the last failure of a job."""
     return _read(text, Failure, Failure("", "cannot be read")) if text else None
 
 
 def read_gates(text: str | None) -> tuple[str, ...]:
-    """What a job has to pass."""
+    """Return the gates that a job has to pass."""
     found: tuple[str, ...] = _read(text, tuple[str, ...], ()) if text else ()
     return found
 
 
 def read_slots(text: str | None) -> tuple[Slot, ...]:
-    """What a job holds."""
+    """Return the slots that a job holds."""
     found: tuple[Slot, ...] = _read(text, tuple[Slot, ...], ()) if text else ()
     return found
 
 
 def read_rule(declared: str, imposed: int | None) -> Rule:
-    """What a gate goes by. What cannot be read lets nobody pass."""
+    """Return the rule of a gate. A rule that cannot be read has capacity 0: no job passes."""
     rule: Rule = _read(declared, Rule, Rule(name="", capacity=0))
     return rule if imposed is None else replace(rule, capacity=imposed)
 
@@ -83,8 +83,8 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 
-def _read(text: str, kind: Any, otherwise: Any) -> Any:
+def _read(text: str, kind: Any, default: Any) -> Any:
     try:
         return _decoder(kind).decode(text)
     except (msgspec.MsgspecError, UnicodeError, ValueError, RecursionError):
-        return otherwise
+        return default

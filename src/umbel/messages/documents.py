@@ -1,8 +1,8 @@
-"""What a sender hears who asked to be told how its job ended.
+"""Documents: the reply to a sender that asked for the outcome of its job.
 
-Asking is an attribute of the command, ``replyto``: an address that the transport knows. The answer
-is a CloudEvent of type ``umbel.document`` with the job's id and the state it ended in; its data is
-the result, or, when there is none, what went wrong.
+A sender asks with the attribute ``replyto`` of its command: an address that the transport knows.
+The reply is a CloudEvent of type ``umbel.document`` with the job's id and final state. Its data is
+the result, or the failure if there is no result.
 """
 
 from __future__ import annotations
@@ -20,72 +20,73 @@ from umbel.messages.states import State
 
 REPLY_TO = "replyto"
 CORRELATION = "correlationid"
-ADDRESS_LIMIT, CORRELATION_LIMIT = 1024, 255
-"""Characters that each may have."""
-_LONGEST = 1000
-"""Characters of a reason that travel as an attribute; the data has all of it."""
+MAX_ADDRESS_LENGTH, MAX_CORRELATION_LENGTH = 1024, 255
+_MAX_REASON_LENGTH = 1000
+"""Characters of a reason in the attribute; the data has the whole reason."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """Who wants to hear of a job."""
+class ReplyRequest(msgspec.Struct, frozen=True):
+    """Where the document of a job is to be sent."""
 
     address: str
     correlation: str
-    """What the asker knows its question by: its own word, or the job's id."""
+    """The sender's correlation id, or the job's id if it gave none."""
 
 
-def asked_by(job: str, headers: Mapping[str, str]) -> Asked | None:
-    """Who wants to hear of this job; None when nobody does, or at no address."""
+def find_reply_request(job: str, headers: Mapping[str, str]) -> ReplyRequest | None:
+    """Return the reply request in a job's headers; None if there is no valid address."""
     address = headers.get(REPLY_TO)
-    if not address or len(address) > ADDRESS_LIMIT:
+    if not address or len(address) > MAX_ADDRESS_LENGTH:
         return None
-    word = headers.get(CORRELATION)
-    return Asked(address, word if word and len(word) <= CORRELATION_LIMIT else job)
+    correlation = headers.get(CORRELATION)
+    return ReplyRequest(
+        address, correlation if correlation and len(correlation) <= MAX_CORRELATION_LENGTH else job
+    )
 
 
-def answer(job: str, task: str, namespace: str, end: Finish, at: float) -> Envelope:
-    """How a job ended, as a message."""
+def make_document(job: str, task: str, namespace: str, end: Finish, at: float) -> Envelope:
+    """Return the document about the end of a job."""
     headers = {"state": end.state.value}
     if end.reason:
-        headers["reason"] = _sendable(end.reason)[:_LONGEST]
+        headers["reason"] = _to_header_text(end.reason)[:_MAX_REASON_LENGTH]
     return Envelope(
         id=job,
         type=MessageType.DOCUMENT,
         subject=task,
         namespace=namespace,
         created=at,
-        body=_data(end),
+        body=_make_body(end),
         headers=headers,
     )
 
 
-def answer_from(record: Record) -> Envelope:
-    """The same, of a job that has ended already."""
+def document_from_record(record: Record) -> Envelope:
+    """Return the document about a job that has ended already."""
     end = Finish(record.state, record.result, record.failure, record.reason)
-    return answer(record.id, record.task, record.namespace, end, record.finished or 0.0)
+    return make_document(record.id, record.task, record.namespace, end, record.finished or 0.0)
 
 
-def addressed(document: Envelope, asked: Asked) -> Envelope:
-    """A document as one asker gets it: with the word that it knows its question by."""
-    return replace(document, headers={**document.headers, CORRELATION: asked.correlation})
+def add_correlation(document: Envelope, request: ReplyRequest) -> Envelope:
+    """Return the document with the correlation id of one request."""
+    return replace(document, headers={**document.headers, CORRELATION: request.correlation})
 
 
 def without_data(document: Envelope, limit: int) -> Envelope:
-    """A document whose data nobody can carry: the end alone, and where the rest is."""
-    many = len(document.body.data)
-    reason = f"data: {many:,} bytes, {limit:,} can be carried; the job's record has them"
+    """Return a document without its data, which is too large; the reason says where it is."""
+    size = len(document.body.data)
+    reason = f"data: {size:,} bytes, but the limit is {limit:,}; see the job's record"
     body = Body(JSON, b"null")
     return replace(document, body=body, headers={**document.headers, "reason": reason})
 
 
-def _sendable(reason: str) -> str:
-    """Without the signs that no header takes."""
+def _to_header_text(reason: str) -> str:
+    """Replace the characters that no header can contain."""
     return reason.replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def _data(end: Finish) -> Body:
+def _make_body(end: Finish) -> Body:
     if end.state is State.SUCCEEDED:
         return end.result or Body(JSON, b"null")
     if end.failure is not None:
         return Body(JSON, msgspec.json.encode(end.failure))
-    return Body(JSON, msgspec.json.encode({"message": _sendable(end.reason)}))
+    return Body(JSON, msgspec.json.encode({"message": _to_header_text(end.reason)}))

@@ -1,4 +1,4 @@
-"""Messages and the envelope that carries one through a broker."""
+"""Messages, and the envelope in which a broker carries one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from umbel.errors import BadMessage
 from umbel.messages.bodies import Body
 
 
 class MessageType(StrEnum):
-    """What a message means to whoever receives it."""
+    """What a receiver does with a message."""
 
     COMMAND = "umbel.command"
     DOCUMENT = "umbel.document"
@@ -31,12 +32,12 @@ class Command(msgspec.Struct, frozen=True):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What its envelope's body says."""
+        """The data in the body of its envelope."""
         return {"args": self.args, "kwargs": self.kwargs}
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
-    """A result or a domain object: data about a subject, with nothing to be done."""
+    """A result or a domain object: data about a subject. Nothing is run for it."""
 
     id: str
     subject: str
@@ -44,7 +45,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     created: float
 
     def envelope(self, namespace: str) -> Envelope:
-        """The document as it travels."""
+        """Return the document in an envelope."""
         return Envelope(
             id=self.id,
             subject=self.subject,
@@ -55,8 +56,18 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-KINDS = ("", "io", "cpu")
-"""Which budget runs a job: coroutines, threads, or empty while nobody has said."""
+DEFAULT_KINDS = ("io", "cpu")
+"""The kinds of tasks for which every worker can have capacity: coroutines and threads."""
+KINDS = ("", *DEFAULT_KINDS)
+"""All kinds. A new kind is added here; no adapter, claim or wire format names one. Empty means that
+the sender does not know the kind; such a job needs capacity of each default kind."""
+
+
+def known_kind(kind: str) -> str:
+    """Return the kind. Raise BadMessage if it is unknown: no worker would ever take such a job."""
+    if kind not in KINDS:
+        raise BadMessage("kind", f"{kind!r} is none of {', '.join(KINDS[1:])} and nothing")
+    return kind
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,55 +80,55 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = "umbel"
     queue: str = "default"
     kind: str = ""
-    """Which budget runs it: ``io``, ``cpu``, or empty when the sender does not know the task."""
+    """``io`` or ``cpu``; empty if the sender does not know the task."""
     priority: int = 0
     created: float = 0.0
-    """When it was made; 0.0 leaves it to the store, which writes down when it took the message."""
+    """When it was created; for 0.0 the store sets the time at which it takes the message."""
     not_before: float | None = None
     expires: float | None = None
     delay: float | None = None
-    """Seconds until it may run, counted by the store from when it takes the message. Only a
-    message on its way has them: the store turns them into ``not_before``."""
+    """Seconds until it may run, counted from when the store takes the message. The store replaces
+    them with ``not_before``."""
     expires_in: float | None = None
-    """Seconds until it expires, counted and kept in the same way: as ``expires``."""
+    """Seconds until it expires, counted likewise. The store replaces them with ``expires``."""
     attempt: int = 1
     max_deaths: int = 3
-    """How many workers may die running it before it is buried."""
+    """How many workers may die while running it before it is buried."""
     unique: str | None = None
     on_conflict: str = "raise"
     traceparent: str | None = None
     gates: tuple[str, ...] = ()
-    """What it has to pass before it runs, in this order. A sender that does not know leaves it
-    to the worker."""
+    """The gates that it has to pass before it runs, in this order. If the sender does not know
+    them, the worker adds them."""
     headers: dict[str, str] = {}
-    """Further extension attributes: per-call timeout, retry policy, what to track, and the like."""
+    """Other extension attributes, such as the timeout, the retry policy and what to track."""
 
 
-def at(moment: float | None, seconds: float | None, now: float) -> float | None:
-    """The moment that is meant by a moment or by seconds from ``now``, of which one is given."""
+def resolve_time(moment: float | None, seconds: float | None, now: float) -> float | None:
+    """Return a time that is given as such or as seconds from ``now``; None if it is not given."""
     return moment if moment is not None or seconds is None else now + seconds
 
 
-def waited(envelope: Envelope, seconds: float) -> Envelope:
-    """The message after so many seconds in which no store had it: those count, too."""
+def subtract_wait(envelope: Envelope, seconds: float) -> Envelope:
+    """Return the message with its delays shortened by the time that it spent in a backlog."""
     if envelope.delay is None and envelope.expires_in is None:
         return envelope
     left = [
-        None if one is None else max(one - max(seconds, 0.0), 0.0)
-        for one in (envelope.delay, envelope.expires_in)
+        None if delay is None else max(delay - max(seconds, 0.0), 0.0)
+        for delay in (envelope.delay, envelope.expires_in)
     ]
     return replace(envelope, delay=left[0], expires_in=left[1])
 
 
 def fresh_id() -> str:
-    """A new UUID, version 7: unique everywhere, sorted by the time it was made."""
+    """Return a new UUID of version 7, which sorts by its time of creation."""
     return fresh_ids(1)[0]
 
 
 def fresh_ids(count: int) -> list[str]:
-    """So many new UUIDs."""
-    when, bits = time.time_ns() // 1_000_000 << 80 | _VERSION, _generator.getrandbits
-    return [_dashed(when | bits(80) & _FREE) for _ in range(count)]
+    """Return new UUIDs of version 7."""
+    when, bits = time.time_ns() // 1_000_000 << 80 | _VERSION_BITS, _generator.getrandbits
+    return [_dashed(when | bits(80) & _RANDOM_BITS) for _ in range(count)]
 
 
 def _dashed(number: int) -> str:
@@ -126,16 +137,16 @@ def _dashed(number: int) -> str:
 
 
 def random_hex(size: int) -> str:
-    """So many random bytes, as text: to tell things apart, not to keep secrets.
+    """Return random bytes as hexadecimal text. They are for unique names, not for secrets.
 
-    From a generator that the kernel seeds once in a process; asking the kernel each time is slow
-    on some virtual machines.
+    They come from a generator that is seeded by the kernel once per process: a call of the kernel
+    each time is slow on some virtual machines.
     """
     return _generator.getrandbits(8 * size).to_bytes(size, "big").hex()
 
 
-_VERSION = 0x7000_8000_0000_0000_0000
-"""What the standard sets of a UUID's last 80 bits: version 7, variant 1; the others are free."""
-_FREE = 0x0FFF_3FFF_FFFF_FFFF_FFFF
+_VERSION_BITS = 0x7000_8000_0000_0000_0000
+"""The fixed bits among the last 80 of a UUID: version 7, variant 1. The others are random."""
+_RANDOM_BITS = 0x0FFF_3FFF_FFFF_FFFF_FFFF
 _generator = random.Random()
 os.register_at_fork(after_in_child=_generator.seed)

@@ -1,4 +1,4 @@
-"""What a job has to pass before it runs, and what it holds when it has passed."""
+"""Gates, which a job has to pass before it runs, and the slots that it then holds."""
 
 from __future__ import annotations
 
@@ -6,80 +6,80 @@ from typing import Any, Literal
 
 import msgspec
 
-TOKEN = "#"
-"""Between a rule's name and the token that has a gate of its own under it."""
+TOKEN_SEPARATOR = "#"
+"""Separates a rule's name and a token in the name of a gate."""
 
-POOL = "pool:"
-"""What the name of a pool's gate begins with."""
+POOL_PREFIX = "pool:"
+"""Begins the name of a pool's gate."""
 
-ROUTE = "route:"
-"""What the name of a route's gate begins with."""
+ROUTE_PREFIX = "route:"
+"""Begins the name of a route's gate."""
 
 ONLY_IF_ROUTED = "onlyifrouted"
-"""The header of a job that ends unstarted where its key has no live route."""
+"""The header of a job that ends without starting if its key has no live route."""
 
-INBOX = "worker-"
-"""What the name of a worker's own queue begins with; its index follows."""
+INBOX_PREFIX = "worker-"
+"""Begins the name of a worker's inbox; the worker's index follows."""
 
 GateKind = Literal["limit", "rate", "pool", "open"]
-"""Open: the rule was lifted, and everybody passes."""
+"""``open``: the rule was lifted, and every job passes."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How many may pass the gates of one name: at once, in a time, or with a member each.
+    """How many jobs may pass the gates of one name: at once, per time, or one per pool member.
 
-    A rule without tokens has one gate, of the same name; else there is one for each token, called
-    ``name#token``.
+    A rule without tokens has one gate of the same name. A rule with tokens has one gate for each
+    token, called ``name#token``.
     """
 
     name: str
     kind: GateKind = "limit"
     capacity: int = 0
-    """Of a limit: how many may run at once. 0 lets nobody pass."""
+    """For a limit: how many jobs may run at once. With 0, no job passes."""
     rates: tuple[tuple[int, float], ...] = ()
-    """Of a rate: each says how many in so many seconds; all of them hold."""
+    """For a rate: pairs of a number of jobs and a time in seconds. All of them apply."""
     burst: int = 1
-    """Of a rate: how many may start at the same moment."""
+    """For a rate: how many jobs may start at the same time."""
     rejects: bool = False
-    """Of a limit of 0: whether jobs end there instead of waiting."""
+    """For a limit of 0: whether jobs end there instead of waiting."""
 
 
 class Slot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A place that one job holds in a gate, and the member of a pool that comes with it."""
+    """A slot that one job holds in a gate, and its member if the gate is a pool."""
 
     gate: str
     member: str = ""
     fence: int = 0
-    """Grows each time that the member is handed out."""
+    """The fencing number of the member; it grows each time that the member is assigned."""
     data: dict[str, Any] = {}
     rejected: bool = False
-    """The gate lets it pass only to end."""
+    """Whether the gate lets the job pass only to reject it."""
     route: int = 0
-    """The route by which it went to a worker's own queue."""
+    """The route that moved the job to a worker's inbox."""
     home: str = ""
-    """The queue that it left for that."""
+    """The queue from which the route moved it."""
 
 
 def route_gate(key: str) -> str:
-    """The gate before the worker that has this key."""
-    return f"{ROUTE}{TOKEN}{key}"
+    """Return the gate of the route with this key."""
+    return f"{ROUTE_PREFIX}{TOKEN_SEPARATOR}{key}"
 
 
 def route_key(gate: str) -> str:
-    """The key of a route, from its gate."""
-    return gate.removeprefix(f"{ROUTE}{TOKEN}")
+    """Return the key of a route from its gate."""
+    return gate.removeprefix(f"{ROUTE_PREFIX}{TOKEN_SEPARATOR}")
 
 
 def inbox(index: int) -> str:
-    """The queue that only the worker with this index serves."""
-    return f"{INBOX}{index}"
+    """Return the name of the inbox of the worker with this index."""
+    return f"{INBOX_PREFIX}{index}"
 
 
 def is_inbox(queue: str) -> bool:
-    """Whether a queue is one worker's own."""
-    return queue.startswith(INBOX) and queue.removeprefix(INBOX).isdecimal()
+    """Return whether a queue is a worker's inbox."""
+    return queue.startswith(INBOX_PREFIX) and queue.removeprefix(INBOX_PREFIX).isdecimal()
 
 
 def rule_of(gate: str) -> str:
-    """The name of the rule that a gate stands under."""
-    return gate.partition(TOKEN)[0]
+    """Return the name of a gate's rule."""
+    return gate.partition(TOKEN_SEPARATOR)[0]

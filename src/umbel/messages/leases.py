@@ -1,4 +1,4 @@
-"""A claim on a job, the delivery that carries it, and what is remembered of each attempt."""
+"""Leases, deliveries, and what a job's history records of each attempt."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from umbel.messages.gates import Slot
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to settle one delivery: who holds it and under which fencing number.
+    """The right to settle one delivery: its owner and its fencing number.
 
-    The number grows with every claim of the job, so an outcome that arrives under an older
-    one is recognised and refused.
+    The number grows with every claim of the job, so that a late outcome with an older number is
+    rejected.
     """
 
     job: str
     owner: str
-    """The incarnation that holds it, not the worker's name."""
+    """The incarnation of the worker, not the worker's name."""
     fence: int
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An exception as data: enough to show it, and to raise it again where its class is known."""
+    """An exception as data. It can be shown, and raised again where its class is known."""
 
     type: str
     message: str
     traceback: str = ""
     args: str | None = None
-    """The exception's arguments as JSON, when they have a JSON form."""
+    """The exception's arguments as JSON, if they can be encoded."""
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One run of a job, as told in its story."""
+    """One run of a job in its history."""
 
     number: int
     worker: str
     started: float
     finished: float
     ended: str
-    """The outcome's name in lower case, or ``lost`` when the worker died."""
+    """The outcome's name in lower case, or ``lost`` if the worker died."""
     failure: Failure | None = None
     reason: str = ""
     delay: float | None = None
-    """Seconds until the next run, when there is to be one."""
+    """Seconds until the next run, if there is one."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """An envelope under lease: what a broker hands over and a worker may run now."""
+    """An envelope under lease: a job that a worker may run now."""
 
     envelope: Envelope
     lease: Lease
@@ -58,7 +58,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     claimed: float = 0.0
     """When it was claimed, by the store's clock."""
     slots: tuple[Slot, ...] = ()
-    """What it holds of the gates it has passed, until it is settled."""
+    """The slots that it holds in gates until it is settled."""
 
     @property
     def id(self) -> str:

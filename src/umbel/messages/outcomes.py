@@ -1,4 +1,4 @@
-"""How a run can end. The set is closed: ``settlements.disposition`` matches every one."""
+"""The outcomes of a run. The set is closed: ``settlements.disposition`` matches each of them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from umbel.messages.leases import Failure
 
 
 class Succeeded(msgspec.Struct, frozen=True, tag=True):
-    """The task returned; ``result`` is its encoded value, or None when it is not kept."""
+    """The task returned; ``result`` is its encoded value, or None if it is not kept."""
 
     result: Body | None = None
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
-    """The task failed for good: its retries are used up, or it said the failure is final."""
+    """The task failed permanently: no retries are left, or the failure was marked as final."""
 
     failure: Failure
 
 
 class Retry(msgspec.Struct, frozen=True, tag=True):
-    """The attempt failed and the job runs again after ``delay`` seconds."""
+    """The attempt failed, and the job runs again after ``delay`` seconds."""
 
     failure: Failure
     delay: float
     section: str | None = None
-    """The retry section whose own counter pays for it; None: the job's attempts do."""
+    """The retry section that counts the failure; None if it counts as an attempt of the job."""
 
 
 class Snoozed(msgspec.Struct, frozen=True, tag=True):
@@ -36,35 +36,36 @@ class Snoozed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True, tag=True):
-    """The worker stopped the task, or never started it. Back to the queue, no attempt counted."""
+    """The worker stopped the task, or never started it. It is requeued and costs no attempt."""
 
     reason: str = ""
     delay: float = 0.0
 
 
 class Parked(msgspec.Struct, frozen=True, tag=True):
-    """It was not started: it has to pass these gates first, or goes back to its queue when there
-    are none. Costs nothing, and is no attempt."""
+    """The job was not started: it first has to pass these gates. Without gates it is requeued.
+
+    This costs no attempt, and is not recorded as one."""
 
     gates: tuple[str, ...]
     unfit: tuple[tuple[str, str], ...] = ()
-    """Pools, and members of them that failed their check and are not to be handed out."""
+    """Pairs of a pool and a member that failed its check and must not be assigned."""
 
 
 class Cancelled(msgspec.Struct, frozen=True, tag=True):
-    """Somebody asked for the job not to run or to stop."""
+    """The job was cancelled, before it started or while it ran."""
 
     reason: str = ""
 
 
 class Rejected(msgspec.Struct, frozen=True, tag=True):
-    """The message can never run: not decodable, unknown task, arguments that do not fit."""
+    """The message can never run: it cannot be decoded, or its task or arguments are wrong."""
 
     reason: str
 
 
 class Expired(msgspec.Struct, frozen=True, tag=True):
-    """Its expiry passed before it could start."""
+    """The job's expiry passed before it could start."""
 
 
 Outcome = (

@@ -1,4 +1,4 @@
-"""What is remembered of a job: the read model behind handles, the CLI and operations."""
+"""The record of a job, which handles, the CLI and operations read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from umbel.messages.states import State
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, live or finished, as the store tells it."""
+    """One job, live or finished, as the store returns it."""
 
     id: str
     task: str
@@ -36,19 +36,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     attempts: tuple[Attempt, ...] = ()
     progress: tuple[float, float | None] | None = None
     gate: str | None = None
-    """Where it waits."""
+    """The gate at which it waits."""
     ahead: int | None = None
-    """Who stands before it there, of its queue and kind, counted to a thousand. None where nobody
-    counted: in lists, and while its task is paused."""
+    """How many jobs of its queue and kind wait before it there, up to a thousand. None where it
+    is not counted: in lists, and while its task is paused."""
     slots: tuple[Slot, ...] = ()
-    """What it holds of the gates it has passed, while it lives."""
+    """The slots that it holds in gates, while it is live."""
     unique: str | None = None
     traceparent: str | None = None
     headers: dict[str, str] = {}
 
     @property
     def waited(self) -> float | None:
-        """Seconds from when it could have run until it first did; None before that."""
+        """Seconds from when it could have run until its first run started; None before that."""
         if not self.attempts:
             return None
         due = max(self.created, self.not_before or 0.0)
@@ -56,23 +56,23 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting_since(self) -> float | None:
-        """From when on only its gates kept it from running, as far as its story tells.
+        """Since when only its gates have kept it from running, by its history.
 
-        One that was replayed without ever having run waits since it was published.
+        For a job that was replayed before its first run, this is when it was published.
         """
         if self.gate is None:
             return None
-        told = self.attempts[-1].finished if self.attempts else 0.0
-        return max(self.created, self.not_before or 0.0, told)
+        last_run = self.attempts[-1].finished if self.attempts else 0.0
+        return max(self.created, self.not_before or 0.0, last_run)
 
     @property
     def ran(self) -> float:
-        """Seconds that its attempts took, without what it waited between them."""
+        """Seconds that its attempts took, without the waits between them."""
         return sum(max(0.0, one.finished - one.started) for one in self.attempts)
 
     @property
     def document(self) -> Document | None:
-        """The result as a message of its own, about the task; None when there is none."""
+        """The result as a document about the task; None if there is no result."""
         if self.result is None or self.finished is None:
             return None
         return Document(id=self.id, subject=self.task, body=self.result, created=self.finished)

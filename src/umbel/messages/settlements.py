@@ -1,4 +1,4 @@
-"""From how a run ended to what a broker has to do. The one ``match`` over outcomes."""
+"""Settlements, and what each outcome means for the job: the only ``match`` over outcomes."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from umbel.messages.states import State
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of one delivery: under which lease, how, and what else happens with it.
+    """The end of one delivery: its lease, its outcome, and what happens together with it.
 
-    ``follow_ups`` are published and ``releases`` freed in the same step, so that they happen
-    exactly when the outcome is recorded.
+    ``follow_ups`` are published and ``releases`` are freed in the same transaction: exactly when
+    the outcome is recorded.
     """
 
     lease: Lease
     outcome: Outcome
     attempt: Attempt
     keep: bool = True
-    """Whether a record stays behind when the job succeeds."""
+    """Whether a record is kept if the job succeeds."""
     follow_ups: tuple[Envelope, ...] = ()
     releases: tuple[Lease, ...] = ()
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The job leaves the hot table and becomes a record in this final state."""
+    """The job leaves the table of live jobs and becomes a record in this final state."""
 
     state: State
     result: Body | None = None
@@ -47,26 +47,28 @@ class Finish(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Again(msgspec.Struct, frozen=True):
-    """The job goes back to its queue, at once or after a delay."""
+class Requeue(msgspec.Struct, frozen=True):
+    """The job goes back to its queue, immediately or after a delay."""
 
     delay: float = 0.0
     costs_attempt: bool = False
     section: str | None = None
     gates: tuple[str, ...] | None = None
-    """What it has to pass from now on; then its story does not grow. None leaves both alone."""
+    """The gates that it has to pass from now on; the run is then not added to its history.
+
+    None keeps its gates and adds the run."""
 
 
-Disposition = Finish | Again
+Disposition = Finish | Requeue
 
 
 def is_final(outcome: Outcome) -> bool:
-    """Whether the job ends with it."""
+    """Return whether the job ends with this outcome."""
     return not isinstance(outcome, Retry | Snoozed | Interrupted | Parked)
 
 
 def disposition(outcome: Outcome) -> Disposition:
-    """What an outcome means for the job."""
+    """Return what an outcome means for the job."""
     match outcome:
         case Succeeded(result):
             return Finish(State.SUCCEEDED, result=result)
@@ -79,10 +81,10 @@ def disposition(outcome: Outcome) -> Disposition:
         case Expired():
             return Finish(State.EXPIRED, reason="expired before it could start")
         case Retry(_, delay, section):
-            return Again(delay, costs_attempt=section is None, section=section)
+            return Requeue(delay, costs_attempt=section is None, section=section)
         case Snoozed(delay):
-            return Again(delay)
+            return Requeue(delay)
         case Interrupted(_, delay):
-            return Again(delay)
+            return Requeue(delay)
         case Parked(gates):
-            return Again(gates=gates)
+            return Requeue(gates=gates)

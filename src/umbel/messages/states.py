@@ -1,4 +1,4 @@
-"""The state table of a job, written once. SQL constraints and docs are checked against it.
+"""The state table of a job. Tests check SQL constraints and docs against it.
 
 ::
 
@@ -12,7 +12,7 @@
       │  └─────────────────────────────────────────────┘
       └──▶ cancelled · expired (so may scheduled)
 
-A job that has to pass gates is ``waiting`` wherever another would be queued; it is queued when it
+A job that has to pass gates is ``waiting`` where another job would be queued. It is queued when it
 has passed all of them.
 """
 
@@ -22,11 +22,11 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a job is. ``buried`` jobs keep payload and history and can be replayed."""
+    """The state of a job. A ``buried`` job keeps its payload and history and can be replayed."""
 
     SCHEDULED = "scheduled"
     WAITING = "waiting"
-    """In the line of a gate."""
+    """In the waiting list of a gate."""
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -36,7 +36,7 @@ class State(StrEnum):
 
     @property
     def finished(self) -> bool:
-        """Whether the job will not run again unless somebody replays it."""
+        """Whether the job has ended. It runs again only if it is replayed."""
         return self in TERMINAL
 
 
@@ -53,4 +53,4 @@ TRANSITIONS: dict[State, frozenset[State]] = {
     State.CANCELLED: frozenset({State.QUEUED}),
     State.EXPIRED: frozenset({State.QUEUED}),
 }
-"""From each state, the states a job may go to next. Replay is the only way out of a final one."""
+"""The states that may follow each state. A job leaves a final state only by replay."""

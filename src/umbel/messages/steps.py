@@ -1,4 +1,4 @@
-"""What is kept of a step: a part of a job that runs once, however often the job does."""
+"""Durable steps: parts of a job that run once, however often the job runs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from umbel.messages.leases import Lease
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that is done, with its encoded result."""
+    """A finished step with its encoded result."""
 
     number: int
-    """Its place in the order in which the task calls its steps, from 1."""
+    """Its position in the order in which the task calls its steps, from 1."""
     name: str
     result: Body
     started: float
@@ -26,13 +26,16 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.finished - self.started, 0.0)
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """A step to keep, and the lease under which it was done."""
+class KeptStep(msgspec.Struct, frozen=True):
+    """A step to store, and the lease under which it ran."""
 
     lease: Lease
     step: Step
 
 
-def derived_id(job: str, step: int, place: int) -> str:
-    """The id of what a step publishes, the same each time it runs: a repeat is a duplicate."""
-    return str(uuid5(UUID(job), f"step {step}: {place}"))
+def derived_id(job: str, step: int, index: int) -> str:
+    """Return the id of a job that a step publishes.
+
+    It is the same each time that the step runs, so that a repeated publish is a duplicate.
+    """
+    return str(uuid5(UUID(job), f"step {step}: {index}"))

@@ -1,7 +1,7 @@
-"""The open wire form: CloudEvents 1.0, structured JSON.
+"""The open wire form: CloudEvents 1.0, as structured JSON or in binary mode.
 
-Any language that can write this JSON can publish a task. ``schema.json`` beside this file
-describes it; ``read`` accepts what the schema accepts and names the field otherwise.
+Programs in any language can publish a task by writing this JSON. ``schema.json`` in this folder
+describes it. ``read`` accepts what the schema accepts; otherwise its error names the field.
 """
 
 from __future__ import annotations
@@ -19,27 +19,33 @@ from msgspec.structs import replace
 from umbel.errors import BadMessage
 from umbel.messages.bodies import JSON, Body, not_finite
 from umbel.messages.columns import MALFORMED, plain_headers
-from umbel.messages.documents import ADDRESS_LIMIT, CORRELATION, CORRELATION_LIMIT, REPLY_TO
+from umbel.messages.documents import (
+    CORRELATION,
+    MAX_ADDRESS_LENGTH,
+    MAX_CORRELATION_LENGTH,
+    REPLY_TO,
+)
 from umbel.messages.envelopes import KINDS, Envelope, MessageType
 
 SPECVERSION = "1.0"
 MEDIA_TYPE = "application/cloudevents+json"
 
-_KNOWN = frozenset(
+_DEFINED_ATTRIBUTES = frozenset(
     {"specversion", "id", "type", "source", "subject", "time", "datacontenttype", "dataschema"}
     | {"data", "data_base64", "namespace", "queue", "kind", "priority", "notbefore", "expiry"}
     | {"attempt", "maxdeaths", "uniquekey", "onconflict", "traceparent"}
 )
-_ATTRIBUTES = 65_536
-"""Characters that attributes of the sender's own may have together: every fetch carries them."""
+_MAX_HEADER_CHARACTERS = 65_536
+"""The sum over all headers of a message: every fetch carries them."""
 _DURATION = re.compile(r"PT([0-9]{1,11}(?:\.[0-9]{1,6})?)S", re.ASCII)
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
-_CONFLICTS = ("raise", "return", "replace")
-_ASKING = {REPLY_TO: ADDRESS_LIMIT, CORRELATION: CORRELATION_LIMIT}
+_CONFLICT_CHOICES = ("raise", "return", "replace")
+_REPLY_HEADERS = {REPLY_TO: MAX_ADDRESS_LENGTH, CORRELATION: MAX_CORRELATION_LENGTH}
+"""The headers of a reply request, and their largest lengths."""
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the wire form."""
+    """Return the JSON Schema of the wire form."""
     found: dict[str, Any] = msgspec.json.decode(
         Path(__file__).with_name("schema.json").read_bytes()
     )
@@ -47,10 +53,10 @@ def schema() -> dict[str, Any]:
 
 
 def write(envelope: Envelope) -> bytes:
-    """An envelope as a CloudEvent.
+    """Return an envelope as a CloudEvent in structured JSON.
 
     Raises:
-        BadMessage: a time is outside the years 1 to 9999; it names the field of the envelope.
+        BadMessage: a time is outside the years 1 to 9999; the error names the field.
     """
     event: dict[str, Any] = {
         "specversion": SPECVERSION,
@@ -77,15 +83,17 @@ def write(envelope: Envelope) -> bytes:
         "traceparent": envelope.traceparent,
     }
     event.update((name, value) for name, value in optional.items() if value is not None)
-    event.update((name, text) for name, text in envelope.headers.items() if name not in _KNOWN)
+    event.update(
+        (name, text) for name, text in envelope.headers.items() if name not in _DEFINED_ATTRIBUTES
+    )
     return msgspec.json.encode(event)
 
 
 def attributes(envelope: Envelope) -> dict[str, str]:
-    """An envelope's attributes for binary mode, where the body travels as it is beside them.
+    """Return an envelope's attributes for binary mode, where the body is sent separately.
 
     Raises:
-        BadMessage: a time is outside the years 1 to 9999; it names the field of the envelope.
+        BadMessage: a time is outside the years 1 to 9999; the error names the field.
     """
     found = {
         "specversion": SPECVERSION,
@@ -112,21 +120,22 @@ def attributes(envelope: Envelope) -> dict[str, str]:
     if envelope.traceparent:
         found["traceparent"] = envelope.traceparent
     for name, text in envelope.headers.items():
-        if name not in _KNOWN:
+        if name not in _DEFINED_ATTRIBUTES:
             found[name] = text
     return found
 
 
 def read_message(attributes: Mapping[str, Any], content_type: str, data: bytes) -> Envelope:
-    """An envelope from a message with headers: binary mode, or structured by its media type.
+    """Return the envelope of a message with headers, in binary mode or in structured mode.
 
-    Where a protocol has words of its own for who asks, they may stand beside a structured event.
+    A reply request may also be in the headers of a structured event, from the transport's own
+    properties.
 
     Raises:
-        BadMessage: no CloudEvent, or a field has the wrong form; it names the field.
+        BadMessage: not a CloudEvent, or a field has the wrong form; the error names the field.
     """
     if content_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
-        return _beside(attributes, read(data))
+        return _add_reply_headers(attributes, read(data))
     if attributes.get("specversion") != SPECVERSION:
         raise BadMessage(
             "specversion",
@@ -137,49 +146,51 @@ def read_message(attributes: Mapping[str, Any], content_type: str, data: bytes) 
     return _envelope(dict(attributes), Body(content_type or JSON, data))
 
 
-def asking(attributes: Mapping[str, Any], data: bytes) -> dict[str, str]:
-    """Who asks, as far as a message tells that cannot be read: the headers of that, perhaps none.
+def read_reply_headers(attributes: Mapping[str, Any], data: bytes) -> dict[str, str]:
+    """Return the headers of the reply request in a message that cannot be read, if there is one.
 
-    Its sender is to hear what is wrong with it.
+    Its sender gets a reply that says what is wrong with the message.
     """
     try:
         event = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         event = None
-    said = {**(event if isinstance(event, dict) else {}), **attributes}
+    found = {**(event if isinstance(event, dict) else {}), **attributes}
     return {
-        name: said[name]
-        for name, limit in _ASKING.items()
-        if isinstance(said.get(name), str) and "\0" not in said[name] and len(said[name]) <= limit
+        name: found[name]
+        for name, limit in _REPLY_HEADERS.items()
+        if isinstance(found.get(name), str)
+        and "\0" not in found[name]
+        and len(found[name]) <= limit
     }
 
 
-def _beside(attributes: Mapping[str, Any], found: Envelope) -> Envelope:
-    """A structured event and who asks, unless it says so itself."""
-    asking = {name: attributes[name] for name in _ASKING if attributes.get(name)}
-    if not asking:
+def _add_reply_headers(attributes: Mapping[str, Any], found: Envelope) -> Envelope:
+    """Add a reply request from the headers, unless the event itself has one."""
+    added = {name: attributes[name] for name in _REPLY_HEADERS if attributes.get(name)}
+    if not added:
         return found
-    return replace(found, headers={**_headers(asking), **found.headers})
+    return replace(found, headers={**_headers(added), **found.headers})
 
 
 def read(data: bytes) -> Envelope:
-    """An envelope from a CloudEvent in structured JSON.
+    """Return the envelope of a CloudEvent in structured JSON.
 
     Raises:
-        BadMessage: not JSON, not a CloudEvent, or a field has the wrong form; it names the field.
+        BadMessage: not JSON, not a CloudEvent, or a field has the wrong form; the error names it.
     """
     try:
         event = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadMessage("body", f"not JSON: {error}") from None
     if not isinstance(event, dict):
-        raise BadMessage("body", "a CloudEvent is a JSON object")
+        raise BadMessage("body", "a CloudEvent must be a JSON object")
     if event.get("specversion") != SPECVERSION:
         raise BadMessage("specversion", f'must be "{SPECVERSION}"')
     _text(event, "source")
     try:
         return _envelope(event, _body(event))
-    except RecursionError:  # what could just be read cannot be written again
+    except RecursionError:  # it could be decoded, but not encoded again
         raise BadMessage("body", "nested too deeply") from None
 
 
@@ -201,7 +212,7 @@ def _envelope(event: dict[str, Any], body: Body) -> Envelope:
         attempt=_integer(event, "attempt", 1, 1, 2**31 - 1),
         max_deaths=_integer(event, "maxdeaths", 3, 1, 32767),
         unique=None if event.get("uniquekey") is None else _text(event, "uniquekey", limit=255),
-        on_conflict=_choice(event, "onconflict", "raise", _CONFLICTS),
+        on_conflict=_choice(event, "onconflict", "raise", _CONFLICT_CHOICES),
         traceparent=_text(event, "traceparent")
         if event.get("traceparent") not in (None, "")
         else None,
@@ -210,25 +221,27 @@ def _envelope(event: dict[str, Any], body: Body) -> Envelope:
 
 
 def _headers(event: dict[str, Any]) -> dict[str, str]:
-    found = {name: value for name, value in event.items() if name not in _KNOWN}
+    found = {name: value for name, value in event.items() if name not in _DEFINED_ATTRIBUTES}
     for name, value in found.items():
         _check_attribute(name, value)
-    for name, limit in _ASKING.items():
+    for name, limit in _REPLY_HEADERS.items():
         if found.get(name) is not None:
             _text(found, name, limit=limit)
     headers = plain_headers(found)
-    if sum(map(len, (*headers, *headers.values()))) > _ATTRIBUTES:
-        raise BadMessage("body", f"more than {_ATTRIBUTES:,} characters in further attributes")
+    if sum(map(len, (*headers, *headers.values()))) > _MAX_HEADER_CHARACTERS:
+        raise BadMessage(
+            "body", f"has more than {_MAX_HEADER_CHARACTERS:,} characters in extension attributes"
+        )
     return headers
 
 
 def _check_attribute(name: str, value: Any) -> None:
     if name == MALFORMED:
-        raise BadMessage(name, "is a name of our own; call the attribute something else")
+        raise BadMessage(name, "is a reserved name; use another name for the attribute")
     if not name or len(name) > 255 or "\x00" in name:
-        raise BadMessage(name, "an attribute's name has 1 to 255 characters, none of them NUL")
+        raise BadMessage(name, "an attribute's name must have 1 to 255 characters, and no NUL")
     if isinstance(value, str) and "\x00" in value:
-        raise BadMessage(name, "must not hold the character NUL")
+        raise BadMessage(name, "must not contain the character NUL")
     if not isinstance(value, str) and (found := not_finite(value)) is not None:
         raise BadMessage(name, found.within(""))
 
@@ -237,7 +250,7 @@ def _id(event: dict[str, Any]) -> str:
     text = _text(event, "id")
     bare = text.replace("-", "").lower()
     if len(bare) != 32 or any(letter not in "0123456789abcdef" for letter in bare):
-        raise BadMessage("id", "must be a UUID, so that every store can key on it")
+        raise BadMessage("id", "must be a UUID")
     return f"{bare[:8]}-{bare[8:12]}-{bare[12:16]}-{bare[16:20]}-{bare[20:]}"
 
 
@@ -253,10 +266,10 @@ def _body(event: dict[str, Any]) -> Body:
     content_type = _text(event, "datacontenttype", JSON)
     if "data_base64" in event:
         if "data" in event:
-            raise BadMessage("data_base64", "is there beside data; send one of them")
+            raise BadMessage("data_base64", "must not be sent together with data; send one of them")
         return Body(content_type, _from_base64(event["data_base64"]))
     if "data" not in event:
-        raise BadMessage("data", 'is missing; a command carries {"args": [...], "kwargs": {...}}')
+        raise BadMessage("data", 'is missing; a command has {"args": [...], "kwargs": {...}}')
     if content_type.partition(";")[0].strip() != JSON:
         raise BadMessage("data", f"must be data_base64 when datacontenttype is {content_type}")
     return Body(JSON, msgspec.json.encode(event["data"]))
@@ -270,7 +283,7 @@ def _from_base64(text: Any) -> bytes:
 
 
 def _is_json(body: Body) -> bool:
-    """Whether it can be written as ``data`` and read again as the very same bytes."""
+    """Return whether it can be written as ``data`` and read again as exactly the same bytes."""
     if body.content_type != JSON:
         return False
     try:
@@ -315,7 +328,9 @@ def _time(event: dict[str, Any], name: str) -> float | None:
     try:
         moment = msgspec.convert(value, datetime)
         seconds = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
-        datetime.fromtimestamp(seconds, UTC)  # near year 1 and 9999 a zone leads out of them
+        datetime.fromtimestamp(
+            seconds, UTC
+        )  # near the years 1 and 9999, a time zone can lead outside
         return seconds
     except (msgspec.ValidationError, OverflowError, ValueError):
         raise BadMessage(name, "must be an RFC 3339 time, such as 2026-01-31T12:00:00Z") from None
@@ -327,7 +342,7 @@ def _is_duration(event: dict[str, Any], name: str) -> bool:
 
 
 def _duration(event: dict[str, Any], name: str) -> float | None:
-    """Seconds from when a store takes the message."""
+    """Return seconds, counted from when a store takes the message."""
     if not _is_duration(event, name):
         return None
     found = _DURATION.fullmatch(event[name])
@@ -337,7 +352,7 @@ def _duration(event: dict[str, Any], name: str) -> float | None:
 
 
 def _times(envelope: Envelope) -> dict[str, str]:
-    """The attributes of a message that say when: moments, or seconds as a duration."""
+    """Return the attributes with times: as points in time, or seconds as a duration."""
     found: dict[str, str] = {}
     if envelope.created:
         found["time"] = _to_rfc3339("created", envelope.created)
@@ -362,6 +377,6 @@ def _to_rfc3339(field: str, moment: float) -> str:
     except (ValueError, TypeError, OverflowError, OSError):
         raise BadMessage(
             field,
-            f"{moment!r} seconds after 1970 is outside the years 1 to 9999, which a message can"
-            " carry; publish the job again with a time between them",
+            f"{moment!r} seconds after 1970 is outside the years 1 to 9999; publish the job again"
+            " with a time in these years",
         ) from None

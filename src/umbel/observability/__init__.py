@@ -1,5 +1,5 @@
-"""Owns rendering what happened: log lines, counters, health endpoints.
+"""Owns what operators see of telemetry: log lines, metrics, health endpoints.
 
-Called by: the command line, which subscribes these to telemetry.
-Never: decides anything or touches a broker.
+Called by: the command line and processes, which subscribe these to telemetry.
+Never: decides anything, or uses a broker.
 """

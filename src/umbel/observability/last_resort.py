@@ -1,4 +1,4 @@
-"""Log records of a command that writes no log: warnings of libraries, shown on stderr."""
+"""Log records in a command that has no log: warnings of libraries are shown on stderr."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import logging
 import sys
 
 from umbel.terminal import write
-from umbel.urls import masked
+from umbel.urls import mask_secrets
 
 
 class LastResort(logging.Handler):
-    """Takes the place of the standard library's own, which writes whatever a record says."""
+    """Replaces the standard library's handler, which neither masks secrets nor escapes text."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            write(sys.stderr, masked(self.format(record)))
+            write(sys.stderr, mask_secrets(self.format(record)))
             sys.stderr.flush()
-        except Exception:  # noqa: BLE001 - a record must not break what it tells of
+        except Exception:  # noqa: BLE001 - logging must not break its caller
             pass
 
 
 def configure_last_resort() -> None:
-    """Show records that no handler takes, from warnings on."""
+    """Show warnings and errors for which no handler is set."""
     logging.lastResort = LastResort(logging.WARNING)

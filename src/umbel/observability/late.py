@@ -1,4 +1,4 @@
-"""Something to do when a module is imported, if ever."""
+"""Call a function when a module is imported."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from importlib.abc import Loader, MetaPathFinder
-else:  # they say what a method must be called, and load 1.6 MiB for that
+else:  # importing these base classes would load 1.6 MiB
     Loader = MetaPathFinder = object
 
 
 class WhenImported(MetaPathFinder):
-    """Calls back with a module once it is imported; at once when it is already.
+    """Calls a function with a module once it is imported, or immediately if it already is.
 
-    A library that an application may or may not use can so be set up without the cost of loading
-    it for those who do not.
+    This configures a library that an application may use, without loading it for applications
+    that do not.
     """
 
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+    def __init__(self, name: str, callback: Callable[[ModuleType], None]) -> None:
         self._name = name
-        self._then = then
+        self._callback = callback
         if name in sys.modules:
-            then(sys.modules[name])
+            callback(sys.modules[name])
         else:
             sys.meta_path.insert(0, self)
 
-    def forget(self) -> None:
-        """Do not call back any more."""
+    def cancel(self) -> None:
+        """Do not call the function any more."""
         with suppress(ValueError):
             sys.meta_path.remove(self)
 
@@ -42,29 +42,29 @@ class WhenImported(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        """Import's own question. Answered by the others, with a word at the end of loading."""
+        """Return the spec that the other finders return, with a loader that calls the function."""
         if fullname != self._name:
             return None
-        self.forget()
+        self.cancel()
         spec = find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Telling(spec.loader, self._then)
+            spec.loader = _CallbackLoader(spec.loader, self._callback)
         return spec
 
 
-class _Telling(Loader):
-    """A loader that says when it is done."""
+class _CallbackLoader(Loader):
+    """A loader that calls a function when the module is loaded."""
 
-    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
+    def __init__(self, loader: Loader, callback: Callable[[ModuleType], None]) -> None:
         self._loader = loader
-        self._then = then
+        self._callback = callback
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        # Before loading: modules inside it ask their parent's spec for its loader.
+        # Restored before loading: submodules read the loader of their parent's spec.
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._then(module)
+        self._callback(module)

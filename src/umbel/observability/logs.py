@@ -1,91 +1,88 @@
-"""Log lines: telemetry, the user's own ``logging`` and structlog, all in one form on stdout.
+"""Log lines: telemetry, the application's ``logging`` and structlog, in one format on stdout.
 
-Only the command line calls ``configure_logs``; an application that uses Umbel as a library keeps
-the logging it has.
+Only the command line calls ``configure_logs``. An application that uses Umbel as a library keeps
+its own logging.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import traceback
 from collections.abc import Callable, MutableMapping
 from functools import partial
-from typing import Any, Literal, TextIO
+from typing import Any, TextIO
 
 from umbel.clock import Clock, SystemClock
 from umbel.observability.late import WhenImported
-from umbel.observability.rendering import Fields, Render, json_line, pretty
+from umbel.observability.rendering import Fields, LogStyle, Render, choose_renderer
 from umbel.observability.writer import Writer
 from umbel.tasks import running
 from umbel.telemetry import events
-from umbel.urls import masked
-
-Style = Literal["auto", "pretty", "json"]
+from umbel.urls import mask_secrets
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class Logs:
-    """Where every line goes. Nothing here raises into whoever logs."""
+    """Renders and writes log lines. Its methods never raise into the code that logs."""
 
     def __init__(self, render: Render, writer: Writer, clock: Clock) -> None:
         self._render = render
         self._writer = writer
         self._clock = clock
-        self._unrendered = 0
+        self._render_failures = 0
         self.structlog: WhenImported | None = None
 
     @property
     def lost(self) -> int:
-        """Lines that could not be rendered or written; each was told on stderr if possible."""
-        return self._unrendered + self._writer.lost
+        """Lines that could not be rendered or written. Each is reported on stderr if possible."""
+        return self._render_failures + self._writer.lost
 
     def write(self, fields: dict[str, Any]) -> None:
-        """Render and write one line; ``time`` is added when missing."""
+        """Render and write one line. The current time is added if ``time`` is missing."""
         try:
             time = fields.pop("time", None) or self._clock.now()
-            fields = {"time": time, **{name: _masked(value) for name, value in fields.items()}}
+            fields = {"time": time, **{name: _mask(value) for name, value in fields.items()}}
             line = self._render(fields)
-        except Exception as error:  # noqa: BLE001 - a line must not break what it tells of
-            self._unrendered += 1
-            self._writer.complain([_anyhow(fields)], error)
+        except Exception as error:  # noqa: BLE001 - logging must not break its caller
+            self._render_failures += 1
+            self._writer.report_failure([_describe(fields)], error)
         else:
             self._writer.put(line)
 
     def flush(self, timeout: float = 2.0) -> bool:
-        """Wait until everything is written. False when that took too long."""
+        """Wait until all lines are written; return False if that took too long."""
         return self._writer.flush(timeout)
 
     def close(self) -> None:
-        """Write what is left and give logging back as it was before."""
+        """Write the remaining lines and restore the logging configuration."""
         root = logging.getLogger()
         for handler in [h for h in root.handlers if isinstance(h, Handler) and h.logs is self]:
             root.removeHandler(handler)
         if self.structlog is not None:
-            self.structlog.forget()
+            self.structlog.cancel()
         if "structlog" in sys.modules:
             sys.modules["structlog"].reset_defaults()
         self._writer.close()
 
     def subscriber(self, level: str = "info") -> Callable[[events.Event], None]:
-        """A subscriber of telemetry that writes a line for every event of this level or above."""
-        least = LEVELS[level]
+        """Return a telemetry subscriber that writes a line for each event at or above a level."""
+        minimum = LEVELS[level]
 
-        def hear(event: events.Event) -> None:
-            if LEVELS[event.level] >= least:
-                self.write(fields_of(event))
-            if isinstance(event, events.Stalled):
-                self.flush(1.0)  # the process may end itself right after it
+        def write_event(event: events.Event) -> None:
+            if LEVELS[event.level] >= minimum:
+                self.write(_to_fields(event))
+            if isinstance(event, events.WorkerStalled):
+                self.flush(1.0)  # the process may exit right after this event
 
-        return hear
+        return write_event
 
 
-def fields_of(event: events.Event) -> dict[str, Any]:
-    """An event as the fields of a line."""
+def _to_fields(event: events.Event) -> dict[str, Any]:
+    """Return an event as the fields of a line."""
     fields: dict[str, Any] = {"level": event.level, "event": event.text}
     if isinstance(event, events.JobEvent):
         fields["about"] = "job"
@@ -96,26 +93,26 @@ def fields_of(event: events.Event) -> dict[str, Any]:
     return fields
 
 
-def _masked(value: Any) -> Any:
-    """The value without secrets of URLs. What else it may be is masked when it is shown."""
+def _mask(value: Any) -> Any:
+    """Return a value with secrets of URLs masked. Other types are masked when they are rendered."""
     if isinstance(value, str):
-        return masked(value)
+        return mask_secrets(value)
     if type(value) is dict:
-        return {name: _masked(one) for name, one in value.items()}
+        return {name: _mask(one) for name, one in value.items()}
     if type(value) in (list, tuple):
-        return [_masked(one) for one in value]
+        return [_mask(one) for one in value]
     return value
 
 
-def _anyhow(fields: Fields) -> str:
+def _describe(fields: Fields) -> str:
     try:
-        return masked(repr(fields))
+        return mask_secrets(repr(fields))
     except Exception:  # noqa: BLE001 - a user's __repr__ may raise anything
         return f"<fields {', '.join(map(str, fields))}>"
 
 
-def job_fields() -> dict[str, Any]:
-    """Which job the calling code belongs to: in a coroutine, in a thread, or none."""
+def _job_fields() -> dict[str, Any]:
+    """Return the fields of the job that the calling coroutine or thread runs; empty if none."""
     run = running.get()
     if run is None:
         return {}
@@ -125,11 +122,11 @@ def job_fields() -> dict[str, Any]:
     return {"task": job.task, "job": job.id, "attempt": job.attempt, **trace}
 
 
-# --- the user's own logging ------------------------------------------------------------------
+# --- logging and structlog -------------------------------------------------------------------
 
 
 class _NoLock:
-    """A lock that is none: writing needs none, and one left behind would silence everybody."""
+    """A lock that does nothing. None is needed, and one that is never released would stop logs."""
 
     def acquire(self) -> None: ...
     def release(self) -> None: ...
@@ -138,36 +135,38 @@ class _NoLock:
 
 
 class Handler(logging.Handler):
-    """Takes records of the standard library's logging."""
+    """Writes the records of the standard library's logging."""
 
     def __init__(self, logs: Logs) -> None:
         super().__init__()
         self.logs = logs
 
     def createLock(self) -> None:  # noqa: N802 - the standard library's name
-        self.lock = _NoLock()  # type: ignore[assignment]  # all that is asked of it
+        self.lock = _NoLock()  # type: ignore[assignment]  # it has all methods that logging calls
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            fields = _fields_of_record(record)
+            fields = _record_to_fields(record)
         except Exception as error:  # noqa: BLE001 - arguments that do not fit the format
             fields = {
                 "level": record.levelname.lower(),
-                "event": f"{record.msg!s} {_anyhow({'args': record.args})}",
+                "event": f"{record.msg!s} {_describe({'args': record.args})}",
                 "unformatted": repr(error),
                 "logger": record.name,
             }
         self.logs.write({"time": record.created, **fields})
 
 
-def _fields_of_record(record: logging.LogRecord) -> dict[str, Any]:
+def _record_to_fields(record: logging.LogRecord) -> dict[str, Any]:
     fields = {
         "level": record.levelname.lower(),
         "event": record.getMessage(),
         "logger": record.name,
-        **job_fields(),
+        **_job_fields(),
     }
-    extra = {k: v for k, v in vars(record).items() if k not in _STANDARD and k not in fields}
+    extra = {
+        k: v for k, v in vars(record).items() if k not in _RECORD_ATTRIBUTES and k not in fields
+    }
     fields |= extra
     if record.exc_info:
         fields["exception"] = "".join(traceback.format_exception(*record.exc_info)).rstrip()
@@ -177,7 +176,7 @@ def _fields_of_record(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _set_up_structlog(logs: Logs, level: str, structlog: Any) -> None:
-    """structlog's loggers hand their lines over to us."""
+    """Make structlog's loggers write through ``logs``."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -190,11 +189,11 @@ def _set_up_structlog(logs: Logs, level: str, structlog: Any) -> None:
 def _structlog_processor(
     logs: Logs, drop: type[BaseException]
 ) -> Callable[[Any, str, MutableMapping[str, Any]], Any]:
-    """The end of structlog's chain: the line is ours from here."""
+    """Return the last processor of structlog's chain, which writes the line."""
 
-    def hand_over(_: Any, method: str, given: MutableMapping[str, Any]) -> Any:
+    def write_line(_: Any, method: str, values: MutableMapping[str, Any]) -> Any:
         level = {"warn": "warning", "exception": "error", "fatal": "critical"}.get(method, method)
-        fields = {"level": level, "event": given.pop("event", ""), **job_fields(), **given}
+        fields = {"level": level, "event": values.pop("event", ""), **_job_fields(), **values}
         error = fields.pop("exc_info", None)
         if error:
             fields["exception"] = _traceback(error)
@@ -202,7 +201,7 @@ def _structlog_processor(
         logs.write(fields)
         raise drop
 
-    return hand_over
+    return write_line
 
 
 def _traceback(error: Any) -> str:
@@ -219,39 +218,30 @@ def _traceback(error: Any) -> str:
 
 
 def configure_logs(
-    style: Style = "auto",
+    style: LogStyle = "auto",
     level: str = "info",
     *,
     brief: bool = False,
     stream: TextIO | None = None,
     clock: Clock | None = None,
 ) -> Logs:
-    """Send every line of this process through one renderer.
+    """Write every log line of this process in one format.
 
-    Call it before the application is imported: an application that then configures logging
-    itself has the last word. ``auto`` is pretty on a terminal and JSON elsewhere; ``brief`` makes
-    pretty lines shorter.
+    Call it before the application is imported: an application that configures logging itself then
+    overrides it. ``auto`` is ``pretty`` on a terminal and JSON elsewhere. ``brief`` makes pretty
+    lines shorter.
     """
     stream = stream or sys.stdout
-    render = _renderer(style, stream, brief)
+    render = choose_renderer(style, stream, brief=brief)
     clock = clock or SystemClock()
 
-    def dropped(lines: int) -> str:
-        text = "log lines were lost: nobody read them in time"
+    def render_loss(lines: int) -> str:
+        text = "log lines were lost because they were not read in time"
         return render({"time": clock.now(), "level": "warning", "event": text, "lines": lines})
 
-    logs = Logs(render, Writer(stream, dropped=dropped), clock)
+    logs = Logs(render, Writer(stream, render_loss=render_loss), clock)
     root = logging.getLogger()
     root.addHandler(Handler(logs))
     root.setLevel(LEVELS[level])
     logs.structlog = WhenImported("structlog", partial(_set_up_structlog, logs, level))
     return logs
-
-
-def _renderer(style: Style, stream: TextIO, brief: bool) -> Render:
-    terminal = stream.isatty()
-    if style == "json" or (style == "auto" and not terminal):
-        return json_line
-    dumb = os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
-    wanted = terminal or bool(os.environ.get("FORCE_COLOR"))
-    return pretty(colours=wanted and not dumb, brief=brief)

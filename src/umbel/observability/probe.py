@@ -1,14 +1,14 @@
-"""``--probe HOST:PORT``: a very small HTTP server for supervisors.
+"""``--probe HOST:PORT``: a small HTTP server for supervisors.
 
-``/livez``: the event loop answers and the heart lives. ``/readyz``: work is being consumed.
-``/metrics``: Prometheus' text format. It runs in the worker's own event loop, on purpose: a loop
-that is blocked does not answer, which is the honest answer.
+``/livez``: the event loop and the heartbeat run. ``/readyz``: the worker fetches jobs.
+``/metrics``: metrics in Prometheus' text format. The server runs in the worker's own event loop, so
+that a blocked event loop does not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -19,27 +19,24 @@ from umbel.clock import Clock
 from umbel.errors import ConfigurationError
 from umbel.observability.metrics import CONTENT_TYPE, Labels, Metrics
 
-_LARGEST = 8_192
-_PATIENCE = 5.0
-_AT_ONCE = 64
-"""Connections at once. The next one takes the place of the oldest: a client that is slow must not
-keep a supervisor from its answer."""
-_PULSE = 1.0
-_RECENT_FETCH = 2.0
-"""Lease lengths after which a worker with free slots should have fetched."""
+_MAX_REQUEST_BYTES = 8_192
+_REQUEST_TIMEOUT_SECONDS = 5.0
+_MAX_CONNECTIONS = 64
+"""A further connection replaces the oldest: slow clients must not keep a supervisor out."""
+_SAMPLE_INTERVAL_SECONDS = 1.0
+_MAX_FETCH_AGE_LEASES = 2.0
+"""A worker with free slots must have fetched within this many lease lengths."""
 
 
-class Room(Protocol):
-    """How much more could start."""
+class FreeSlots(Protocol):
+    """How many more jobs of each kind could start."""
 
     @property
-    def io(self) -> int: ...
-    @property
-    def cpu(self) -> int: ...
+    def free(self) -> Mapping[str, int]: ...
 
 
-class Subject(Protocol):
-    """What the probe asks a worker. Everything is read only."""
+class ProbedWorker(Protocol):
+    """What the probe reads of a worker."""
 
     @property
     def name(self) -> str: ...
@@ -52,16 +49,16 @@ class Subject(Protocol):
     @property
     def lease(self) -> float: ...
     @property
-    def heart_alive(self) -> bool: ...
+    def heartbeat_alive(self) -> bool: ...
     @property
-    def beat_age(self) -> float | None: ...
+    def heartbeat_age(self) -> float | None: ...
     def fetches(self) -> int: ...
-    def free(self) -> Room: ...
+    def free(self) -> FreeSlots: ...
     def stopping(self) -> bool: ...
 
 
 class Readiness(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a worker consumes, and what that is judged by."""
+    """Whether a worker fetches jobs, and the values behind that."""
 
     ready: bool
     why: tuple[str, ...]
@@ -76,125 +73,127 @@ class Readiness(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: tuple[str, ...]
 
 
-class Pulse:
-    """Samples the event loop and the fetches once a second, while a probe is wanted."""
+class Sampler:
+    """Measures the event loop's lag and notices fetches, once a second."""
 
-    def __init__(self, subject: Subject, clock: Clock) -> None:
-        self._subject = subject
+    def __init__(self, worker: ProbedWorker, clock: Clock) -> None:
+        self._worker = worker
         self._clock = clock
-        self._fetches = subject.fetches()
-        self._fetched: float | None = None
+        self._fetches = worker.fetches()
+        self._fetched_at: float | None = None
         self.lag = 0.0
 
     async def run(self) -> None:
         """Sample until cancelled."""
         while True:
-            due = self._clock.monotonic() + _PULSE
-            await asyncio.sleep(_PULSE)
+            due = self._clock.monotonic() + _SAMPLE_INTERVAL_SECONDS
+            await asyncio.sleep(_SAMPLE_INTERVAL_SECONDS)
             self.lag = max(0.0, self._clock.monotonic() - due)
-            self.look()
+            self.check_fetches()
 
-    def look(self) -> None:
-        """Note whether a fetch has returned since the last look."""
-        fetches = self._subject.fetches()
+    def check_fetches(self) -> None:
+        """Record the time if a fetch has returned since the last check."""
+        fetches = self._worker.fetches()
         if fetches != self._fetches:
-            self._fetches, self._fetched = fetches, self._clock.monotonic()
+            self._fetches, self._fetched_at = fetches, self._clock.monotonic()
 
     @property
     def fetch_age(self) -> float | None:
-        """Seconds since a fetch was seen to return, to about a second; None: never."""
-        self.look()
-        return None if self._fetched is None else self._clock.monotonic() - self._fetched
+        """Seconds since a fetch returned, accurate to about a second; None if none has."""
+        self.check_fetches()
+        return None if self._fetched_at is None else self._clock.monotonic() - self._fetched_at
 
 
 class Probe:
-    """Serves the three pages; garbage on the socket harms nobody."""
+    """Serves the three pages. Invalid requests have no other effect."""
 
-    def __init__(self, subject: Subject, metrics: Metrics, clock: Clock) -> None:
-        self._subject = subject
+    def __init__(self, worker: ProbedWorker, metrics: Metrics, clock: Clock) -> None:
+        self._worker = worker
         self._metrics = metrics
-        self._pulse = Pulse(subject, clock)
-        self._pulsing: asyncio.Task[None] | None = None
+        self._sampler = Sampler(worker, clock)
+        self._sampling: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._serving: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
-        """By when they connected, oldest first."""
-        metrics.watch(self._gauges)
+        """The open connections, oldest first."""
+        metrics.add_gauge(self._gauges)
 
     async def start(self, host: str, port: int) -> int:
-        """Serve from now on; returns the port, which a port of 0 leaves to the system.
+        """Start to serve; return the port. For port 0 the system chooses one.
 
         Raises:
-            ConfigurationError: the address cannot be had.
+            ConfigurationError: the process cannot listen at the address.
         """
         try:
-            self._server = await asyncio.start_server(self._serve, host, port, limit=_LARGEST)
+            self._server = await asyncio.start_server(
+                self._serve, host, port, limit=_MAX_REQUEST_BYTES
+            )
         except OSError as error:
             raise ConfigurationError(
                 f"--probe {host}:{port}: {error.strerror or error}; give another address"
             ) from None
-        self._pulsing = asyncio.create_task(self._pulse.run(), name="umbel probe pulse")
+        self._sampling = asyncio.create_task(self._sampler.run(), name="umbel probe sampler")
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:
-        """Serve no more."""
+        """Stop serving and close all connections."""
         if self._server is not None:
             self._server.close()
-        tasks = [*self._serving, *([self._pulsing] if self._pulsing else [])]
+        tasks = [*self._serving, *([self._sampling] if self._sampling else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- judgement ---------------------------------------------------------------------------
+    # --- readiness ---------------------------------------------------------------------------
 
     def readiness(self) -> Readiness:
-        """Whether the worker consumes right now."""
-        subject, fetch_age = self._subject, self._pulse.fetch_age
+        """Return whether the worker fetches jobs now."""
+        worker, fetch_age = self._worker, self._sampler.fetch_age
         unreachable = tuple(self._metrics.unreachable)
-        why = list(self._objections(fetch_age, unreachable))
+        reasons = list(self._find_problems(fetch_age, unreachable))
         return Readiness(
-            ready=not why,
-            why=tuple(why),
-            worker=subject.name,
-            incarnation=subject.incarnation,
-            running=subject.running,
-            paused=subject.paused,
-            stopping=subject.stopping(),
-            last_beat=_rounded(subject.beat_age),
-            last_fetch=_rounded(fetch_age),
-            loop_lag=round(self._pulse.lag, 4),
+            ready=not reasons,
+            why=tuple(reasons),
+            worker=worker.name,
+            incarnation=worker.incarnation,
+            running=worker.running,
+            paused=worker.paused,
+            stopping=worker.stopping(),
+            last_beat=_round(worker.heartbeat_age),
+            last_fetch=_round(fetch_age),
+            loop_lag=round(self._sampler.lag, 4),
             unreachable=unreachable,
         )
 
-    def _objections(self, fetch_age: float | None, unreachable: Iterable[str]) -> Iterable[str]:
-        subject = self._subject
-        beat, lease, free = subject.beat_age, subject.lease, subject.free()
-        if subject.stopping():
+    def _find_problems(self, fetch_age: float | None, unreachable: Iterable[str]) -> Iterable[str]:
+        worker = self._worker
+        heartbeat_age, lease, free = worker.heartbeat_age, worker.lease, worker.free()
+        if worker.stopping():
             yield "stopping"
-        if not subject.heart_alive:
-            yield "the heart does not beat"
-        elif beat is None:
+        if not worker.heartbeat_alive:
+            yield "the heartbeat thread has stopped"
+        elif heartbeat_age is None:
             yield "no heartbeat yet"
-        elif beat > lease:
+        elif heartbeat_age > lease:
             yield "the last heartbeat is too long ago"
-        # A worker that is full does not fetch, and is as ready as can be.
-        if free.io or free.cpu:
+        # A worker without free slots does not fetch, and is ready.
+        if any(free.free.values()):
             if fetch_age is None:
-                yield "nothing fetched yet"
-            elif fetch_age > lease * _RECENT_FETCH:
+                yield "no fetch yet"
+            elif fetch_age > lease * _MAX_FETCH_AGE_LEASES:
                 yield "the last fetch is too long ago"
         yield from (f"{service}: the server cannot be reached" for service in unreachable)
 
     def _gauges(self) -> Iterable[tuple[str, Labels, float]]:
-        subject, free = self._subject, self._subject.free()
-        yield "umbel_running", (), subject.running
-        yield "umbel_free_slots", (("kind", "io"),), free.io
-        yield "umbel_free_slots", (("kind", "cpu"),), free.cpu
-        yield "umbel_paused", (), len(subject.paused)
-        yield "umbel_stopping", (), float(subject.stopping())
-        yield "umbel_loop_lag_seconds", (), self._pulse.lag
-        if subject.beat_age is not None:
-            yield "umbel_last_beat_seconds", (), subject.beat_age
-        if (fetch_age := self._pulse.fetch_age) is not None:
+        worker, free = self._worker, self._worker.free()
+        yield "umbel_running", (), worker.running
+        for kind, many in free.free.items():
+            yield "umbel_free_slots", (("kind", kind),), many
+        yield "umbel_paused", (), len(worker.paused)
+        yield "umbel_stopping", (), float(worker.stopping())
+        yield "umbel_loop_lag_seconds", (), self._sampler.lag
+        if worker.heartbeat_age is not None:
+            yield "umbel_last_beat_seconds", (), worker.heartbeat_age
+        if (fetch_age := self._sampler.fetch_age) is not None:
             yield "umbel_last_fetch_seconds", (), fetch_age
 
     # --- HTTP --------------------------------------------------------------------------------
@@ -202,14 +201,14 @@ class Probe:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._make_room()
+        self._limit_connections()
         self._serving[task] = writer
         try:
-            async with asyncio.timeout(_PATIENCE):
-                writer.write(self._respond(await _request(reader)))
+            async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
+                writer.write(self._respond(await _read_request(reader)))
                 await writer.drain()
         except (OSError, TimeoutError):
-            pass  # a client that is slow or gone has no claim to an answer
+            pass  # the client is slow or has disconnected
         finally:
             self._serving.pop(task, None)
             writer.close()
@@ -217,30 +216,30 @@ class Probe:
                 async with asyncio.timeout(1):
                     await writer.wait_closed()
 
-    def _make_room(self) -> None:
-        """Hang up on the oldest connection when there are too many."""
-        if len(self._serving) >= _AT_ONCE:
+    def _limit_connections(self) -> None:
+        """Close the oldest connection if there are too many."""
+        if len(self._serving) >= _MAX_CONNECTIONS:
             oldest = next(iter(self._serving))
             self._serving.pop(oldest).transport.abort()
             oldest.cancel()
 
     def _respond(self, request: tuple[str, str] | None) -> bytes:
         if request is None:
-            return _response(HTTPStatus.BAD_REQUEST, {"error": "not an HTTP request"})
+            return _make_response(HTTPStatus.BAD_REQUEST, {"error": "not an HTTP request"})
         method, path = request
         status, content, kind = self._page(path)
         if status is not HTTPStatus.NOT_FOUND and method not in ("GET", "HEAD"):
-            return _response(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "GET only"})
-        return _response(status, content, kind, body=method != "HEAD")
+            return _make_response(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "GET only"})
+        return _make_response(status, content, kind, body=method != "HEAD")
 
     def _page(self, path: str) -> tuple[HTTPStatus, Any, str]:
         match path.partition("?")[0]:
             case "/livez":
-                alive = self._subject.heart_alive
-                return _status(alive), {"alive": alive}, "application/json"
+                alive = self._worker.heartbeat_alive
+                return _to_status(alive), {"alive": alive}, "application/json"
             case "/readyz":
                 found = self.readiness()
-                return _status(found.ready), found, "application/json"
+                return _to_status(found.ready), found, "application/json"
             case "/metrics":
                 return HTTPStatus.OK, self._metrics.render(), CONTENT_TYPE
             case _:
@@ -248,12 +247,12 @@ class Probe:
                 return HTTPStatus.NOT_FOUND, {"error": "no such page", "pages": pages}, ""
 
 
-def _status(fine: bool) -> HTTPStatus:
-    return HTTPStatus.OK if fine else HTTPStatus.SERVICE_UNAVAILABLE
+def _to_status(is_ok: bool) -> HTTPStatus:
+    return HTTPStatus.OK if is_ok else HTTPStatus.SERVICE_UNAVAILABLE
 
 
-async def _request(reader: asyncio.StreamReader) -> tuple[str, str] | None:
-    """Method and path; None when it is no HTTP or too large."""
+async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str] | None:
+    """Return method and path; None if it is not an HTTP request or is too large."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -264,7 +263,7 @@ async def _request(reader: asyncio.StreamReader) -> tuple[str, str] | None:
     return words[0], words[1]
 
 
-def _response(status: HTTPStatus, content: Any, kind: str = "", *, body: bool = True) -> bytes:
+def _make_response(status: HTTPStatus, content: Any, kind: str = "", *, body: bool = True) -> bytes:
     data = content.encode() if isinstance(content, str) else msgspec.json.encode(content) + b"\n"
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\n"
@@ -276,5 +275,5 @@ def _response(status: HTTPStatus, content: Any, kind: str = "", *, body: bool = 
     return head.encode() + (data if body else b"")
 
 
-def _rounded(seconds: float | None) -> float | None:
+def _round(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)

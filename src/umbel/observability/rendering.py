@@ -1,45 +1,47 @@
-"""One line of text for one set of fields: JSON for programs, colours for people."""
+"""Render the fields of a log line: as JSON for programs, or as coloured text for people."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TextIO
 
 import msgspec
 
-from umbel.terminal import Shown, joined, styled, visible, visible_json
-from umbel.urls import masked
+from umbel.terminal import SafeText, add_style, join_texts, make_json_visible, make_visible
+from umbel.urls import mask_secrets
 
 Fields = Mapping[str, Any]
-Render = Callable[[Fields], Shown]
+Render = Callable[[Fields], SafeText]
+LogStyle = Literal["auto", "pretty", "json"]
 
-_BLOCKS = ("exception", "traceback", "stack")
-_JOB = ("job", "attempt", "trace")
+_BLOCK_FIELDS = ("exception", "traceback", "stack")
+_JOB_FIELDS = ("job", "attempt", "trace")
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     try:
-        return masked(repr(value))
+        return mask_secrets(repr(value))
     except Exception as error:  # noqa: BLE001 - a user's __repr__ may raise anything
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
 # --- JSON ------------------------------------------------------------------------------------
 
-_encode = msgspec.json.Encoder(enc_hook=_shown).encode
+_encode = msgspec.json.Encoder(enc_hook=_show).encode
 
 
-def json_line(fields: Fields) -> Shown:
-    """One JSON object. A value without a JSON form is shown as Python shows it."""
+def json_line(fields: Fields) -> SafeText:
+    """Return one JSON object. A value that JSON cannot encode is shown by its ``repr``."""
     stamped = dict(fields, time=_iso(fields["time"]))
-    stamped.pop("about", None)  # a hint for the pretty form only
+    stamped.pop("about", None)  # only for the pretty format
     try:
-        return visible_json(_encode(stamped).decode())
-    except Exception:  # noqa: BLE001 - odd keys, lone surrogates, cycles: show what can be shown
+        return make_json_visible(_encode(stamped).decode())
+    except Exception:  # noqa: BLE001 - odd keys, lone surrogates, cycles
         plain = {_clean(k): _plain(v) for k, v in stamped.items()}
-        return visible_json(_encode(plain).decode())
+        return make_json_visible(_encode(plain).decode())
 
 
 def _iso(seconds: float) -> str:
@@ -49,71 +51,79 @@ def _iso(seconds: float) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, bool | int | float | None):
         return value
-    return _clean(value if isinstance(value, str) else _shown(value))
+    return _clean(value if isinstance(value, str) else _show(value))
 
 
 def _clean(text: Any) -> str:
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 
-# --- for people ------------------------------------------------------------------------------
+# --- pretty ----------------------------------------------------------------------------------
 
 
 def pretty(*, colours: bool, brief: bool = False) -> Render:
-    """Time, level, what happened, then the fields; tracebacks as a block below.
+    """Return a renderer of time, level, text and fields, with tracebacks as a block below.
 
-    ``brief`` leaves out the trace, and the attempt when it is the first.
+    ``brief`` leaves out the trace, and the attempt if it is the first.
     """
 
-    def paint(text: Shown, code: str) -> Shown:
-        return styled(text, code) if colours else text
+    def paint(text: SafeText, code: str) -> SafeText:
+        return add_style(text, code) if colours else text
 
-    def render(fields: Fields) -> Shown:
-        level = visible(str(fields.get("level", "info")), lines=False)
+    def render(fields: Fields) -> SafeText:
+        level = make_visible(str(fields.get("level", "info")), lines=False)
         clock = datetime.fromtimestamp(fields["time"]).strftime("%H:%M:%S.%f")[:-3]
-        hidden = _brief(fields) if brief else set()
+        hidden = _hidden_fields(fields) if brief else set()
         colour = _COLOURS.get(level, "0")
         words = [
-            paint(Shown(clock), "2"),
-            paint(Shown(f"{level:7}"), colour),
+            paint(SafeText(clock), "2"),
+            paint(SafeText(f"{level:7}"), colour),
             paint(_headline(fields), "1"),
         ]
         words += [
-            joined([paint(visible(f"{name}=", lines=False), "2"), visible(value, lines=False)])
+            join_texts(
+                [
+                    paint(make_visible(f"{name}=", lines=False), "2"),
+                    make_visible(value, lines=False),
+                ]
+            )
             for name, value in _pairs(fields, hidden)
         ]
-        blocks = [paint(_indented(str(fields[b])), "2") for b in _BLOCKS if fields.get(b)]
-        return Shown("\n".join([" ".join(words), *blocks]))
+        blocks = [paint(_indent(str(fields[b])), "2") for b in _BLOCK_FIELDS if fields.get(b)]
+        return SafeText("\n".join([" ".join(words), *blocks]))
 
     return render
 
 
-def _brief(fields: Fields) -> set[str]:
+def _hidden_fields(fields: Fields) -> set[str]:
     return {"trace"} if fields.get("attempt", 1) != 1 else {"trace", "attempt"}
 
 
-def _headline(fields: Fields) -> Shown:
-    """What happened, and how long it took; a job's event begins with the task's short name."""
-    text = visible(str(fields.get("event", ""))).replace("\n", "\n    ")
+def _headline(fields: Fields) -> SafeText:
+    """Return the text and the duration; a job's event begins with the task's short name."""
+    text = make_visible(str(fields.get("event", ""))).replace("\n", "\n    ")
     if fields.get("about") == "job":
-        task = visible(str(fields.get("task", "")).rpartition(".")[2], lines=False)
+        task = make_visible(str(fields.get("task", "")).rpartition(".")[2], lines=False)
         text = f"{task} {text}"
-        if _took_inline(fields):
+        if _has_inline_duration(fields):
             text += f" in {_duration(fields['seconds'])}"
-    return Shown(f"{text:34}")
+    return SafeText(f"{text:34}")
 
 
-def _took_inline(fields: Fields) -> bool:
-    """``succeeded in 4 ms`` reads well; ``will be tried again in 4 ms`` would say another thing."""
+def _has_inline_duration(fields: Fields) -> bool:
+    """Return whether the duration follows the text, as in ``succeeded in 4 ms``.
+
+    ``will be retried in 4 ms`` would be misunderstood.
+    """
     return fields.get("level") == "info" and "seconds" in fields
 
 
 def _pairs(fields: Fields, hidden: set[str]) -> list[tuple[str, str]]:
-    told = {"time", "level", "event", "about", *_BLOCKS, *_JOB}
+    shown = {"time", "level", "event", "about", *_BLOCK_FIELDS, *_JOB_FIELDS}
     if fields.get("about") == "job":
-        told |= {"task", "seconds"} if _took_inline(fields) else {"task"}
-    names = [name for name in fields if name not in told]
-    names += [name for name in _JOB if name in fields and name not in hidden]
+        shown |= {"task", "seconds"} if _has_inline_duration(fields) else {"task"}
+    names = [name for name in fields if name not in shown]
+    names += [name for name in _JOB_FIELDS if name in fields and name not in hidden]
     return [
         ("took", _duration(fields[name])) if name == "seconds" else (name, _inline(fields[name]))
         for name in names
@@ -123,16 +133,29 @@ def _pairs(fields: Fields, hidden: set[str]) -> list[tuple[str, str]]:
 def _inline(value: Any) -> str:
     if isinstance(value, tuple | list) and all(isinstance(item, str) for item in value):
         return ",".join(value) or "-"
-    text = value if isinstance(value, str) else _shown(value)
+    text = value if isinstance(value, str) else _show(value)
     bare = text.isprintable() and text != "" and '"' not in text
-    return text if bare else _shown(text)
+    return text if bare else _show(text)
 
 
-def _indented(text: str) -> Shown:
-    return Shown("\n".join(f"    {line}" for line in visible(text.rstrip()).split("\n")))
+def _indent(text: str) -> SafeText:
+    return SafeText("\n".join(f"    {line}" for line in make_visible(text.rstrip()).split("\n")))
 
 
 def _duration(seconds: float) -> str:
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} µs"
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+# --- choosing --------------------------------------------------------------------------------
+
+
+def choose_renderer(style: LogStyle, stream: TextIO, *, brief: bool = False) -> Render:
+    """Return the renderer of a style; ``auto`` is pretty on a terminal and JSON elsewhere."""
+    terminal = stream.isatty()
+    if style == "json" or (style == "auto" and not terminal):
+        return json_line
+    dumb = os.environ.get("TERM") == "dumb" or bool(os.environ.get("NO_COLOR"))
+    wanted = terminal or bool(os.environ.get("FORCE_COLOR"))
+    return pretty(colours=wanted and not dumb, brief=brief)

@@ -1,8 +1,8 @@
-"""Gets lines out of the process without ever holding up whoever wrote them.
+"""Writes log lines without ever blocking the code that logs.
 
-A reader that stalls (a full pipe, a hung log driver) would block a plain ``print``, and with it
-the event loop or the heart. So a thread of its own writes, and what it cannot write in time is
-counted and told, never lost in silence.
+A reader that stalls (a full pipe, a hung log driver) would block a plain ``print``, and with it the
+event loop or the heartbeat. A separate thread therefore writes. Lines that it cannot write in time
+are counted and reported.
 """
 
 from __future__ import annotations
@@ -14,33 +14,34 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TextIO
 
-from umbel.terminal import joined, visible, write
+from umbel.terminal import join_texts, make_visible, write
 
-_WAITING = 10_000
-_BATCH = 500
+_MAX_WAITING_LINES = 10_000
+_MAX_BATCH_LINES = 500
+_LOSS_TEXT = "{} log lines were lost because they were not read in time"
 
 
 class Writer:
-    """Writes lines to a stream, in order, from a thread that starts with the first line.
+    """Writes lines to a stream, in order, in a thread that starts with the first line.
 
-    ``put`` takes no Python lock: a task's thread may be struck by an exception from outside at
-    any point, and a lock it left behind would silence everybody.
+    ``put`` takes no Python lock: an exception may be raised in a task's thread at any point, and a
+    lock that it did not release would stop all logs.
     """
 
     def __init__(
         self,
         stream: TextIO,
-        spare: TextIO | None = None,
+        fallback: TextIO | None = None,
         *,
-        dropped: Callable[[int], str] = "{} log lines were lost: nobody read them in time".format,
-        waiting: int = _WAITING,
+        render_loss: Callable[[int], str] = _LOSS_TEXT.format,
+        max_waiting: int = _MAX_WAITING_LINES,
     ) -> None:
         self.lost = 0
         """Lines that did not reach the stream."""
         self._stream = stream
-        self._spare = spare
-        self._dropped_text = dropped
-        self._waiting = waiting
+        self._fallback = fallback
+        self._render_loss = render_loss
+        self._max_waiting = max_waiting
         self._dropped = 0
         self._closed = False
         self._pid = os.getpid()
@@ -48,11 +49,11 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def put(self, line: str) -> None:
-        """Take a line; it is written soon. Never raises, never waits."""
+        """Queue a line to be written. Never raises and never waits."""
         if self._closed or self._pid != os.getpid():
-            self._write([line])  # a forked child has no thread; it writes for itself
+            self._write([line])  # a forked child has no writer thread
             return
-        if self._queue.qsize() >= self._waiting:
+        if self._queue.qsize() >= self._max_waiting:
             self.lost += 1
             self._dropped += 1
             return
@@ -62,7 +63,7 @@ class Writer:
             self._thread.start()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until everything put so far is written. False when that took too long."""
+        """Wait until all queued lines are written; return False if that took too long."""
         if self._thread is None or self._pid != os.getpid():
             return True
         reached = threading.Event()
@@ -70,7 +71,7 @@ class Writer:
         return reached.wait(timeout)
 
     def close(self, timeout: float = 2.0) -> None:
-        """Write what is left; lines put later are written at once."""
+        """Write the queued lines. Lines that are put later are written immediately."""
         self.flush(timeout)
         self._closed = True
 
@@ -78,39 +79,39 @@ class Writer:
         while True:
             batch = [self._queue.get()]
             try:
-                while len(batch) < _BATCH:
+                while len(batch) < _MAX_BATCH_LINES:
                     batch.append(self._queue.get_nowait())
             except Empty:
                 pass
             self._write([line for line in batch if isinstance(line, str)])
-            self._tell_dropped()
+            self._report_dropped()
             for reached in batch:
                 if isinstance(reached, threading.Event):
                     reached.set()
 
-    def _tell_dropped(self) -> None:
+    def _report_dropped(self) -> None:
         dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._write([self._dropped_text(dropped)])
+            self._write([self._render_loss(dropped)])
 
     def _write(self, lines: list[str]) -> None:
         if not lines:
             return
         try:
-            write(self._stream, joined([*lines], "\n"))
+            write(self._stream, join_texts([*lines], "\n"))
             self._stream.flush()
         except Exception as error:  # noqa: BLE001 - closed, full, broken, not encodable
             self.lost += len(lines)
-            self.complain(lines, error)
+            self.report_failure(lines, error)
 
-    def complain(self, lines: list[str], error: Exception) -> None:
-        """The last resort: say on stderr what could not be said where it belongs."""
+    def report_failure(self, lines: list[str], error: Exception) -> None:
+        """Report on stderr lines that could not be written."""
         try:
-            spare = self._spare or sys.stderr
+            fallback = self._fallback or sys.stderr
             for line in lines:
                 text = line.encode("ascii", "backslashreplace").decode()
-                told = f"umbel: a log line could not be written ({error!r}): {text}"
-                write(spare, visible(told, lines=False))
-            spare.flush()
-        except Exception:  # noqa: BLE001 - there is nobody left to tell; it is counted
+                report = f"umbel: a log line could not be written ({error!r}): {text}"
+                write(fallback, make_visible(report, lines=False))
+            fallback.flush()
+        except Exception:  # noqa: BLE001 - the lines are counted as lost
             pass

@@ -1,31 +1,35 @@
-"""Owns what operators read or change: jobs, queues, gates, workers, pauses, deployments, health.
+"""Owns what operators read and change: jobs, queues, gates, workers, pauses, deployments, health.
 
-Called by: the command line, and any other skin.
-Never: publishes or runs tasks; never asks a worker, only the store, so it answers at once.
+Called by: the command line and other user interfaces.
+Never: publishes or runs tasks. It asks only the store, never a worker, so it answers at once.
 """
 
-from umbel.operations.deployment_views import (
+from umbel.operations.operations import Operations
+from umbel.operations.views import (
     Audit,
     AuditedTask,
     CodeChanges,
     DeployView,
+    DeployWorkerView,
+    Health,
+    MissingTask,
+    PoolView,
+    QueueView,
     RunView,
-    StandingView,
+    WorkerView,
 )
-from umbel.operations.operations import Operations
-from umbel.operations.views import Health, MissingTask, PoolView, QueueView, WorkerView
 
 __all__ = [
     "Audit",
     "AuditedTask",
     "CodeChanges",
     "DeployView",
+    "DeployWorkerView",
     "Health",
     "MissingTask",
     "Operations",
     "PoolView",
     "QueueView",
     "RunView",
-    "StandingView",
     "WorkerView",
 ]

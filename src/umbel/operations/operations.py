@@ -1,4 +1,4 @@
-"""One read and command API over the store and the broker."""
+"""The API of operators, over all roles of a backend."""
 
 from __future__ import annotations
 
@@ -10,28 +10,21 @@ import msgspec
 
 from umbel.backends import (
     UNCHANGED,
-    Broker,
     Changes,
-    Control,
-    Deployments,
     Gate,
-    Gates,
     JobFilter,
-    Member,
     Pause,
     PoolMember,
-    Records,
-    Registry,
+    RegisteredWorker,
+    Roles,
     Route,
-    Routes,
     Scope,
-    Seat,
-    Steps,
+    WorkerIndex,
 )
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
-from umbel.messages import POOL, TERMINAL, Record, State, Step, inbox, is_inbox, not_finite
-from umbel.operations.deploying import Deploys
+from umbel.messages import POOL_PREFIX, TERMINAL, Record, State, Step, inbox, is_inbox, not_finite
+from umbel.operations.deployments import DeploymentOperations
 from umbel.operations.views import (
     Health,
     MissingTask,
@@ -41,83 +34,65 @@ from umbel.operations.views import (
     WorkerView,
 )
 
-_CONFIRM_STEP = 0.05
-_FORGOTTEN = tuple(state for state in State if state in TERMINAL and state is not State.BURIED)
+_CONFIRM_CHECK_SECONDS = 0.05
+_FORGETTABLE = tuple(state for state in State if state in TERMINAL and state is not State.BURIED)
 """The states that ``forget`` deletes when none is named. A buried job waits for a decision."""
 
 
 class Operations:
-    """Belongs to one event loop; close it when done."""
+    """Reads and changes for operators. Belongs to one event loop; close it when done."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        records: Records,
-        registry: Registry,
-        control: Control,
-        gates: Gates,
-        steps: Steps,
-        deployments: Deployments,
-        routes: Routes,
-        *,
-        clock: Clock,
-        namespace: str,
-    ) -> None:
-        self._broker = broker
-        self._records = records
-        self._registry = registry
-        self._control = control
-        self._gates = gates
-        self._steps = steps
-        self._deployments = deployments
-        self._routes = routes
+    def __init__(self, roles: Roles, *, clock: Clock, namespace: str) -> None:
+        self._roles = roles
         self._clock = clock
         self.namespace = namespace
-        self.deploy = Deploys(deployments, records, registry, clock=clock)
-        """Deployments: begin, wait for "go", end, see how it stands, audit."""
+        self.deploy = DeploymentOperations(
+            roles.deployments, roles.records, roles.registry, clock=clock
+        )
+        """Deployments: begin, wait for "go", end, status, audit."""
 
     # --- jobs --------------------------------------------------------------------------------
 
     async def jobs(self, wanted: JobFilter) -> list[Record]:
-        """The newest jobs that match."""
-        return await self._records.search(wanted)
+        """Return the newest jobs that match."""
+        return await self._roles.records.search(wanted)
 
     async def job(self, job: str) -> Record:
-        """One job's whole story. Raises UnknownJob."""
-        return await self._records.find(job)
+        """Return a job's record with its history. Raises UnknownJob."""
+        return await self._roles.records.find(job)
 
     async def steps(self, job: str) -> list[Step]:
-        """What a job has done so far and would not do again, by number."""
-        return await self._steps.steps(job)
+        """Return the durable steps that a job has completed, by number."""
+        return await self._roles.steps.steps(job)
 
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
-        """Cancel jobs; each one's state after the call. Raises UnknownJob when none is known."""
-        found = await self._control.cancel(jobs, reason)
+        """Cancel jobs and return their states afterwards. Raises UnknownJob if one is unknown."""
+        found = await self._roles.control.cancel(jobs, reason)
         missing = [job for job in jobs if job not in found]
         if missing:
             raise UnknownJob(f"no job {', '.join(missing)}")
         return found
 
     async def retry(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
-        """Queue finished jobs anew, as they were or changed.
+        """Queue finished jobs again, unchanged or with changes. Return their ids.
 
         Raises:
-            UnknownJob: one is unknown. NotAllowed: one still lives or has succeeded.
+            UnknownJob: one is unknown. NotAllowed: one has not ended, or has succeeded.
         """
-        replayed = await self._records.replay(jobs, changes)
+        replayed = await self._roles.records.replay(jobs, changes)
         for job in jobs:
             if job not in replayed:
-                state = (await self._records.find(job)).state
+                state = (await self._roles.records.find(job)).state
                 raise NotAllowed(
                     f"job {job} is {state}: only buried, cancelled and expired jobs are replayed"
                 )
         return replayed
 
     async def forget(self, wanted: JobFilter) -> int:
-        """Delete all finished jobs that match, with their results; how many there were.
+        """Delete all finished jobs that match, with their results. Return their number.
 
-        Without states: succeeded, cancelled and expired jobs. Buried jobs are deleted only if the
-        filter names that state. ``limit`` is how many are deleted at a time.
+        If the filter names no states, succeeded, cancelled and expired jobs are deleted. Buried
+        jobs are deleted only if it names that state. ``limit`` is the size of a batch.
 
         Raises:
             ConfigurationError: the filter names a state that is not final.
@@ -127,10 +102,10 @@ class Operations:
                 f"states={', '.join(live)}: only finished jobs are deleted; give some of"
                 f" {', '.join(state.value for state in State if state in TERMINAL)}"
             )
-        chosen = msgspec.structs.replace(wanted, states=wanted.states or _FORGOTTEN)
+        chosen = msgspec.structs.replace(wanted, states=wanted.states or _FORGETTABLE)
         gone = 0
-        while found := await self._records.search(chosen):
-            removed = await self._records.remove([record.id for record in found])
+        while found := await self._roles.records.search(chosen):
+            removed = await self._roles.records.remove([record.id for record in found])
             gone += removed
             if not removed:
                 break
@@ -139,10 +114,10 @@ class Operations:
     # --- queues ------------------------------------------------------------------------------
 
     async def queues(self) -> list[QueueView]:
-        """Every queue that holds jobs, has a worker or is paused."""
-        depths = await self._broker.depths()
-        members = await self._registry.members()
-        pauses = (await self._control.state()).pauses
+        """Return every queue that holds jobs, has a worker or is paused."""
+        depths = await self._roles.broker.depths()
+        members = await self._roles.registry.workers()
+        pauses = (await self._roles.control.state()).pauses
         paused = {pause.name for pause in pauses if pause.scope == "queue"}
         all_paused = any(pause.scope == "all" for pause in pauses)
         served = [queue for member in members for queue in _served(member)]
@@ -168,33 +143,33 @@ class Operations:
         ]
 
     async def purge(self, queue: str) -> int:
-        """Cancel everything in a queue that does not run."""
+        """Cancel all jobs of a queue that are not running. Return their number."""
         _check("queue", queue)
-        return await self._broker.purge(queue)
+        return await self._roles.broker.purge(queue)
 
     async def move(self, source: str, target: str) -> int:
-        """Put everything that waits in one queue into another."""
+        """Move the waiting jobs of one queue to another. Return their number."""
         _check("source", source)
         _check("target", target)
-        return await self._broker.move(source, target)
+        return await self._roles.broker.move(source, target)
 
     async def missing_tasks(self) -> list[MissingTask]:
-        """Tasks with jobs that wait although no worker that serves their queue has the task.
+        """Return the tasks with waiting jobs that no worker of their queue has.
 
-        Queues that no worker serves are not among them.
+        Queues without any worker are left out.
         """
-        tasks = _tasks_by_queue(await self._registry.members())
+        tasks = _tasks_by_queue(await self._roles.registry.workers())
         return sorted(
             MissingTask(queue=one.queue, task=one.task, jobs=one.jobs)
-            for one in await self._deployments.waiting()
+            for one in await self._roles.deployments.count_waiting()
             if one.queue in tasks and one.task not in tasks[one.queue]
         )
 
     async def hindrances(self, record: Record) -> list[str]:
-        """Why a job that waits does not start, if there is a reason that an operator can remove."""
+        """Return reasons why a waiting job does not start, if an operator can remove them."""
         if record.state not in (State.QUEUED, State.WAITING, State.SCHEDULED):
             return []
-        members = await self._registry.members()
+        members = await self._roles.registry.workers()
         if not members:
             return ["No workers are running."]
         if not any(record.task in member.entry.tasks for member in members):
@@ -206,71 +181,71 @@ class Operations:
     # --- gates -------------------------------------------------------------------------------
 
     async def gates(self, rule: str | None = None, limit: int = 1000) -> list[Gate]:
-        """The gates of a rule, or all that somebody holds or waits for, and all without tokens."""
+        """Return the gates of a rule. Without a rule: all gates in use, and all without tokens."""
         _check("rule", rule)
-        return await self._gates.gates(rule or "", limit)
+        return await self._roles.gates.gates(rule or "", limit)
 
-    async def impose(self, rule: str, capacity: int | None) -> bool:
-        """Say how many may pass a limit, above what the code says; None gives that its say again.
+    async def override_capacity(self, rule: str, capacity: int | None) -> bool:
+        """Override the declared capacity of a limit; None restores the declared one.
 
-        False when there is no such limit.
+        Return False if there is no such limit.
         """
         _check("rule", rule)
-        return await self._gates.impose(rule, capacity)
+        return await self._roles.gates.override_capacity(rule, capacity)
 
     async def pools(self) -> list[PoolView]:
-        """Every pool that was declared or has members."""
-        pauses = (await self._control.state()).pauses
+        """Return every pool that was declared or has members."""
+        pauses = (await self._roles.control.state()).pauses
         paused = {pause.name for pause in pauses if pause.scope == "gate"}
         all_paused = any(pause.scope == "all" for pause in pauses)
-        members = await self._gates.members()
-        named = {f"{POOL}{member.pool}" for member in members}
-        listed = [gate for gate in await self._gates.gates() if gate.kind == "pool"]
-        # With very many gates in use, those of pools are not among the first.
+        members = await self._roles.gates.members()
+        named = {f"{POOL_PREFIX}{member.pool}" for member in members}
+        listed = [gate for gate in await self._roles.gates.gates() if gate.kind == "pool"]
+        # ``gates`` returns a limited number; with many gates in use, pools may be missing.
         for key in named - {gate.key for gate in listed}:
-            listed += await self._gates.gates(key)
-        gates = {gate.key.removeprefix(POOL): gate for gate in listed}
+            listed += await self._roles.gates.gates(key)
+        gates = {gate.key.removeprefix(POOL_PREFIX): gate for gate in listed}
         return [
             PoolView(
                 name=name,
                 waiting=gates[name].waiting if name in gates else 0,
-                paused=all_paused or f"{POOL}{name}" in paused,
+                paused=all_paused or f"{POOL_PREFIX}{name}" in paused,
                 members=tuple(member for member in members if member.pool == name),
             )
             for name in sorted({*gates, *(member.pool for member in members)})
         ]
 
     async def members(self, pool: str | None = None) -> list[PoolMember]:
-        """The members of a pool, or of all, by name."""
+        """Return the members of a pool, or of all pools, by name."""
         _check("pool", pool)
-        return await self._gates.members(pool or "")
+        return await self._roles.gates.members(pool or "")
 
-    async def enrol(self, pool: str, members: Mapping[str, Mapping[str, Any]]) -> None:
-        """Add members with their data, also such as were removed. A known one gets its new data.
+    async def add_members(self, pool: str, members: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add members with their data, or replace the data of existing ones.
 
         Raises:
-            ConfigurationError: data of a member holds NaN or infinity.
+            ConfigurationError: data of a member contains NaN or infinity.
         """
         _check_members(pool, members)
         for name, data in members.items():
             if (found := not_finite(dict(data))) is not None:
                 raise ConfigurationError(f"members: {found.within(name)}; give None or a string")
-        await self._gates.enrol(pool, members)
+        await self._roles.gates.add_members(pool, members)
 
-    async def dismiss(self, pool: str, names: Sequence[str]) -> list[str]:
-        """Remove members; what is held is kept to the end. Gives those that were there."""
+    async def remove_members(self, pool: str, names: Sequence[str]) -> list[str]:
+        """Remove members; jobs keep those that they hold. Return the members that existed."""
         _check_members(pool, names)
-        return await self._gates.dismiss(pool, names)
+        return await self._roles.gates.remove_members(pool, names)
 
     async def drain(self, pool: str, names: Sequence[str]) -> list[str]:
-        """Hand members out no more; what is held is kept to the end. Gives those there were."""
+        """Give members to no new jobs; jobs keep what they hold. Return those that existed."""
         _check_members(pool, names)
-        return await self._gates.turn(pool, names, "drained")
+        return await self._roles.gates.set_condition(pool, names, "drained")
 
     async def ready(self, pool: str, names: Sequence[str]) -> list[str]:
-        """Hand drained and quarantined members out again. Gives those that were there."""
+        """Use drained and quarantined members again. Return the members that existed."""
         _check_members(pool, names)
-        return await self._gates.turn(pool, names, "ready")
+        return await self._roles.gates.set_condition(pool, names, "ready")
 
     # --- routes ------------------------------------------------------------------------------
 
@@ -282,32 +257,38 @@ class Operations:
         live: bool = True,
         limit: int = 100,
     ) -> list[Route]:
-        """Which worker has which key, the newest first; with ``live=False`` the history too."""
+        """Return the routes, newest first; with ``live=False`` also those that have ended."""
         _check("key", key)
-        return await self._routes.routes(key=key, index=index, live=live, limit=limit)
+        return await self._roles.routes.routes(key=key, index=index, live=live, limit=limit)
 
     async def release(self, key: str, why: str) -> Route | None:
-        """End a key's route, at once or when what runs by it is done. None: it has none."""
+        """End the route of a key, immediately or when its running jobs are done.
+
+        Return it; None if the key has none.
+        """
         _check("key", key)
-        return await self._routes.release(key, why)
+        return await self._roles.routes.release(key, why)
 
     async def move_route(self, key: str, index: int, why: str) -> Route | None:
-        """The same, and the next one goes to that index. None: it has none."""
+        """End the route of a key; its next route goes to the worker with that index.
+
+        Return it; None if the key has none.
+        """
         _check("key", key)
-        return await self._routes.move(key, index, why)
+        return await self._roles.routes.move(key, index, why)
 
     async def retire(self, index: int, retiring: bool = True) -> int:
-        """Give an index no more routes, and move those it has; how many were live."""
-        return await self._routes.retire(index, retiring)
+        """Give a worker index no more routes and move its own. Return how many were live."""
+        return await self._roles.routes.retire(index, retiring)
 
-    async def seats(self) -> list[Seat]:
-        """Every index that somebody has, in order."""
-        return await self._routes.seats()
+    async def worker_indexes(self) -> list[WorkerIndex]:
+        """Return every worker index that is in use, in order."""
+        return await self._roles.routes.worker_indexes()
 
     # --- workers and control -----------------------------------------------------------------
 
     async def workers(self) -> list[WorkerView]:
-        """Every worker the store believes alive."""
+        """Return every registered worker."""
         paused = {pause.name for pause in await self.pauses() if pause.scope == "worker"}
         return [
             WorkerView(
@@ -318,69 +299,67 @@ class Operations:
                 pid=member.entry.pid,
                 queues=member.entry.queues,
                 running=member.running,
-                io=member.entry.io,
-                cpu=member.entry.cpu,
+                io=member.entry.capacity.get("io", 0),
+                cpu=member.entry.capacity.get("cpu", 0),
                 uptime=max(0.0, member.age),
                 silent=max(0.0, member.silent),
                 state=_worker_state(member, paused),
                 epoch=member.epoch,
             )
-            for member in await self._registry.members()
+            for member in await self._roles.registry.workers()
         ]
 
     async def pauses(self) -> tuple[Pause, ...]:
-        """What is paused."""
-        return (await self._control.state()).pauses
+        """Return the pauses."""
+        return (await self._roles.control.state()).pauses
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
-        """Pause; returns the epoch that workers confirm."""
+        """Pause a scope and return the epoch that workers confirm."""
         _check_target(scope, name)
-        return await self._control.pause(scope, name, reason)
+        return await self._roles.control.pause(scope, name, reason)
 
     async def resume(self, scope: Scope, name: str) -> int:
-        """Resume; returns the epoch that workers confirm."""
+        """Resume a scope and return the epoch that workers confirm."""
         _check_target(scope, name)
-        return await self._control.resume(scope, name)
+        return await self._roles.control.resume(scope, name)
 
     async def confirmed(self, epoch: int, within: float) -> tuple[int, int]:
-        """How many of how many living workers have confirmed an epoch, waiting a little for it."""
+        """Return how many of how many workers have confirmed an epoch, after up to ``within`` s."""
         until = self._clock.monotonic() + within
         while True:
             members = [w for w in await self.workers() if w.state != "silent"]
             done = sum(member.epoch >= epoch for member in members)
             if done == len(members) or self._clock.monotonic() >= until:
                 return done, len(members)
-            await anyio.sleep(_CONFIRM_STEP)
+            await anyio.sleep(_CONFIRM_CHECK_SECONDS)
 
     async def health(self) -> Health:
-        """Whether the broker answers, workers live and nothing is stuck."""
+        """Return whether the broker answers, workers are running, and all queues have workers."""
         try:
-            await self._broker.check()
+            await self._roles.broker.check()
             workers = await self.workers()
             queues = await self.queues()
             missing = await self.missing_tasks()
         except Unavailable as error:
             return Health(ok=False, checks={"broker": str(error)})
         alive = [worker for worker in workers if worker.state != "silent"]
-        held_up = [q for q in queues if (q.queued or q.waiting) and not q.paused]
-        unserved = [q.name for q in held_up if not q.workers]
+        stuck = [q for q in queues if (q.queued or q.waiting) and not q.paused]
+        unserved = [q.name for q in stuck if not q.workers]
         checks = {
             "broker": "ok",
-            "workers": f"ok: {len(alive)} alive" if alive else "none alive",
+            "workers": f"ok: {len(alive)} running" if alive else "no workers are running",
             "queues": f"no worker serves {', '.join(unserved)}" if unserved else "ok",
             "tasks": "; ".join(map(str, missing)) or "ok",
         }
         return Health(ok=bool(alive) and not unserved and not missing, checks=checks)
 
     async def close(self) -> None:
-        """Free connections."""
-        books = (self._records, self._registry, self._control, self._gates)
-        for part in (self._broker, *books, self._steps, self._deployments, self._routes):
-            await part.close()
+        """Close the connections."""
+        await self._roles.close()
 
 
 def _check(field: str, name: str | None) -> None:
-    """Raises ConfigurationError: the name is empty. ``None`` is no name, which is another thing."""
+    """Raise ConfigurationError if the name is empty. ``None`` means that no name was given."""
     if name is not None and not name.strip():
         raise ConfigurationError(f"{field}={name!r} is empty: give a name")
 
@@ -396,8 +375,8 @@ def _check_target(scope: Scope, name: str) -> None:
         _check("name", name)
 
 
-def _tasks_by_queue(members: Sequence[Member]) -> dict[str, set[str]]:
-    """The tasks that the workers of each queue have."""
+def _tasks_by_queue(members: Sequence[RegisteredWorker]) -> dict[str, set[str]]:
+    """Return the tasks that the workers of each queue have."""
     tasks: dict[str, set[str]] = {}
     for member in members:
         for queue in _served(member):
@@ -405,13 +384,13 @@ def _tasks_by_queue(members: Sequence[Member]) -> dict[str, set[str]]:
     return tasks
 
 
-def _served(member: Member) -> list[str]:
-    """The queues of a worker, its own among them."""
+def _served(member: RegisteredWorker) -> list[str]:
+    """Return the queues of a worker, including its own inbox."""
     entry = member.entry
     return [*entry.queues, *([] if entry.index is None else [inbox(entry.index)])]
 
 
-def _worker_state(member: Member, paused: set[str]) -> WorkerState:
+def _worker_state(member: RegisteredWorker, paused: set[str]) -> WorkerState:
     if member.silent > member.entry.lease:
         return "silent"
     if member.stopping:

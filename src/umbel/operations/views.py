@@ -1,4 +1,4 @@
-"""What operators see, as plain values."""
+"""What operators see, as plain values: queues, workers, pools, deployments, health."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Literal
 
 import msgspec
 
-from umbel.backends import PoolMember
+from umbel.backends import Deployment, PoolMember, RunTimes
 
 WorkerState = Literal["working", "paused", "stopping", "silent"]
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue at a glance."""
+    """A queue: its jobs by state, and its workers."""
 
     name: str
     queued: int = 0
@@ -21,17 +21,17 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     scheduled: int = 0
     running: int = 0
     oldest: float | None = None
-    """Seconds the oldest queued job has been there."""
+    """Seconds since the oldest queued job was queued."""
     paused: bool = False
     workers: int = 0
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker at a glance."""
+    """A worker that the store knows."""
 
     name: str
     index: int | None
-    """Its place among the workers."""
+    """Its worker index; None if it has none."""
     incarnation: str
     host: str
     pid: int
@@ -47,7 +47,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool at a glance."""
+    """A pool, its members, and the number of jobs that wait for one."""
 
     name: str
     waiting: int = 0
@@ -56,7 +56,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MissingTask(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A task with jobs that wait although no worker that serves their queue has it."""
+    """A task with waiting jobs that no worker of their queue has."""
 
     queue: str
     task: str
@@ -71,7 +71,99 @@ class MissingTask(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether work can flow."""
+    """Whether jobs can be published and run."""
 
     ok: bool
     checks: dict[str, str]
+
+
+# --- deployments --------------------------------------------------------------------------------
+
+
+class RunView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that runs during a deployment."""
+
+    job: str
+    task: str
+    queue: str
+    seconds: float
+    """Seconds since it was claimed."""
+    interruptible: bool
+
+
+class DeployWorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker during a deployment."""
+
+    name: str
+    host: str
+    pid: int
+    incarnation: str
+    confirmed: bool
+    """Whether it has confirmed that it fetches no more paused jobs."""
+    silent: float
+    """Seconds since its last heartbeat."""
+    lapsed: bool = False
+    """Whether it has sent no heartbeat for longer than its lease. It is then not waited for."""
+    runs: tuple[RunView, ...] = ()
+
+    @property
+    def blocking_runs(self) -> tuple[RunView, ...]:
+        """The runs that must end first, because they cannot be interrupted."""
+        return tuple(run for run in self.runs if not run.interruptible)
+
+
+class CodeChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences between the application as loaded here and the code that workers run."""
+
+    changed: dict[str, tuple[str, ...]] = {}
+    """Tasks whose code differs, and the workers with the old code."""
+    new: dict[str, tuple[str, ...]] = {}
+    """Tasks that workers do not have yet, and those workers."""
+    removed: dict[str, int] = {}
+    """Tasks that workers have and the application does not, and how many of their jobs wait."""
+    restart: tuple[str, ...] = ()
+    """Workers that run other code, and need a restart."""
+    incomparable: dict[str, str] = {}
+    """Workers whose code cannot be compared, with the reason."""
+    others: int = 0
+    """The number of workers that have no task in common with the application."""
+
+
+class DeployView(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of a deployment."""
+
+    deployment: Deployment | None
+    workers: tuple[DeployWorkerView, ...] = ()
+    code: CodeChanges | None = None
+
+    @property
+    def unconfirmed(self) -> list[DeployWorkerView]:
+        """The workers that have not confirmed and still send heartbeats."""
+        return [one for one in self.workers if not one.confirmed and not one.lapsed]
+
+    @property
+    def blocking_runs(self) -> list[tuple[DeployWorkerView, RunView]]:
+        """The runs that must end first, longest first."""
+        found = [(one, r) for one in self.workers if not one.lapsed for r in one.blocking_runs]
+        return sorted(found, key=lambda pair: -pair[1].seconds)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all workers have confirmed, and no run is left that cannot be interrupted."""
+        return not self.unconfirmed and not self.blocking_runs
+
+
+class AuditedTask(RunTimes, frozen=True, kw_only=True):
+    """A task with runs that are too long, although it cannot be interrupted."""
+
+    share: float
+    """The share of its runs that took too long."""
+    advice: str
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks that would delay a deployment."""
+
+    longer_than: float
+    since: float
+    tasks: tuple[AuditedTask, ...]

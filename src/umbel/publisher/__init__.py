@@ -1,21 +1,22 @@
-"""Owns getting calls into a broker: build the message, encode it, publish it in good company.
+"""Owns publishing: build the messages of calls, send them in batches, keep them during an outage.
 
-Called by: tasks, through their Outlet. Never: fetches, settles, or waits beyond its deadline.
+Called by: the client in ``app``. Never: fetches, settles, or waits beyond its deadline.
 """
 
-from umbel.publisher.bridge import Bridge, waker
+from umbel.publisher.bridge import Bridge, blocking_send, waker
 from umbel.publisher.building import Builder
-from umbel.publisher.forwarder import Forwarder, Tell
+from umbel.publisher.forwarder import BROKER_TIME_SHARE, Forwarder
 from umbel.publisher.publisher import Publisher, Send
-from umbel.publisher.reentrant import ReentrantForwarder
+from umbel.publisher.reporting import emit_or_log
 
 __all__ = [
+    "BROKER_TIME_SHARE",
     "Bridge",
     "Builder",
     "Forwarder",
     "Publisher",
-    "ReentrantForwarder",
     "Send",
-    "Tell",
+    "blocking_send",
+    "emit_or_log",
     "waker",
 ]

@@ -1,7 +1,7 @@
-"""The one bridge between callers and the application's own event loop.
+"""The only bridge between callers and the application's own event loop.
 
-A thread of its own runs that loop, so a caller may be sync or async, in any thread, inside a
-running loop of asyncio or Trio, or in a child process: after a fork the child makes a new one.
+That loop runs in its own thread. So a caller may be sync or async, in any thread, inside a running
+loop of asyncio or Trio, or in a child process: after a fork, the child starts a new loop.
 """
 
 from __future__ import annotations
@@ -9,22 +9,25 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
 
-from umbel.backends import reentry
-from umbel.errors import UmbelError
+from umbel.backends import Broker, Published, TimedBroker, reentry
+from umbel.errors import UmbelError, Unavailable
+from umbel.messages import Envelope
+from umbel.publisher.publisher import Send
 
 T = TypeVar("T")
+Publishing = Coroutine[Any, Any, list[Published]]
 
 
 class Bridge:
-    """Runs coroutines on a loop in a thread of its own, started when first needed."""
+    """Runs coroutines on an event loop in its own thread, which starts on first use."""
 
     def __init__(self, level: int = 0) -> None:
         self._level = level
@@ -33,11 +36,11 @@ class Bridge:
         self._thread: threading.Thread | None = None
         self._forgotten: list[Any] = []
         self.generation = 0
-        """Grows with every fork; what belongs to an older one must not be touched."""
+        """The number of forks so far. Connections of an older generation belong to a parent."""
         os.register_at_fork(after_in_child=self._forget)
 
     def run(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run it there and block until it is done.
+        """Run a coroutine on the loop, block until it is done, and return its result.
 
         Raises:
             TimeoutError: the loop did not answer in time; the work is cancelled.
@@ -50,7 +53,9 @@ class Bridge:
             raise
 
     async def arun(self, work: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run it there and await it here, under asyncio or Trio. Cancelling here cancels there.
+        """Run a coroutine on the loop and await it from another loop, of asyncio or Trio.
+
+        If the caller is cancelled, the coroutine is cancelled too.
 
         Raises:
             TimeoutError: the loop did not answer in time; the work is cancelled.
@@ -67,7 +72,7 @@ class Bridge:
         return future.result()
 
     def close(self) -> None:
-        """Stop the loop and its thread. The next call starts new ones."""
+        """Stop the loop and its thread. The next call starts a new loop."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -76,13 +81,13 @@ class Bridge:
             thread.join(5)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        loop = self._started()
+        loop = self._start_loop()
         if threading.current_thread() is self._thread:
             work.close()
             raise UmbelError("the bridge was called from its own loop")
         return asyncio.run_coroutine_threadsafe(work, loop)
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _start_loop(self) -> asyncio.AbstractEventLoop:
         loop = self._loop
         if loop is not None:
             return loop
@@ -93,13 +98,13 @@ class Bridge:
                 thread.start()
                 if self._loop is None:
                     self._thread, self._loop = thread, loop
-                else:  # a call inside this one, in a signal handler or a finalizer, was faster
+                else:  # a call in a signal handler or a finalizer was faster
                     loop.call_soon_threadsafe(loop.stop)
             return self._loop
 
     def _forget(self) -> None:
-        # The parent's thread does not exist here and its lock may be held for ever. Kept, not
-        # collected: closing a loop or a connection here would disturb the parent's.
+        # The parent's thread does not exist here, and its lock may be held for ever. Keep them,
+        # because collecting a loop or a connection closes it, which would disturb the parent.
         self._forgotten.append((self._lock, self._loop, self._thread))
         self._lock, self._loop, self._thread = threading.RLock(), None, None
         self.generation += 1
@@ -113,13 +118,34 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
+def blocking_send(broker: Broker, bridge: Bridge) -> Send:
+    """Return a function that publishes in the caller's thread if possible, or on the bridge."""
+    if broker.capabilities.blocking:
+        return broker.publish_blocking
+
+    def publish(envelopes: Sequence[Envelope], timeout: float) -> Publishing:
+        if broker.capabilities.timed:
+            return cast(TimedBroker, broker).publish_with_timeout(envelopes, timeout)
+        return broker.publish(envelopes)
+
+    def send(envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        try:
+            return bridge.run(publish(envelopes, timeout), timeout)
+        except TimeoutError as error:
+            if isinstance(error, UmbelError):
+                raise
+            raise Unavailable("the broker did not answer in time") from None
+
+    return send
+
+
 def waker() -> Callable[[Callable[[], Any]], None]:
-    """How another thread wakes the event loop this is called in."""
+    """Return a function with which other threads run a callback on the current event loop."""
     native: Any = anyio.lowlevel.current_token().native_token
     call_soon = getattr(native, "run_sync_soon", None) or native.call_soon_threadsafe
 
     def wake(callback: Callable[[], Any]) -> None:
-        with suppress(RuntimeError):  # the loop ended meanwhile, and whoever waited with it
+        with suppress(RuntimeError):  # the loop has ended, and its waiting callers with it
             call_soon(callback)
 
     return wake

@@ -1,4 +1,4 @@
-"""From a call to an envelope: options merged, body encoded, trace carried on."""
+"""Builds the envelopes of calls: merges options, encodes bodies, continues traces."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import msgspec
 
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
-from umbel.keys import KeyFile, seal
-from umbel.keys.keyring import moment
+from umbel.keys import KeyFile, sign_envelope
+from umbel.keys.keyring import to_datetime
 from umbel.messages import (
     ONLY_IF_ROUTED,
-    ROUTE,
+    ROUTE_PREFIX,
     BodyCodec,
     Command,
     Envelope,
@@ -24,13 +24,14 @@ from umbel.messages import (
     random_hex,
     route_gate,
 )
-from umbel.tasks import AS_DECLARED, CallOptions, Signature, StepPlace, TaskOptions, running
+from umbel.tasks import AS_DECLARED, CallOptions, Signature, StepPosition, TaskOptions, running
 
-_ANYWHERE = (None, None, False)
+_NOT_ROUTED = (None, None, False)
+"""The values of ``worker``, ``affinity`` and ``stay`` of a call that sets none of them."""
 
 
 class Builder:
-    """Makes envelopes for one namespace."""
+    """Builds envelopes for one namespace."""
 
     def __init__(
         self, codec: BodyCodec, namespace: str, clock: Clock, keys: KeyFile | None = None
@@ -41,12 +42,12 @@ class Builder:
         self._clock = clock
 
     def build(
-        self, signatures: Sequence[Signature[Any]], place: StepPlace | None = None
+        self, signatures: Sequence[Signature[Any]], place: StepPosition | None = None
     ) -> list[Envelope]:
-        """The messages of some calls; those of a step have ids that are its own.
+        """Return the envelopes of calls. Calls inside a step get ids that a repetition gets again.
 
         Raises:
-            NotEncodable, MessageTooLarge: the arguments have no wire form, or too much of it.
+            NotEncodable, MessageTooLarge: the arguments cannot be encoded, or are too large.
             ConfigurationError: an option of a call is wrong.
         """
         now, count = self._clock.now(), len(signatures)
@@ -54,19 +55,19 @@ class Builder:
         parts = zip(signatures, ids, _traceparents(count), strict=True)
         built = [self._build(signature, new, trace) for signature, new, trace in parts]
         if self._keys is not None:
-            return [self._sealed(one, now) if is_inbox(one.queue) else one for one in built]
+            return [self._sign(one, now) if is_inbox(one.queue) else one for one in built]
         return built
 
-    def _sealed(self, envelope: Envelope, now: float) -> Envelope:
-        """What goes to one worker alone is signed. Raises ConfigurationError: there is no key."""
+    def _sign(self, envelope: Envelope, now: float) -> Envelope:
+        """Sign a message to a worker's inbox. Raises ConfigurationError if no key can sign."""
         assert self._keys is not None
-        key = self._keys.ring.signer(moment(now))
+        key = self._keys.ring.signer(to_datetime(now))
         if key is None:
             raise ConfigurationError(
                 f"keys={str(self._keys.path)!r}: none of them can sign for {envelope.queue}; a file"
                 " with a private key is needed here: umbel keys list"
             )
-        return seal(envelope, key, now)
+        return sign_envelope(envelope, key, now)
 
     def _build(self, signature: Signature[Any], new_id: str, traceparent: str) -> Envelope:
         task, options = signature.task, signature.options
@@ -76,15 +77,15 @@ class Builder:
         queue = inbox(int(options.worker)) if options.worker is not None else options.queue
         command = Command(task.name, signature.args, signature.kwargs)
         return Envelope(
-            id=new_id if options.id is None else _checked_id(options.id),
+            id=new_id if options.id is None else _normalize_id(options.id),
             subject=command.task,
             body=self._codec.encode(command.data, what=f"arguments of {task.name}"),
             namespace=self._namespace,
             queue=queue or declared.queue,
-            kind="io" if _is_announced(signature) else task.kind,
+            kind="io" if _is_broadcast(signature) else task.kind,
             priority=declared.priority if options.priority is None else options.priority,
-            not_before=None if options.not_before is None else _moment(options.not_before),
-            expires=_moment(expires) if isinstance(expires, datetime) else None,
+            not_before=None if options.not_before is None else _timestamp(options.not_before),
+            expires=_timestamp(expires) if isinstance(expires, datetime) else None,
             delay=_delay(options, declared),
             expires_in=None if isinstance(expires, datetime) else expires,
             max_deaths=declared.max_deaths,
@@ -97,30 +98,33 @@ class Builder:
 
 
 def _gates(signature: Signature[Any], queue: str) -> tuple[str, ...]:
-    """What it has to pass. A token that cannot be told here buries the job where it would run."""
-    if _is_announced(signature):
-        return ()  # its parts have
+    """Return the gates of a call.
+
+    If the user's function for a token fails here, return none: the worker will bury the job.
+    """
+    if _is_broadcast(signature):
+        return ()  # its parts have gates
     try:
         gates = signature.task.gates(queue, signature.args, signature.kwargs)
-    except Exception:  # noqa: BLE001 - a function of the user's
+    except Exception:  # noqa: BLE001 - raised by the user's function
         return ()
     options = signature.options
-    if options is AS_DECLARED or (options.worker, options.affinity, options.stay) == _ANYWHERE:
+    if options is AS_DECLARED or (options.worker, options.affinity, options.stay) == _NOT_ROUTED:
         return gates
-    others = tuple(gate for gate in gates if not gate.startswith(ROUTE))
+    others = tuple(gate for gate in gates if not gate.startswith(ROUTE_PREFIX))
     if options.worker is not None:
         return others
-    key = options.affinity if options.affinity is not None else _key_of_the_job()
+    key = options.affinity if options.affinity is not None else _running_route_key()
     return (*others, route_gate(key))
 
 
-def _is_announced(signature: Signature[Any]) -> bool:
-    """Whether it only has others run the task."""
+def _is_broadcast(signature: Signature[Any]) -> bool:
+    """Return whether the call is a broadcast itself, not its part for one worker."""
     return bool(signature.task.declared.broadcast) and signature.options.worker is None
 
 
-def _key_of_the_job() -> str:
-    """By which key the running job came to its worker."""
+def _running_route_key() -> str:
+    """Return the affinity key of the running job. Raises ConfigurationError if it has none."""
     run = running.get()
     if run is None or run.route is None:
         raise ConfigurationError(
@@ -129,7 +133,7 @@ def _key_of_the_job() -> str:
     return run.route.key
 
 
-def _checked_id(given: str) -> str:
+def _normalize_id(given: str) -> str:
     bare = given.replace("-", "").lower()
     if len(bare) != 32 or any(letter not in "0123456789abcdef" for letter in bare):
         raise ConfigurationError(f"id={given!r}: give a UUID")
@@ -137,20 +141,20 @@ def _checked_id(given: str) -> str:
 
 
 def _delay(options: CallOptions, declared: TaskOptions) -> float | None:
-    """Seconds, which the store counts: this machine's clock may be wrong."""
+    """Return the delay in seconds. The store measures it, as this machine's clock may be wrong."""
     if options.not_before is not None:
         return None
     delay = declared.delay if options.delay is None else options.delay
     return delay or None
 
 
-def _moment(when: datetime) -> float:
-    """A naive datetime means UTC: the same job must not mean two times on two machines."""
+def _timestamp(when: datetime) -> float:
+    """Return a timestamp. A naive datetime means UTC, so it is the same time on all machines."""
     return when.replace(tzinfo=when.tzinfo or UTC).timestamp()
 
 
 def _headers(options: CallOptions, declared: TaskOptions) -> dict[str, str]:
-    """What a call says differently and the worker has to know."""
+    """Return the headers with options of the call that its worker needs."""
     headers = {ONLY_IF_ROUTED: "yes"} if declared.only_if_routed else {}
     if options is AS_DECLARED:
         return headers
@@ -164,7 +168,7 @@ def _headers(options: CallOptions, declared: TaskOptions) -> dict[str, str]:
 
 
 def _traceparents(count: int) -> list[str]:
-    """W3C trace contexts: the running job's trace goes on, else new ones begin."""
+    """Return W3C trace contexts that continue the running job's trace, or begin new ones."""
     run = running.get()
     parent = run.job.traceparent if run is not None else None
     trace = parent.split("-")[1] if parent and parent.count("-") == 3 else None

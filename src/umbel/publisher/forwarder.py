@@ -1,24 +1,25 @@
-"""Between callers and a broker that may be out of reach: a breaker, and a backlog behind it.
+"""Keeps messages in a backlog while the broker is unavailable, and publishes them afterwards.
 
-While the broker answers, messages go straight through. When it does not, they are kept and the
-caller goes on; a thread publishes them, oldest first, as soon as it answers again. As long as
-something is kept, new messages queue up behind it: nothing overtakes.
+While the broker answers, messages are sent directly. While it does not, a breaker stops further
+tries and the messages are put into the backlog, so that the caller can continue. A thread publishes
+them, oldest first, once the broker answers again. As long as the backlog holds messages, new
+messages are put behind them, so their order is kept.
 
-A backlog in memory bridges an outage; it does not hide a broker that was never there. So until the
-broker has answered once, what cannot be published is an error.
+A backlog in memory bridges an outage, but must not hide a broker that never existed. Until the
+broker has answered once, a message that cannot be published is therefore an error.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
 
 from umbel.backends import Published, reentry
-from umbel.backends.backlog import Backlog, Held, UnreadableMessage
+from umbel.backends.backlog import Backlog, BacklogStatus, UnreadableMessage
 from umbel.clock import Clock
 from umbel.errors import (
     BadMessage,
@@ -30,25 +31,24 @@ from umbel.errors import (
 )
 from umbel.messages import Envelope
 from umbel.publisher.publisher import Send
+from umbel.publisher.reporting import emit_or_log
 from umbel.resilience import Backoff, Breaker, Circuit
-from umbel.telemetry import events
+from umbel.telemetry import Telemetry, events
 
-Tell = Callable[[events.Event], None]
-
-_BATCH = 500
-_PAUSE = 0.1
-SHARE = 0.8
-"""Of a caller's time the broker may have so much; the rest is for keeping the message."""
-_REFUSED = (BadMessage, DuplicateJob, MessageTooLarge, NotEncodable)
-"""The broker will never take this message. Any other error may pass."""
-_AFTER_A_FAILURE = Backoff(first=0.1, factor=2.0, cap=5.0, jitter=0.0)
-"""Between tries while the backlog cannot be published for a reason other than an outage."""
-_FOR_ONE_MESSAGE = Backoff(first=1.0, factor=2.0, cap=300.0, jitter=0.0)
-"""Between tries of a message that alone cannot be published."""
+_MAX_BATCH_MESSAGES = 500
+_RETRY_DELAY_SECONDS = 0.1
+BROKER_TIME_SHARE = 0.8
+"""The part of a caller's time for the broker. The rest is for writing to the backlog."""
+_PERMANENT_ERRORS = (BadMessage, DuplicateJob, MessageTooLarge, NotEncodable)
+"""The broker will never accept such a message. Any other error may be temporary."""
+_FAILURE_BACKOFF = Backoff(first=0.1, factor=2.0, cap=5.0, jitter=0.0)
+"""Delays between tries while publishing the backlog fails for a reason other than an outage."""
+_MESSAGE_BACKOFF = Backoff(first=1.0, factor=2.0, cap=300.0, jitter=0.0)
+"""Delays between tries of a single message that cannot be published while others can."""
 
 
 class Postponed(msgspec.Struct, frozen=True):
-    """A kept message that failed while others did not."""
+    """A message in the backlog that could not be published while others could."""
 
     tries: int
     due: float
@@ -56,7 +56,7 @@ class Postponed(msgspec.Struct, frozen=True):
 
 
 class Forwarder:
-    """A ``Send`` that keeps what cannot be sent."""
+    """A ``Send`` that puts messages into a backlog if it cannot send them."""
 
     def __init__(
         self,
@@ -65,111 +65,111 @@ class Forwarder:
         clock: Clock,
         *,
         deadline: float,
-        tell: Tell,
+        telemetry: Telemetry,
         breaker: Breaker | None = None,
     ) -> None:
         self._send = send
         self._backlog = backlog
         self._clock = clock
         self._deadline = deadline
-        self._tell = tell
+        self._telemetry = telemetry
         self._breaker = breaker or Breaker()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._leaving = False
-        """Whether this is the last chance: try now, however long the breaker would wait."""
-        self._closing = threading.Event()
-        self._lost = 0
-        """How many messages in memory were reported as lost."""
-        self._stirred = threading.Event()
-        """The thread has a reason not to wait any longer."""
-        self._trusted = backlog.durable
-        """Whether to keep messages: always on disk, in memory for a broker that once answered."""
+        self._is_closing = False
+        """Whether ``close`` was called. Then messages are tried even if the breaker is open."""
+        self._closed = threading.Event()
+        self._reported_lost = 0
+        """The number of messages in memory that were reported as lost."""
+        self._wake_up = threading.Event()
+        """Ends a pause of the thread."""
+        self._can_keep = backlog.durable
+        """Whether messages may be kept: in memory, only once the broker has answered."""
         self._postponed: dict[str, Postponed] = {}
-        self._holds = False
-        """Whether something is kept that new messages must not overtake."""
-        self._find_left_over()
+        self._has_backlog = False
+        """Whether the backlog holds messages that new ones must not overtake."""
+        self._check_for_leftovers()
 
     def send(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """Publish, or keep. Takes no longer than ``timeout``.
+        """Publish the envelopes or put them into the backlog, within ``timeout`` seconds.
 
         Raises:
-            BacklogFull: neither was possible. DuplicateJob and the like: the broker refuses it.
+            BacklogFull: neither was possible. DuplicateJob and others: the broker rejects them.
         """
-        until = self._clock.monotonic() + SHARE * timeout
+        until = self._clock.monotonic() + BROKER_TIME_SHARE * timeout
         why = "its breaker is open"
-        # The breaker is asked last: when it is half open, what it allows must be tried.
-        while self._clock.monotonic() < until and self._may_try():
+        # The breaker is asked last: a half-open breaker waits for the result of what it allows.
+        while self._clock.monotonic() < until and self._may_skip_backlog():
             try:
-                return self._try(envelopes, max(until - self._clock.monotonic(), 0.001))
+                return self._try_send(envelopes, max(until - self._clock.monotonic(), 0.001))
             except Unavailable as error:
-                if not self._trusted:
+                if not self._can_keep:
                     raise
                 why = str(error)  # not the error: this frame is part of its traceback
                 if self._backlog.durable:
                     break
-                time.sleep(min(_PAUSE, max(until - self._clock.monotonic(), 0.0)))
-        self._keep(envelopes, why)
-        if self._closing.is_set():
+                time.sleep(min(_RETRY_DELAY_SECONDS, max(until - self._clock.monotonic(), 0.0)))
+        self._put_in_backlog(envelopes, why)
+        if self._closed.is_set():
             self._report_lost()
         return [Published(envelope.id) for envelope in envelopes]
 
     @property
     def has_backlog(self) -> bool:
-        """Whether messages are kept that new ones must not overtake."""
-        return self._holds
+        """Whether the backlog holds messages that new ones must not overtake."""
+        return self._has_backlog
 
     @property
-    def trusted(self) -> bool:
-        """Whether messages may be kept."""
-        return self._trusted
+    def can_keep(self) -> bool:
+        """Whether messages may be put into the backlog."""
+        return self._can_keep
 
-    def publish_kept(self, why: str) -> None:
-        """See to what another part has put into the backlog."""
+    def publish_backlog(self, why: str) -> None:
+        """Publish messages that another object has put into the backlog, because of ``why``."""
         with self._lock:
-            first, self._holds = not self._holds, True
-        self._begin(why if first else None)
+            first, self._has_backlog = not self._has_backlog, True
+        self._start_publishing(why if first else None)
 
-    def held(self) -> Held:
-        """What is kept."""
-        return self._backlog.held()
+    def status(self) -> BacklogStatus:
+        """Return the number and age of the messages in the backlog."""
+        return self._backlog.status()
 
     @property
-    def holds(self) -> bool:
-        """Whether it may hold messages of this process."""
-        return self._holds or bool(self._postponed)
+    def may_hold_messages(self) -> bool:
+        """Whether the backlog may hold messages of this process."""
+        return self._has_backlog or bool(self._postponed)
 
-    def keeps(self, job: str) -> bool:
-        """Whether a message waits here. While the backlog does not answer, it may: True."""
+    def may_hold_job(self, job: str) -> bool:
+        """Return whether the backlog holds this job. Return True if the backlog does not answer."""
         try:
             return self._backlog.has(job)
         except Unavailable:
             return True
 
     def circuit(self) -> Circuit:
-        """Whether the broker is tried."""
+        """Return the state of the breaker."""
         return self._breaker.state
 
     def close(self, timeout: float) -> None:
-        """Publish what would be lost, for so long. What is lost all the same is reported.
+        """Publish what would be lost with the process, within ``timeout``. Report the rest.
 
-        Messages that are sent later are published at once or kept durably; if neither works, they
-        are reported as lost. Closing twice is fine.
+        Messages that are sent after that are published directly or put into a durable backlog. If
+        neither works, they are reported as lost. A second call does nothing.
         """
-        if self._closing.is_set():
+        if self._closed.is_set():
             return
         until = self._clock.monotonic() + timeout
-        self._leaving = True
-        self._stirred.set()
-        if self._backlog.mortal():
-            self._start()
-        while self._backlog.mortal() and self._clock.monotonic() < until:
-            if self._thread is None:  # none can be started while the interpreter exits
+        self._is_closing = True
+        self._wake_up.set()
+        if self._backlog.count_volatile():
+            self._start_thread()
+        while self._backlog.count_volatile() and self._clock.monotonic() < until:
+            if self._thread is None:  # no thread can be started while the interpreter exits
                 with suppress(Exception):
-                    self._publish_oldest()
+                    self._publish_next()
             time.sleep(0.01)
-        self._closing.set()
-        self._stirred.set()
+        self._closed.set()
+        self._wake_up.set()
         thread = self._thread
         if thread is not None:
             thread.join(max(until - self._clock.monotonic(), 0.1))
@@ -178,24 +178,25 @@ class Forwarder:
 
     def _report_lost(self) -> None:
         with self._lock:
-            lost, self._lost = self._backlog.mortal() - self._lost, self._backlog.mortal()
+            volatile = self._backlog.count_volatile()
+            lost, self._reported_lost = volatile - self._reported_lost, volatile
         if lost > 0:
             self._report(events.BacklogLost(messages=lost))
 
-    def _may_try(self) -> bool:
-        """Whether a new message goes to the broker, and not behind others into the backlog."""
-        if self._closing.is_set() and not self._backlog.durable:
-            return True  # what it holds is lost: there is nothing to wait for
-        return not self._holds and self._allowed()
+    def _may_skip_backlog(self) -> bool:
+        """Return whether to send a new message to the broker instead of the backlog."""
+        if self._closed.is_set() and not self._backlog.durable:
+            return True  # its messages are lost already, so there is no order to keep
+        return not self._has_backlog and self._breaker_allows()
 
-    def _allowed(self) -> bool:
+    def _breaker_allows(self) -> bool:
         with self._lock:
-            return self._leaving or self._breaker.allows(self._clock.monotonic())
+            return self._is_closing or self._breaker.allows(self._clock.monotonic())
 
-    def _try(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """Send them, and tell the breaker how that went.
+    def _try_send(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
+        """Send the envelopes and report the result to the breaker.
 
-        Whatever happens, it is told: one that is half open waits for it, and tries nothing else.
+        The result must be reported whatever happens: until then a half-open breaker allows nothing.
         """
         answered = failed = False
         try:
@@ -211,130 +212,136 @@ class Forwarder:
         except OSError as error:
             failed = True
             raise Unavailable(f"the broker cannot be reached: {error}") from error
-        except Exception:  # of this process or this message: no reason not to try others
+        except Exception:  # caused by this process or message: others can still be tried
             raise
         except BaseException:
             failed = True
             raise
         finally:
             with self._lock:
-                self._trusted = self._trusted or answered
+                self._can_keep = self._can_keep or answered
                 if not failed:
                     self._breaker.succeeded()
-                elif self._trusted:
+                elif self._can_keep:
                     self._breaker.failed(self._clock.monotonic())
 
     def _report(self, event: events.Event) -> None:
-        with suppress(Exception):  # a log that cannot be written must not stop the publishing
-            self._tell(event)
+        with suppress(Exception):  # a log that cannot be written must not stop publishing
+            emit_or_log(self._telemetry, event)
 
-    # --- what is kept ------------------------------------------------------------------------
+    # --- the backlog -------------------------------------------------------------------------
 
-    def _find_left_over(self) -> None:
-        """See whether an earlier process left something, and have it published."""
+    def _check_for_leftovers(self) -> None:
+        """Start publishing if an earlier process left messages in the backlog."""
         try:
-            self._holds = bool(self._backlog.oldest(1))
+            self._has_backlog = bool(self._backlog.oldest(1))
         except UnreadableMessage:
-            self._holds = True
-        except Exception:  # noqa: BLE001 - the thread looks again, and reports it
-            self._start()
-        if self._holds:
-            self._start()
+            self._has_backlog = True
+        except Exception:  # noqa: BLE001 - the thread tries again, and reports it
+            self._start_thread()
+        if self._has_backlog:
+            self._start_thread()
 
-    def _keep(self, envelopes: Sequence[Envelope], why: str) -> None:
+    def _put_in_backlog(self, envelopes: Sequence[Envelope], why: str) -> None:
         with self._lock:
-            # Together with the end of the thread: what is put after its last look starts it anew.
+            # Under the lock under which the thread decides to end: a message that is put after the
+            # thread has found the backlog empty starts a new thread.
             self._backlog.put(envelopes)
-            first, self._holds = not self._holds, True
-        self._begin(why if first else None)
+            first, self._has_backlog = not self._has_backlog, True
+        self._start_publishing(why if first else None)
 
-    def _begin(self, why: str | None) -> None:
+    def _start_publishing(self, why: str | None) -> None:
         if why is not None:
-            self._report(events.BacklogBegun(backlog=self._backlog.held().kind, error=why))
-            self._stirred.set()
-        self._start()
+            self._report(events.BacklogStarted(backlog=self._backlog.status().kind, error=why))
+            self._wake_up.set()
+        self._start_thread()
 
-    def _start(self) -> None:
+    def _start_thread(self) -> None:
         with self._lock:
-            if self._closing.is_set() or (self._thread is not None and self._thread.is_alive()):
+            if self._closed.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
-            thread = threading.Thread(target=self._forward, name="umbel-forwarder", daemon=True)
+            thread = threading.Thread(target=self._run_thread, name="umbel-forwarder", daemon=True)
             try:
                 thread.start()
                 self._thread = thread
                 return
-            except RuntimeError as error:  # no more threads; the next message tries again
+            except RuntimeError as error:  # too many threads; the next message tries again
                 failure = error
         self._report_failure(failure, 0.0)  # outside the lock: a listener may publish
 
-    def _forward(self) -> None:
-        """Publish what is kept until nothing is. No exception ends that."""
-        reentry.here.level = 1  # this thread holds locks that a finalizer must not wait for
+    def _run_thread(self) -> None:
+        """Publish until the backlog is empty. Exceptions are reported and do not end it."""
+        reentry.here.level = 1  # a finalizer in this thread must not wait for its locks
         failures, pause = 0, 0.0
-        while not self._closing.is_set():
-            self._stirred.clear()
+        while not self._closed.is_set():
+            self._wake_up.clear()
             try:
-                again = self._publish_oldest()
+                again = self._publish_next()
                 if again is None:
                     return
                 failures, pause = 0, again
             except Exception as error:  # noqa: BLE001 - the outermost loop of this thread
                 failures += 1
-                pause = _AFTER_A_FAILURE.delay(failures)
+                pause = _FAILURE_BACKOFF.delay(failures)
                 self._report_failure(error, pause)
-            if pause and not self._closing.is_set():
-                self._stirred.wait(min(pause, _PAUSE) if self._leaving else pause)
+            if pause and not self._closed.is_set():
+                self._wake_up.wait(min(pause, _RETRY_DELAY_SECONDS) if self._is_closing else pause)
 
     def _report_failure(self, error: Exception, delay: float) -> None:
         service, text = "publishing the backlog", repr(error)
         self._report(events.ServiceFailed(service=service, error=text, delay=round(delay, 2)))
 
-    def _publish_oldest(self) -> float | None:
-        """Publish the first batch. Returns the seconds until the next; None: nothing is kept."""
+    def _publish_next(self) -> float | None:
+        """Publish the next batch. Return the seconds until the following one; None: it is empty."""
         try:
             batch = self._next_batch()
         except UnreadableMessage as error:
             self._postpone(error.job, "", error)
             return 0.0
         if batch:
-            if not self._backlog.lead():  # another process publishes them
-                return _PAUSE
-            return 0.0 if self._forward_batch(batch) else _PAUSE
+            if not self._backlog.acquire_leadership():  # another process publishes them
+                return _RETRY_DELAY_SECONDS
+            return 0.0 if self._publish_batch(batch) else _RETRY_DELAY_SECONDS
         if not self._postponed:
             return None
-        due = self._due_again()
-        if due and self._backlog.lead():
-            self._forward_each(due)
+        due = self._load_due()
+        if due and self._backlog.acquire_leadership():
+            self._publish_one_by_one(due)
         now = self._clock.monotonic()
         return max(min((one.due for one in self._postponed.values()), default=now) - now, 0.0)
 
     def _next_batch(self) -> list[Envelope]:
-        """The oldest that are not postponed. Without any, new messages go straight through."""
+        """Return the oldest messages that are not postponed.
+
+        If there are none, new messages are sent directly from now on.
+        """
         with self._lock:
-            batch = self._backlog.oldest(_BATCH, self._postponed)
-            ended, self._holds = self._holds and not batch, bool(batch)
+            batch = self._backlog.oldest(_MAX_BATCH_MESSAGES, self._postponed)
+            ended, self._has_backlog = self._has_backlog and not batch, bool(batch)
             if not batch and not self._postponed:
                 self._thread = None
         if ended:
             self._report(events.BacklogEnded())  # outside the lock: a listener may publish
         return batch
 
-    def _forward_batch(self, batch: Sequence[Envelope]) -> bool:
-        """Publish these, all at once if possible. Whether any of them has left the backlog.
+    def _publish_batch(self, batch: Sequence[Envelope]) -> bool:
+        """Publish the batch, in one transaction if possible.
+
+        Return whether any of the messages has left the backlog.
 
         Raises:
             Exception: none could be published, for a reason other than an outage.
         """
-        if not self._allowed():
+        if not self._breaker_allows():
             return False
         try:
-            self._try(batch, self._deadline)
+            self._try_send(batch, self._deadline)
         except Unavailable:
             return False
         except Exception as error:
             if len(batch) > 1:
-                return self._forward_each(batch)
-            if not isinstance(error, _REFUSED):
+                return self._publish_one_by_one(batch)
+            if not isinstance(error, _PERMANENT_ERRORS):
                 raise
             (one,) = batch
             self._report(events.MessageRefused(job=one.id, task=one.subject, error=str(error)))
@@ -343,19 +350,19 @@ class Forwarder:
             self._postponed.pop(one.id, None)
         return True
 
-    def _forward_each(self, batch: Sequence[Envelope]) -> bool:
-        """Publish each of these by itself. One that fails while others do not is postponed.
+    def _publish_one_by_one(self, batch: Sequence[Envelope]) -> bool:
+        """Publish each message by itself. A message that fails while others do not is postponed.
 
         Raises:
-            Exception: all of them failed, which is no fault of theirs.
+            Exception: all of them failed, so the cause is not a single message.
         """
         left, failed = False, list[tuple[Envelope, Exception]]()
         for one in batch:
             try:
-                if not self._forward_batch([one]):
+                if not self._publish_batch([one]):
                     break
                 left = True
-            except Unavailable:  # the backlog's own
+            except Unavailable:  # of the backlog, not of the broker
                 raise
             except Exception as error:  # noqa: BLE001 - reported for each message, or raised below
                 failed.append((one, error))
@@ -368,18 +375,18 @@ class Forwarder:
     def _postpone(self, job: str, task: str, error: Exception) -> None:
         before = self._postponed.get(job)
         tries = before.tries + 1 if before is not None else 1
-        delay = _FOR_ONE_MESSAGE.delay(tries)
+        delay = _MESSAGE_BACKOFF.delay(tries)
         self._postponed[job] = Postponed(tries, self._clock.monotonic() + delay)
         text = str(error) or repr(error)
         self._report(events.MessagePostponed(job=job, task=task, error=text, delay=delay))
 
-    def _due_again(self) -> list[Envelope]:
-        """The postponed messages whose time has come. Others that are gone are forgotten."""
+    def _load_due(self) -> list[Envelope]:
+        """Return the postponed messages that are due. Forget those that are no longer there."""
         now = self._clock.monotonic()
         later = {job: one for job, one in self._postponed.items() if one.due > now}
         if len(later) == len(self._postponed):
             return []
-        due = self._backlog.oldest(_BATCH, later)
+        due = self._backlog.oldest(_MAX_BATCH_MESSAGES, later)
         found = {one.id for one in due}
         self._postponed = {
             job: one for job, one in self._postponed.items() if job in later or job in found

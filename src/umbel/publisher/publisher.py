@@ -1,15 +1,24 @@
-"""Group commit: whoever publishes while a batch is on its way travels with the next one.
+"""Group commit: calls that arrive while a batch is being sent are sent together in the next batch.
 
-Callers queue in one line. The first of them leads: it sends its own parcel and all that wait
-behind it, in one round trip and one transaction, in its own thread; then the lead passes to the
-first who came meanwhile. So a lone call is sent at once and nobody has to be woken for it. Where
-many called last time the leader lets those come aboard who are about to call again: a batch costs
-about the same whatever its size. Callers that must not lead, the async ones and those inside
-another call of their thread, are led by a courier, a thread that runs only for them. Such callers
-wait for no lock here.
+Every call puts one ``PublishRequest`` into a queue. At most one thread sends at a time; it is the
+leader:
 
-No caller waits longer than its own deadline. The lead passes to the caller that came last, because
-it has the most time left; the others stop waiting when their own time is over.
+1. A caller that finds no leader becomes the leader. It takes the requests at the head of the
+   queue and sends them from its own thread, in one round trip and one transaction.
+2. Callers that arrive meanwhile append their requests to the queue and wait.
+3. When the batch has been sent, the leader wakes the callers of that batch. Then it makes the
+   caller that arrived last the next leader, because that caller has the most time left.
+
+So a single call is sent immediately, in the caller's thread and without a thread switch. If recent
+batches had several callers, the leader first yields the processor for a moment, so that those
+callers can join its batch: a batch costs about the same whatever its size.
+
+Two kinds of callers cannot lead: async callers, which must not block their event loop, and calls
+made inside another call of the same thread, which must not wait for a lock. A sender thread leads
+for them. It starts when it is first needed, and such calls take no lock here.
+
+No caller waits longer than its own deadline. An exception, such as KeyboardInterrupt, can stop a
+leader at any line, so leadership ends by itself shortly after the leader's deadline.
 """
 
 from __future__ import annotations
@@ -27,87 +36,89 @@ from umbel.errors import BacklogFull, PublishTimeout, Unavailable
 from umbel.messages import Envelope
 
 Send = Callable[[Sequence[Envelope], float], list[Published]]
-"""Publishes envelopes, all or none, within so many seconds. Blocks."""
+"""Publishes all of the envelopes or none, within a number of seconds. Blocks."""
 
-_BATCH = 2_000
-_PAUSE = 0.1
-_GRACE = 1.0
-_BOARDING = 0.002
-"""Seconds within which those who called last time are let come aboard again."""
+_MAX_BATCH_ENVELOPES = 2_000
+_RETRY_DELAY_SECONDS = 0.1
+_LEADER_GRACE_SECONDS = 1.0
+"""How long after its own deadline a leader still counts as the leader."""
+_MAX_GATHER_SECONDS = 0.002
+"""How long a leader waits at most for recent callers to join its batch."""
 
 
-class Parcel:
-    """One caller's envelopes, and what became of them."""
+class PublishRequest:
+    """The envelopes of one call, and the result or error of publishing them."""
 
     __slots__ = (
         "_error",
         "_published",
-        "_woken",
-        "answered",
+        "_wake_lock",
         "can_lead",
         "envelopes",
-        "leads",
-        "tell",
-        "travels_alone",
-        "until",
+        "expires_at",
+        "is_answered",
+        "is_leader",
+        "needs_own_batch",
+        "wake_caller",
     )
 
     def __init__(
         self,
         envelopes: Sequence[Envelope],
-        until: float,
-        tell: Callable[[], None] | None = None,
+        expires_at: float,
+        wake_caller: Callable[[], None] | None = None,
         *,
         can_lead: bool = True,
     ) -> None:
         self.envelopes = envelopes
-        self.until = until
-        self.tell = tell
-        """Wakes a caller that does not block; None for one that does."""
-        self.can_lead = can_lead and tell is None
-        """Whether its caller may send in its own thread."""
-        self.answered = False
-        self.leads = False
+        self.expires_at = expires_at
+        """The monotonic time after which the caller stops waiting."""
+        self.wake_caller = wake_caller
+        """Wakes an async caller, from any thread; None for a caller that blocks."""
+        self.can_lead = can_lead and wake_caller is None
+        """Whether the caller may send in its own thread."""
+        self.is_answered = False
+        self.is_leader = False
         self._published: list[Published] = []
         self._error: BaseException | None = None
-        self._woken = threading.Lock()
-        self._woken.acquire()
-        self.travels_alone = any(
+        self._wake_lock = threading.Lock()
+        self._wake_lock.acquire()
+        self.needs_own_batch = any(
             one.unique is not None and one.on_conflict != "return" for one in envelopes
         )
-        """A conflict rolls its batch back, and nobody else's messages with it."""
+        """Whether a conflict of a unique key may roll its batch back."""
 
     def answer(self, published: list[Published]) -> None:
-        """They are durable."""
-        if not self.answered:
-            self.answered, self._published = True, published
+        """Record that the envelopes are durable, unless the request is answered already."""
+        if not self.is_answered:
+            self.is_answered, self._published = True, published
 
     def fail(self, error: BaseException) -> None:
-        """They are not, as far as anybody knows."""
-        if not self.answered:
-            # Each gets its own: one object raised in several threads mixes tracebacks.
+        """Record that publishing failed, unless the request is answered already."""
+        if not self.is_answered:
+            # Each caller gets its own error: one object raised in several threads mixes tracebacks.
             own = PublishTimeout(*error.args) if isinstance(error, PublishTimeout) else error
-            self.answered, self._error = True, own
+            self.is_answered, self._error = True, own
 
     def wake(self) -> None:
-        """Let the caller go on: answered, or to lead."""
-        if self.tell is not None:
-            self.tell()
+        """Wake the caller, because its request is answered or because it is the next leader."""
+        if self.wake_caller is not None:
+            self.wake_caller()
         else:
-            with suppress(RuntimeError):  # woken already: its time ran out at this very moment
-                self._woken.release()
+            with suppress(RuntimeError):  # already woken: its deadline passed at this moment
+                self._wake_lock.release()
 
     def wait(self, seconds: float) -> bool:
-        """Block until woken. False when that took too long."""
-        return self._woken.acquire(timeout=max(seconds, 0.0))
+        """Block until the caller is woken. Return False if that takes longer than ``seconds``."""
+        return self._wake_lock.acquire(timeout=max(seconds, 0.0))
 
     def result(self) -> list[Published]:
-        """What was published. Raises what went wrong."""
+        """Return what was published, or raise the error."""
         if self._error is not None:
             try:
                 raise self._error
             finally:
-                self._error = None  # its traceback has this parcel, and perhaps a cursor
+                self._error = None  # its traceback refers to this request, and maybe to a cursor
         return self._published
 
 
@@ -115,261 +126,275 @@ class Publisher:
     """Publishes for every caller of one application and process, from any thread."""
 
     def __init__(
-        self, send: Send, clock: Clock, *, deadline: float, keeps: bool = False, level: int = 0
+        self,
+        send: Send,
+        clock: Clock,
+        *,
+        deadline: float,
+        has_backlog: bool = False,
+        level: int = 0,
     ) -> None:
-        self._send_now = send
+        self._send = send
         self._clock = clock
         self._deadline = deadline
-        self._keeps = keeps
-        """Whether ``send`` keeps in time what it cannot publish. Then it has as long as the caller
-        with the least time left; otherwise others go on trying when that one's time is over."""
+        self._has_backlog = has_backlog
+        """Whether ``send`` keeps messages that it cannot publish in time. Then a batch is tried
+        until the first of its callers expires, otherwise until the last one does."""
         self._level = level
         self._lock = threading.Lock()
-        self._line: deque[Parcel] = deque()
-        self._led_until = 0.0
-        """Nobody leads after this moment: a leader may be stopped by an exception at any line."""
-        self._crowd = 1
-        """How many callers the batches of late had."""
-        self._turns: SimpleQueue[bool] = SimpleQueue()
-        """Calls the courier: to lead if no other thread does, or to end."""
-        self._carrying = threading.Lock()
-        self._is_carried = False
+        self._queue: deque[PublishRequest] = deque()
+        self._leader_until = 0.0
+        """The monotonic time after which there is no leader, even if one has not stepped down."""
+        self._recent_callers = 1
+        """The number of callers in recent batches."""
+        self._sender_signals: SimpleQueue[bool] = SimpleQueue()
+        """To the sender thread: True to lead if there is no leader, False to end."""
+        self._sender_lock = threading.Lock()
+        self._is_sender_running = False
 
     def publish(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        """Durable when it returns.
+        """Publish and return when the envelopes are durable.
 
         Raises:
             PublishTimeout: not confirmed within the deadline. DuplicateJob: a unique key is held.
         """
-        parcel = Parcel(envelopes, self._clock.monotonic() + self._deadline)
-        leads = self._queue(parcel)
+        request = PublishRequest(envelopes, self._clock.monotonic() + self._deadline)
+        is_leader = self._enqueue(request)
         try:
-            while leads or not parcel.answered:
-                if leads:
-                    self._lead(parcel)
-                leads = not parcel.answered and self._wait_for_turn(parcel)
+            while is_leader or not request.is_answered:
+                if is_leader:
+                    self._lead(request)
+                is_leader = not request.is_answered and self._wait_for_answer_or_lead(request)
         except BaseException:
-            self.give_up(parcel)
+            self.abandon(request)
             raise
-        return parcel.result()
+        return request.result()
 
-    def publish_soon(self, envelopes: Sequence[Envelope], tell: Callable[[], None]) -> Parcel:
-        """The same without blocking: ``tell`` is called, in any thread, when it is answered."""
-        parcel = Parcel(envelopes, self._clock.monotonic() + self._deadline, tell)
-        self._hand_over(parcel)
-        return parcel
+    def submit(
+        self, envelopes: Sequence[Envelope], wake_caller: Callable[[], None]
+    ) -> PublishRequest:
+        """Publish without blocking. ``wake_caller`` is called in any thread when it is answered."""
+        request = PublishRequest(envelopes, self._clock.monotonic() + self._deadline, wake_caller)
+        self._enqueue_for_sender(request)
+        return request
 
-    def publish_elsewhere(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        """``publish``, but it is the courier that sends, and no lock is waited for here."""
-        parcel = Parcel(envelopes, self._clock.monotonic() + self._deadline, can_lead=False)
+    def publish_in_sender_thread(self, envelopes: Sequence[Envelope]) -> list[Published]:
+        """Publish like ``publish``, but from the sender thread and without waiting for a lock."""
+        expires_at = self._clock.monotonic() + self._deadline
+        request = PublishRequest(envelopes, expires_at, can_lead=False)
         try:
-            self._hand_over(parcel)
-            if not parcel.wait(parcel.until - self._clock.monotonic()):
-                self.run_out(parcel)
+            self._enqueue_for_sender(request)
+            if not request.wait(request.expires_at - self._clock.monotonic()):
+                self.expire(request)
         except BaseException:
-            self.give_up(parcel)
+            self.abandon(request)
             raise
-        return parcel.result()
+        return request.result()
 
-    def run_out(self, parcel: Parcel) -> None:
-        """The caller's time is over. Perhaps it is on its way at this moment."""
-        parcel.fail(self._late("others are being published"))
+    def expire(self, request: PublishRequest) -> None:
+        """Fail a request whose deadline has passed. Its batch may be being sent at this moment."""
+        request.fail(self._timeout_error("others are being published"))
 
-    def give_up(self, parcel: Parcel) -> None:
-        """Nobody waits for it any more: it is sent only if it is on its way already."""
-        if not parcel.can_lead:
-            parcel.answered = True
+    def abandon(self, request: PublishRequest) -> None:
+        """Drop a request whose caller no longer waits, unless it is being sent already."""
+        if not request.can_lead:
+            request.is_answered = True
             return
         with self._lock:
-            parcel.answered = True
-        if parcel.leads:
-            self._pass_on()
+            request.is_answered = True
+        if request.is_leader:
+            self._pass_leadership()
 
     def close(self) -> None:
-        """Let the courier go. The next call that needs one has a new one."""
-        if self._is_carried:
-            self._turns.put(False)
+        """Stop the sender thread. The next call that needs it starts a new one."""
+        if self._is_sender_running:
+            self._sender_signals.put(False)
 
-    # --- who leads ---------------------------------------------------------------------------
+    # --- leadership --------------------------------------------------------------------------
 
-    def _queue(self, parcel: Parcel) -> bool:
-        """Put it in the line. True when nobody leads: then it is for the caller to see to that."""
+    def _enqueue(self, request: PublishRequest) -> bool:
+        """Append the request. Return True if there was no leader: the caller is the leader now."""
         with self._lock:
-            self._line.append(parcel)
-            leads = self._clock.monotonic() >= self._led_until
-            if leads:
-                self._led_until = parcel.until + _GRACE
-        return leads
+            self._queue.append(request)
+            is_leader = self._clock.monotonic() >= self._leader_until
+            if is_leader:
+                self._leader_until = request.expires_at + _LEADER_GRACE_SECONDS
+        return is_leader
 
-    def _wait_for_turn(self, parcel: Parcel) -> bool:
-        """Wait for the answer, or for the lead. True: lead."""
-        if not parcel.wait(parcel.until - self._clock.monotonic()):
+    def _wait_for_answer_or_lead(self, request: PublishRequest) -> bool:
+        """Wait until the request is answered, is expired, or leads. Return whether it leads."""
+        if not request.wait(request.expires_at - self._clock.monotonic()):
             with self._lock:
-                if not parcel.answered and not parcel.leads:
-                    self.run_out(parcel)
-        return parcel.leads
+                if not request.is_answered and not request.is_leader:
+                    self.expire(request)
+        return request.is_leader
 
-    def _lead(self, parcel: Parcel | None = None) -> None:
-        """Send the first batch of the line, then pass the lead on."""
+    def _lead(self, request: PublishRequest | None = None) -> None:
+        """Send one batch, then pass the leadership on. The sender thread leads with no request."""
         until = float("inf")
-        if parcel is not None:
-            parcel.leads, until = False, parcel.until
-        parcels: list[Parcel] = []
+        if request is not None:
+            request.is_leader, until = False, request.expires_at
+        batch: list[PublishRequest] = []
         try:
-            if self._crowd > 1:
-                self._let_board()
-            parcels = self._next_batch()
-            self._crowd = max(len(parcels), self._crowd - 1)
-            self._deliver(parcels, until)
-            self._put_back([one for one in parcels if not one.answered])
+            if self._recent_callers > 1:
+                self._wait_for_more_callers()
+            batch = self._next_batch()
+            self._recent_callers = max(len(batch), self._recent_callers - 1)
+            self._send_batch(batch, until)
+            self._requeue([one for one in batch if not one.is_answered])
         finally:
-            for one in parcels:
-                if one is not parcel and one.answered:
+            for one in batch:
+                if one is not request and one.is_answered:
                     one.wake()
-            self._pass_on()
+            self._pass_leadership()
 
-    def _pass_on(self) -> None:
+    def _pass_leadership(self) -> None:
         with self._lock:
-            while self._line and self._line[-1].answered:
-                self._line.pop()
-            following = self._line[-1] if self._line else None
-            self._led_until = 0.0
-            if following is not None and following.can_lead:
-                self._led_until = following.until + _GRACE
-                following.leads = True
-                following.wake()
-                following = None
-        if following is not None:
-            self._call_courier()
+            while self._queue and self._queue[-1].is_answered:
+                self._queue.pop()
+            successor = self._queue[-1] if self._queue else None
+            self._leader_until = 0.0
+            if successor is not None and successor.can_lead:
+                self._leader_until = successor.expires_at + _LEADER_GRACE_SECONDS
+                successor.is_leader = True
+                successor.wake()
+                successor = None
+        if successor is not None:
+            self._signal_sender()
 
-    def _hand_over(self, parcel: Parcel) -> None:
-        """Have the courier see to it. No lock is taken: it is safe inside any other call."""
-        self._line.append(parcel)
-        self._call_courier()
+    # --- the sender thread -------------------------------------------------------------------
 
-    def _call_courier(self) -> None:
-        self._turns.put(True)
-        if not self._is_carried:
-            # One too many ends at once. To let one alone start it would take a lock.
-            reentry.thread(self._carry, name="umbel-courier", level=self._level).start()
+    def _enqueue_for_sender(self, request: PublishRequest) -> None:
+        """Have the sender thread send the request. Takes no lock, so it is safe in any call."""
+        self._queue.append(request)
+        self._signal_sender()
 
-    def _carry(self) -> None:
-        if not self._carrying.acquire(blocking=False):
+    def _signal_sender(self) -> None:
+        self._sender_signals.put(True)
+        if not self._is_sender_running:
+            # Two callers may start a thread each; the second thread ends at once. Preventing that
+            # would take a lock.
+            reentry.thread(self._run_sender, name="umbel-sender", level=self._level).start()
+
+    def _run_sender(self) -> None:
+        if not self._sender_lock.acquire(blocking=False):
             return
-        self._is_carried = True
+        self._is_sender_running = True
         try:
-            while self._turns.get():
-                if self._takes_lead():
+            while self._sender_signals.get():
+                if self._take_leadership():
                     self._lead()
         finally:
-            self._is_carried = False
-            self._carrying.release()
-        if not self._turns.empty():  # called by a caller that still saw a courier
-            self._call_courier()
+            self._is_sender_running = False
+            self._sender_lock.release()
+        if not self._sender_signals.empty():  # from a caller that still saw this thread running
+            self._signal_sender()
 
-    def _takes_lead(self) -> bool:
-        """Whether the courier leads now: something waits, and no other thread leads."""
+    def _take_leadership(self) -> bool:
+        """Make the sender thread the leader if a request waits and there is no leader."""
         with self._lock:
-            if not self._line or self._clock.monotonic() < self._led_until:
+            if not self._queue or self._clock.monotonic() < self._leader_until:
                 return False
-            self._led_until = self._line[-1].until + _GRACE
+            self._leader_until = self._queue[-1].expires_at + _LEADER_GRACE_SECONDS
             return True
 
     # --- sending -----------------------------------------------------------------------------
 
-    def _let_board(self) -> None:
-        """Let other threads run, for as long as that brings callers."""
-        came, until = 0, self._clock.monotonic() + _BOARDING
-        while came < len(self._line) < self._crowd and self._clock.monotonic() < until:
-            came = len(self._line)
+    def _wait_for_more_callers(self) -> None:
+        """Let other threads run for as long as that adds requests to the queue."""
+        seen, until = 0, self._clock.monotonic() + _MAX_GATHER_SECONDS
+        while seen < len(self._queue) < self._recent_callers and self._clock.monotonic() < until:
+            seen = len(self._queue)
             time.sleep(0)
 
-    def _next_batch(self) -> list[Parcel]:
+    def _next_batch(self) -> list[PublishRequest]:
         with self._lock:
-            parcels: list[Parcel] = []
+            batch: list[PublishRequest] = []
             size = 0
-            while self._line and size < _BATCH:
-                parcel = self._line[0]
-                if not parcel.answered and parcel.travels_alone and parcels:
+            while self._queue and size < _MAX_BATCH_ENVELOPES:
+                request = self._queue[0]
+                if not request.is_answered and request.needs_own_batch and batch:
                     break
-                self._line.popleft()
-                if not parcel.answered:
-                    parcels.append(parcel)
-                    size += len(parcel.envelopes)
-                    if parcel.travels_alone:
+                self._queue.popleft()
+                if not request.is_answered:
+                    batch.append(request)
+                    size += len(request.envelopes)
+                    if request.needs_own_batch:
                         break
-            return parcels
+            return batch
 
-    def _deliver(self, parcels: list[Parcel], until: float) -> None:
-        """Have them published by this moment. What is not answered then has more time."""
+    def _send_batch(self, batch: list[PublishRequest], until: float) -> None:
+        """Publish the batch by ``until``. Requests that are unanswered then have time left."""
         try:
-            self._try_until_late(parcels, until)
-        except Exception as error:  # noqa: BLE001 - it is the callers' to handle
-            if len(parcels) == 1:
-                parcels[0].fail(error)
+            self._send_until_expired(batch, until)
+        except Exception as error:  # noqa: BLE001 - the callers handle it
+            if len(batch) == 1:
+                batch[0].fail(error)
                 return
-            # One caller's fault is not the others': find out whose it is.
-            for parcel in parcels:
-                self._deliver([parcel], until)
+            # The error of one request must not fail the others: find out which one caused it.
+            for request in batch:
+                self._send_batch([request], until)
         except BaseException as error:
-            _fail(parcels, Unavailable(f"whoever published for others was stopped: {error!r}"))
+            _fail(batch, Unavailable(f"the thread that sent this batch was stopped: {error!r}"))
             raise
 
-    def _try_until_late(self, parcels: list[Parcel], until: float) -> None:
-        """Try until it works, or every caller's deadline has passed, or this moment has come."""
+    def _send_until_expired(self, batch: list[PublishRequest], until: float) -> None:
+        """Try until it succeeds, every request has expired, or ``until`` has come."""
         why = ""
-        while parcels := self._in_time(parcels, why):
-            left = self._seconds(parcels, until)
+        while batch := self._fail_expired(batch, why):
+            left = self._remaining_seconds(batch, until)
             if left <= 0:
                 return
             try:
-                envelopes = parcels[0].envelopes if len(parcels) == 1 else _all_of(parcels)
-                published = self._send_now(envelopes, left)
+                envelopes = batch[0].envelopes if len(batch) == 1 else _envelopes_of(batch)
+                published = self._send(envelopes, left)
             except BacklogFull:
                 raise
             except Unavailable as error:
                 # Not the error itself: this frame is part of its traceback. Such a cycle keeps a
-                # cursor until some other thread collects it, and waits for this connection there.
+                # cursor until another thread collects it, and that thread then waits for this
+                # connection.
                 why = str(error)
             else:
-                _answer(parcels, published)
+                _answer(batch, published)
                 return
-            time.sleep(min(_PAUSE, max(self._seconds(parcels, until), 0.0)))
+            time.sleep(min(_RETRY_DELAY_SECONDS, max(self._remaining_seconds(batch, until), 0.0)))
 
-    def _seconds(self, parcels: Sequence[Parcel], until: float) -> float:
-        """How long they may be tried: see ``_keeps``."""
-        ends = [parcel.until for parcel in parcels]
-        end = min(ends) if self._keeps else max(ends)
+    def _remaining_seconds(self, batch: Sequence[PublishRequest], until: float) -> float:
+        """Return how long the batch may be tried: see ``_has_backlog``."""
+        ends = [request.expires_at for request in batch]
+        end = min(ends) if self._has_backlog else max(ends)
         return min(end, until) - self._clock.monotonic()
 
-    def _put_back(self, parcels: Sequence[Parcel]) -> None:
-        if parcels:
+    def _requeue(self, requests: Sequence[PublishRequest]) -> None:
+        if requests:
             with self._lock:
-                self._line.extendleft(reversed(parcels))
+                self._queue.extendleft(reversed(requests))
 
-    def _in_time(self, parcels: list[Parcel], why: str) -> list[Parcel]:
+    def _fail_expired(self, batch: list[PublishRequest], why: str) -> list[PublishRequest]:
+        """Fail the requests that have expired and return those that are unanswered."""
         now = self._clock.monotonic()
-        for parcel in parcels:
-            if parcel.until <= now:
-                parcel.fail(self._late(why or "the broker is busy"))
-        return [parcel for parcel in parcels if not parcel.answered]
+        for request in batch:
+            if request.expires_at <= now:
+                request.fail(self._timeout_error(why or "the broker is busy"))
+        return [request for request in batch if not request.is_answered]
 
-    def _late(self, why: object) -> PublishTimeout:
+    def _timeout_error(self, why: object) -> PublishTimeout:
         return PublishTimeout(f"not published within {self._deadline:g} s: {why}")
 
 
-def _all_of(parcels: Sequence[Parcel]) -> list[Envelope]:
-    return [envelope for parcel in parcels for envelope in parcel.envelopes]
+def _envelopes_of(batch: Sequence[PublishRequest]) -> list[Envelope]:
+    return [envelope for request in batch for envelope in request.envelopes]
 
 
-def _answer(parcels: list[Parcel], published: list[Published]) -> None:
+def _answer(batch: list[PublishRequest], published: list[Published]) -> None:
     at = 0
-    for parcel in parcels:
-        end = at + len(parcel.envelopes)
-        parcel.answer(published[at:end])
+    for request in batch:
+        end = at + len(request.envelopes)
+        request.answer(published[at:end])
         at = end
 
 
-def _fail(parcels: list[Parcel], error: BaseException) -> None:
-    for parcel in parcels:
-        parcel.fail(error)
+def _fail(batch: list[PublishRequest], error: BaseException) -> None:
+    for request in batch:
+        request.fail(error)

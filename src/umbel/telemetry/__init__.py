@@ -1,7 +1,7 @@
-"""Owns the catalogue of everything that can happen, and the way to tell of it.
+"""Owns the list of all telemetry events, and passes them to subscribers.
 
-Called by: every room, with ``telemetry.emit(SomethingHappened(...))``.
-Never: renders; log lines, metrics and live views are made of these events in observability.
+Called by: every package, with ``telemetry.emit(SomethingHappened(...))``.
+Never: renders; observability makes log lines, metrics and live views from these events.
 """
 
 from umbel.telemetry import events

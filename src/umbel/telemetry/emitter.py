@@ -1,4 +1,4 @@
-"""Hands events to whoever subscribed."""
+"""Passes events to subscribers."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ import msgspec
 
 from umbel.telemetry.events import Event, Level
 from umbel.terminal import write
-from umbel.urls import masked
+from umbel.urls import mask_secrets
 
 Subscriber = Callable[[Event], None]
 
-_QUOTING = ("error", "traceback", "reason", "why", "stack", "address")
+_FIELDS_WITH_URLS = ("error", "traceback", "reason", "why", "stack", "address")
+"""Fields that may quote an error, and with it a URL that contains a password."""
 _RANKS = {level: rank for rank, level in enumerate(get_args(Level))}
 
 
 class Telemetry:
-    """Passes events on, in the emitting thread. A subscriber that raises harms nobody else."""
+    """Calls subscribers in the emitting thread. If one raises, the others are still called."""
 
     def __init__(self, *subscribers: Subscriber) -> None:
         self._subscribers = subscribers
-        self._least = 0 if subscribers else len(_RANKS)
+        self._min_rank = 0 if subscribers else len(_RANKS)
 
-    def subscribe(self, subscriber: Subscriber, least: Level = "debug") -> None:
-        """Hear of events from now on; those below the level ``least`` are not needed."""
+    def subscribe(self, subscriber: Subscriber, min_level: Level = "debug") -> None:
+        """Call this with every event from now on. It may be called below ``min_level``, too."""
         self._subscribers = (*self._subscribers, subscriber)
-        self._least = min(self._least, _RANKS[least])
+        self._min_rank = min(self._min_rank, _RANKS[min_level])
 
-    def hears(self, kind: type[Event]) -> bool:
-        """Whether anybody needs events of this kind. Asked where building one would cost."""
-        return _RANKS[kind.level] >= self._least
+    def is_needed(self, event_type: type[Event]) -> bool:
+        """Return whether a subscriber needs events of this type. Check it before a costly event."""
+        return _RANKS[event_type.level] >= self._min_rank
 
     def emit(self, event: Event) -> None:
-        """Tell everybody. Secrets of URLs in texts of errors are masked before."""
-        event = _masked(event)
+        """Pass an event to every subscriber, with the passwords of URLs masked."""
+        event = _mask(event)
         for subscriber in self._subscribers:
             try:
                 subscriber(event)
-            except Exception as error:  # noqa: BLE001 - telling must never break doing
-                text = masked(f"umbel: telemetry of {type(event).__name__} failed: {error!r}")
+            except Exception as error:  # noqa: BLE001 - a subscriber must not break the caller
+                text = mask_secrets(f"umbel: telemetry of {type(event).__name__} failed: {error!r}")
                 write(sys.stderr, text)
 
 
-def _masked(event: Event) -> Event:
+def _mask(event: Event) -> Event:
     changed = {
         name: text
-        for name in _texts(type(event))
-        if (text := masked(getattr(event, name))) != getattr(event, name)
+        for name in _maskable_fields(type(event))
+        if (text := mask_secrets(getattr(event, name))) != getattr(event, name)
     }
     return msgspec.structs.replace(event, **changed) if changed else event
 
 
 @cache
-def _texts(kind: type[Event]) -> tuple[str, ...]:
-    """The fields of an event that may quote an error."""
-    return tuple(name for name in kind.__struct_fields__ if name in _QUOTING)
+def _maskable_fields(event_type: type[Event]) -> tuple[str, ...]:
+    return tuple(name for name in event_type.__struct_fields__ if name in _FIELDS_WITH_URLS)

@@ -1,6 +1,7 @@
-"""Everything that can happen, on one page. Log lines, metrics and live views come from here.
+"""All telemetry events. Log lines, metrics and live views are made from them.
 
-``level`` is the log level, ``text`` the log line; fields are the line's key-value pairs.
+``level`` is the log level, ``text`` the text of the log line; the fields are its key-value pairs.
+The log line of a job's event begins with the task's name, so that ``text`` is the predicate.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class JobEvent(Event, frozen=True, kw_only=True):
     trace: str | None = None
 
 
-# --- a job's way ---------------------------------------------------------------------------
+# --- jobs ----------------------------------------------------------------------------------
 
 
 class JobStarted(JobEvent, frozen=True, kw_only=True):
@@ -43,7 +44,7 @@ class JobSucceeded(JobEvent, frozen=True, kw_only=True):
 
 class JobRetried(JobEvent, frozen=True, kw_only=True):
     level = "warning"
-    text = "failed, will be tried again"
+    text = "failed and will be retried"
     seconds: float
     error: str
     delay: float
@@ -51,7 +52,7 @@ class JobRetried(JobEvent, frozen=True, kw_only=True):
 
 class JobBuried(JobEvent, frozen=True, kw_only=True):
     level = "error"
-    text = "failed for good and was buried"
+    text = "failed permanently and was buried"
     seconds: float
     error: str
     traceback: str = ""
@@ -59,34 +60,34 @@ class JobBuried(JobEvent, frozen=True, kw_only=True):
 
 class JobRejected(JobEvent, frozen=True, kw_only=True):
     level = "error"
-    text = "cannot run and was buried"
+    text = "could not be run and was buried"
     reason: str
 
 
 class JobSnoozed(JobEvent, frozen=True, kw_only=True):
-    text = "asked to be run later"
+    text = "was snoozed by its task and will run later"
     delay: float
 
 
 class JobInterrupted(JobEvent, frozen=True, kw_only=True):
-    text = "interrupted, back in its queue"
+    text = "was interrupted and is back in its queue"
     reason: str
 
 
 class JobParked(JobEvent, frozen=True, kw_only=True):
-    text = "waits at its gates"
+    text = "is waiting for a slot at its gates"
     gates: tuple[str, ...]
 
 
-class MemberSuspected(Event, frozen=True, kw_only=True):
+class PoolMemberFailed(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "a pool's member failed its check and is set aside"
+    text = "a pool member failed its check and gets no jobs until it passes"
     pool: str
     member: str
 
 
-class MemberRestored(Event, frozen=True, kw_only=True):
-    text = "a pool's member passed its check and is handed out again"
+class PoolMemberRestored(Event, frozen=True, kw_only=True):
+    text = "a pool member passed its check and gets jobs again"
     pool: str
     member: str
 
@@ -103,42 +104,42 @@ class JobExpired(JobEvent, frozen=True, kw_only=True):
 
 class OutcomeRefused(JobEvent, frozen=True, kw_only=True):
     level = "warning"
-    text = "outcome refused: the lease was lost, another worker has the job"
+    text = "ran, but its outcome was rejected: the lease was lost, and another worker may have it"
 
 
 class DuplicateDiscarded(JobEvent, frozen=True, kw_only=True):
     level = "warning"
-    text = "duplicate discarded"
+    text = "was a duplicate and was discarded"
 
 
 # --- publishing ----------------------------------------------------------------------------
 
 
-class PublishedUnheld(Event, frozen=True, kw_only=True):
+class PublishNotHeld(Event, frozen=True, kw_only=True):
     level = "warning"
     text = (
-        "an interruptible task publishes: a run that is interrupted publishes again when it is"
-        ' repeated. Publish inside a step, or declare the task publishing="held"; publishing="now"'
-        " says that a second time does no harm"
+        "an interruptible task publishes: if its run is interrupted, the repeated run publishes"
+        ' again. Publish inside a step, or declare the task publishing="held". publishing="now"'
+        " says that publishing twice is harmless"
     )
     task: str
     calls: str
 
 
-class BacklogBegun(Event, frozen=True, kw_only=True):
+class BacklogStarted(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "the broker is out of reach; messages are kept and will be published"
+    text = "the broker is unreachable; new messages go to the backlog and are published later"
     backlog: str
     error: str
 
 
 class BacklogEnded(Event, frozen=True, kw_only=True):
-    text = "the broker answers again; what was kept is published"
+    text = "the broker is reachable again and the backlog has been published"
 
 
 class MessageRefused(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "a message that was kept is refused by the broker and was dropped"
+    text = "the broker refused a message from the backlog; the message was dropped"
     job: str
     task: str
     error: str
@@ -146,7 +147,7 @@ class MessageRefused(Event, frozen=True, kw_only=True):
 
 class JobUnsendable(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "a job that the transport can never carry was buried"
+    text = "a job was buried because the transport cannot carry its message"
     job: str
     task: str
     error: str
@@ -154,7 +155,7 @@ class JobUnsendable(Event, frozen=True, kw_only=True):
 
 class MessagePostponed(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "a message that was kept cannot be published; it stays there and is tried again"
+    text = "a message from the backlog could not be published; it stays there and is retried"
     job: str
     task: str
     error: str
@@ -162,35 +163,35 @@ class MessagePostponed(Event, frozen=True, kw_only=True):
 
 
 class LinksServed(Event, frozen=True, kw_only=True):
-    text = "serves workers and publishers"
+    text = "serving links"
     address: str
     roles: str
 
 
 class LinksClosed(Event, frozen=True, kw_only=True):
-    text = "serves nobody any more"
+    text = "stopped serving links"
     address: str
 
 
 class PeerRefused(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "a peer that could not be understood or trusted was refused"
+    text = "a connection was refused: the peer does not speak the protocol or is not trusted"
     error: str
 
 
 class PeerDropped(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "a peer was dropped: it was silent, or exceeded a limit"
+    text = "a peer was disconnected: it was silent or exceeded a limit"
     error: str
 
 
 class BacklogLost(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "the process ends with messages in memory that could not be published"
+    text = "the process is exiting and loses messages in memory that it could not publish"
     messages: int
 
 
-# --- a worker's life -----------------------------------------------------------------------
+# --- workers -------------------------------------------------------------------------------
 
 
 class WorkerStarted(Event, frozen=True, kw_only=True):
@@ -204,14 +205,14 @@ class WorkerStarted(Event, frozen=True, kw_only=True):
 
 
 class RouteReleased(Event, frozen=True, kw_only=True):
-    text = "a route was released: the next job of its key makes a new one"
+    text = "a route was released; the next job with its key gets a new route"
     key: str
     index: int
     reason: str
 
 
 class WorkerStopping(Event, frozen=True, kw_only=True):
-    text = "stopping: no more fetching, finishing what runs"
+    text = "worker is stopping: it fetches no more jobs and waits for running ones"
     worker: str
     running: int
     grace: float
@@ -223,42 +224,42 @@ class WorkerStopped(Event, frozen=True, kw_only=True):
     abandoned: int
 
 
-class WorkerAlone(Event, frozen=True, kw_only=True):
+class LeasesLost(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "lost its leases: stops what runs and begins a new life"
+    text = "worker lost its leases; it stops its running jobs and registers again"
     worker: str
     running: int
 
 
 class WorkerLost(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "a worker's heart stood still; its jobs are put back"
+    text = "a worker sent no heartbeat and is considered dead; its jobs are requeued"
     worker: str
     incarnation: str
 
 
 class JobsRecovered(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "jobs of dead workers were put back or buried"
+    text = "jobs of dead workers were requeued or buried"
     jobs: int
 
 
-class NameShared(Event, frozen=True, kw_only=True):
+class WorkerNameShared(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "another living worker has the same name; give each its own --name"
+    text = "another running worker has the same name; give each worker its own --name"
     worker: str
 
 
 class ManyThreads(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "more than 10 threads for def tasks: they share one interpreter; prefer --processes"
+    text = "more than 10 threads for def tasks share one interpreter; use --processes instead"
     cpu: int
 
 
-class InboxUnguarded(Event, frozen=True, kw_only=True):
+class InboxUnsigned(Event, frozen=True, kw_only=True):
     level = "warning"
     text = (
-        "messages to this worker alone are not signed: whoever can publish can command it. Make"
+        "messages to this worker's inbox are not signed: any publisher can send it commands. Create"
         " keys with umbel keys make, and set UMBEL_KEYS for workers and publishers"
     )
     worker: str
@@ -266,13 +267,13 @@ class InboxUnguarded(Event, frozen=True, kw_only=True):
 
 class InboxClosed(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "this worker hears no messages to itself alone: no commands, no broadcasts"
+    text = "this worker accepts no commands or broadcasts: its inbox is closed"
     worker: str
 
 
 class InboxRefused(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "a message to this worker alone was refused"
+    text = "a message to this worker's inbox was refused"
     job: str
     task: str
     why: str
@@ -282,30 +283,30 @@ class InboxRefused(Event, frozen=True, kw_only=True):
 
 class KeysUnreadable(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "the file of keys cannot be read any more; the keys it held before stay in use"
+    text = "the key file can no longer be read; the keys read before stay in use"
     error: str
 
 
-class PauseSeen(Event, frozen=True, kw_only=True):
-    text = "control changed"
+class PausesChanged(Event, frozen=True, kw_only=True):
+    text = "the pauses for this worker have changed"
     worker: str
     paused: tuple[str, ...]
 
 
-class DeploymentLapsed(Event, frozen=True, kw_only=True):
+class DeploymentExpired(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "a deployment was given up, for nobody renewed it; its pauses are lifted"
+    text = "a deployment expired because it was not renewed; its pauses were lifted"
     who: str
     host: str
     seconds: float
 
 
-# --- trouble -------------------------------------------------------------------------------
+# --- problems ------------------------------------------------------------------------------
 
 
 class TaskMissing(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "this worker does not have the task; its jobs wait for a worker that has it"
+    text = "this worker does not have the task; its jobs wait for a worker that does"
     worker: str
     task: str
     elsewhere: bool
@@ -321,7 +322,7 @@ class MissingTaskBuried(Event, frozen=True, kw_only=True):
 
 class ServiceFailed(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "a service failed and is started again"
+    text = "a service failed and is restarted"
     service: str
     error: str
     delay: float
@@ -329,36 +330,36 @@ class ServiceFailed(Event, frozen=True, kw_only=True):
 
 class Unreachable(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "a server cannot be reached; trying on"
+    text = "a server cannot be reached; retrying"
     service: str
     error: str
 
 
 class Reachable(Event, frozen=True, kw_only=True):
-    text = "the server answers again"
+    text = "the server can be reached again"
     service: str
 
 
 class LoopBlocked(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "the event loop is blocked: an async task does not await; make it def or use a thread"
+    text = "the event loop is blocked: an async task does not await; declare it def or use a thread"
     seconds: float
     stack: str
 
 
-class ExitRefused(Event, frozen=True, kw_only=True):
+class ExitIgnored(Event, frozen=True, kw_only=True):
     level = "error"
     text = (
         "an asyncio task or a callback that a task started raised SystemExit or KeyboardInterrupt;"
-        " the worker goes on"
+        " the worker ignores it"
     )
     error: str
     stack: str
 
 
-class Stalled(Event, frozen=True, kw_only=True):
+class WorkerStalled(Event, frozen=True, kw_only=True):
     level = "error"
-    text = "work waits, slots are free, nothing is fetched"
+    text = "jobs are waiting and slots are free, but nothing is fetched"
     worker: str
     action: str
 

@@ -1,11 +1,11 @@
-"""What an adapter's test provides, and how a suite's tests are told over it.
+"""What an adapter's test provides, and how the tests of a suite run over it.
 
 An adapter's test file holds a class that inherits the suites and one fixture::
 
     class TestMine(BrokerSuite, StoreSuite, MachineSuite):
         @pytest.fixture
-        def backend(self, tmp_path) -> Backends:
-            return lambda: my_backend(tmp_path / "data")   # an async context manager of a Backend
+        def backend(self, tmp_path) -> OpenAdapters:
+            return lambda: my_backend(tmp_path / "data")   # an async context manager of Adapters
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from umbel.clock import Clock
 from umbel.testing.clock import FakeClock
 
 DEADLINE = 45.0
-"""Seconds after which a test is taken to hang. Nothing else is ever measured."""
+"""Seconds after which a test counts as hanging. Tests measure no other time."""
 
 
 class Another(Protocol):
     """Opens a second, independent set of adapters on the same data, as another process would."""
 
-    def __call__(self, namespace: str | None = None) -> AbstractAsyncContextManager[Backend]:
-        """In the same namespace, or in the one given."""
+    def __call__(self, namespace: str | None = None) -> AbstractAsyncContextManager[Adapters]:
+        """Open them in the same namespace, or in the given one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backend:
-    """One set of adapters over one place where data is kept, empty at first."""
+class Adapters:
+    """One set of adapters on a store that is empty at first, and what tests need beside them."""
 
     broker: Broker
     records: Records
@@ -56,52 +56,54 @@ class Backend:
     deployments: Deployments
     routes: Routes
     clock: Clock
-    """The store's. A FakeClock when the adapters go by it. A server's cannot be moved; the adapters
-    then have clocks of their own, which should be wrong: see ``wrong_clocks``."""
+    """The store's clock: a FakeClock if the adapters use it. A server's clock cannot be moved; then
+    the adapters have their own clocks, which should be wrong: see ``wrong_clocks``."""
     namespace: str
     another: Another
     transaction: Callable[[], AbstractAsyncContextManager[Any]] | None = None
-    """A caller's own transaction, for ``publish(within=...)``: commits at the end of the block,
-    rolls back when it raises. None when there is no connection beside the adapters' own."""
+    """A caller's own transaction, for ``publish(within=...)``. It commits at the end of the block
+    and rolls back if the block raises. None if callers cannot have connections."""
     sync_transaction: Callable[[], AbstractContextManager[Any]] | None = None
     """The same for ``publish_within``."""
     step_transactions: Transactions | None = None
-    """Steps in transactions of the store's own database; None when it has none."""
+    """Transactions of the store's own database for steps; None if it has none."""
 
     @property
     def time_travels(self) -> bool:
-        """Whether ``advance`` works here."""
+        """Whether ``advance`` works."""
         return isinstance(self.clock, FakeClock)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. Skips the test where it is the server that keeps the time."""
+        """Let time pass. Skip the test if the store uses the server's clock."""
         if not isinstance(self.clock, FakeClock):
-            pytest.skip("the server keeps its own time; it cannot be moved")
+            pytest.skip("the store uses the clock of its server, which cannot be moved")
         self.clock.advance(seconds)
 
 
-Backends = Callable[[], AbstractAsyncContextManager[Backend]]
-Tale = Callable[[Any, Backend], Coroutine[Any, Any, None]]
+OpenAdapters = Callable[[], AbstractAsyncContextManager[Adapters]]
+BackendTest = Callable[[Any, Adapters], Coroutine[Any, Any, None]]
 
 
-def story(*needs: str) -> Callable[[Tale], Callable[[Any, Backends], None]]:
-    """A test written as a coroutine over a backend that has the capabilities it ``needs``."""
+def backend_test(*needs: str) -> Callable[[BackendTest], Callable[[Any, OpenAdapters], None]]:
+    """Make a coroutine a test of a suite. It is skipped if the adapter lacks a capability."""
 
-    def told(tale: Tale) -> Callable[[Any, Backends], None]:
-        def test(self: Any, backend: Backends) -> None:
-            asyncio.run(_tell(self, tale, backend, needs))
+    def decorate(body: BackendTest) -> Callable[[Any, OpenAdapters], None]:
+        def test(self: Any, backend: OpenAdapters) -> None:
+            asyncio.run(_run(self, body, backend, needs))
 
-        # Not functools.wraps: pytest would look through it and ask for the wrong fixture.
-        test.__name__, test.__doc__ = tale.__name__, tale.__doc__
-        test.__qualname__, test.__module__ = tale.__qualname__, tale.__module__
+        # Not functools.wraps: pytest would inspect the wrapped function and ask for its fixtures.
+        test.__name__, test.__doc__ = body.__name__, body.__doc__
+        test.__qualname__, test.__module__ = body.__qualname__, body.__module__
         return test
 
-    return told
+    return decorate
 
 
-async def _tell(suite: Any, tale: Tale, backends: Backends, needs: tuple[str, ...]) -> None:
+async def _run(
+    suite: Any, body: BackendTest, backends: OpenAdapters, needs: tuple[str, ...]
+) -> None:
     async with asyncio.timeout(DEADLINE), backends() as backend:
         for need in needs:
             if not getattr(backend.broker.capabilities, need):
                 pytest.skip(f"the adapter has no capability {need!r}")
-        await tale(suite, backend)
+        await body(suite, backend)

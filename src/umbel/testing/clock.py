@@ -1,4 +1,4 @@
-"""Clocks for tests: one that can be moved, and some that are wrong."""
+"""Clocks for tests: one that can be moved, and clocks that are wrong."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from zlib import crc32
 
 
 class FakeClock:
-    """Runs like the machine's clock, ahead of it by what it was advanced; or stands still.
+    """The machine's clock plus the time by which it was advanced. It can also be stopped.
 
     It runs by default, because adapters measure real waits with it: a ``fetch`` that waits on a
-    clock that stands still waits for ever.
+    stopped clock waits for ever.
     """
 
     __slots__ = ("_ahead", "_stopped_at")
@@ -28,13 +28,13 @@ class FakeClock:
         return self._readings()[1] + self._ahead
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once."""
+        """Move the clock forward."""
         if seconds < 0:
             raise ValueError(f"seconds={seconds}: time only goes forward")
         self._ahead += seconds
 
     def stop(self) -> None:
-        """Stand still from now on, except for ``advance``."""
+        """Stop the clock. From now on only ``advance`` moves it."""
         self._stopped_at = self._readings()
 
     def _readings(self) -> tuple[float, float]:
@@ -46,7 +46,7 @@ OFFSETS = (-30 * 86_400.0, 86_400.0, -86_400.0, 30 * 86_400.0)
 
 
 class WrongClock:
-    """The machine's clock, wrong by so many seconds. Monotonic time is as it should be."""
+    """The machine's clock with a wrong wall time. Monotonic time is correct."""
 
     __slots__ = ("_ahead",)
 
@@ -61,7 +61,9 @@ class WrongClock:
 
 
 def wrong_clocks(test: str) -> Iterator[WrongClock]:
-    """Clocks for the processes of a test whose store has a clock of its own: all of them wrong, and
-    no two that follow each other alike. A test of one name always gets the same ones."""
+    """Return wrong clocks for the processes of a test whose store has its own clock.
+
+    No two successive clocks are equal. A test of the same name always gets the same clocks.
+    """
     first = crc32(test.encode()) % len(OFFSETS)
     return cycle([WrongClock(ahead) for ahead in OFFSETS[first:] + OFFSETS[:first]])

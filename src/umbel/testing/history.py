@@ -1,7 +1,7 @@
-"""A checker over what really happened: records on one side, the tasks' own traces on the other.
+"""Compares the records of jobs with traces that the tasks themselves wrote.
 
-Tasks leave a line for every start and every end in a file of their process. After a run with
-killed processes and restarted servers, ``check`` compares these with the records and counts.
+Tasks write a line for every start and every end to a file of their process. After a run with
+killed processes and restarted servers, ``check`` compares these lines with the records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from umbel.tasks import current
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """One line a task left: it began or it ended a run, under this fence."""
+    """One line that a task wrote: it started or ended a run with this fencing number."""
 
     job: str
     what: str
@@ -28,7 +28,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a run, and what was wrong with it."""
+    """The counts of a run, and the promises that it broke."""
 
     published: int
     succeeded: int
@@ -47,14 +47,14 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tracer:
-    """Writes traces: one file a process, one unbuffered append a line, so a kill loses none."""
+    """Writes traces: one file per process, unbuffered, so that a killed process loses none."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._opened: tuple[int, int] | None = None
 
     def leave(self, what: str) -> None:
-        """Note that the running job has come this far."""
+        """Record that the running job started or ended."""
         pid = os.getpid()
         if self._opened is None or self._opened[0] != pid:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -63,13 +63,13 @@ class Tracer:
         os.write(self._opened[1], msgspec.json.encode(trace) + b"\n")
 
     def read(self) -> list[Trace]:
-        """Every trace of every process."""
+        """Return the traces of all processes."""
         lines = [line for file in self._folder.glob("*.trace") for line in file.open("rb")]
         return [msgspec.json.decode(line, type=Trace) for line in lines if line.endswith(b"\n")]
 
 
 def check(published: Iterable[str], records: Sequence[Record], traces: Sequence[Trace]) -> History:
-    """Compare what was asked for, what is recorded and what the tasks themselves saw."""
+    """Compare the published ids, the records and the traces."""
     ids = set(published)
     recorded = Counter(record.id for record in records)
     starts = Counter(trace.job for trace in traces if trace.what == "start")

@@ -1,11 +1,19 @@
-"""The suite of the broker's port."""
+"""The conformance suite of the broker's port."""
 
 import pytest
 
 pytest.register_assert_rewrite(
     *(
         f"{__name__}.{topic}"
-        for topic in ("delays", "fetching", "follow_ups", "gates", "leases", "ledgers", "machine")
+        for topic in (
+            "delays",
+            "fetching",
+            "follow_ups",
+            "gates",
+            "leases",
+            "job_stores",
+            "machine",
+        )
     ),
     *(f"{__name__}.{topic}" for topic in ("namespaces", "pausing", "priorities")),
     *(f"{__name__}.{topic}" for topic in ("publishing", "queues")),
@@ -13,7 +21,7 @@ pytest.register_assert_rewrite(
         f"{__name__}.{topic}"
         for topic in (
             "recovery",
-            "route_crowd",
+            "route_concurrency",
             "routes",
             "settling",
             "sorting",
@@ -27,8 +35,8 @@ from umbel.testing.brokers.delays import Delays, StoreTime  # noqa: E402
 from umbel.testing.brokers.fetching import Fetching, Waiting  # noqa: E402
 from umbel.testing.brokers.follow_ups import FollowUps  # noqa: E402
 from umbel.testing.brokers.gates import GateSuite, GateTopics  # noqa: E402
+from umbel.testing.brokers.job_stores import JobStoreSuite  # noqa: E402
 from umbel.testing.brokers.leases import Extending, Fences  # noqa: E402
-from umbel.testing.brokers.ledgers import LedgerSuite  # noqa: E402
 from umbel.testing.brokers.namespaces import Namespaces  # noqa: E402
 from umbel.testing.brokers.pausing import Pausing  # noqa: E402
 from umbel.testing.brokers.priorities import Kinds, Priorities  # noqa: E402
@@ -36,17 +44,17 @@ from umbel.testing.brokers.publishing import Publishing  # noqa: E402
 from umbel.testing.brokers.queues import Depths, Moving, Purging  # noqa: E402
 from umbel.testing.brokers.recovery import Lapses, Recovery  # noqa: E402
 from umbel.testing.brokers.routes import RouteSuite  # noqa: E402
-from umbel.testing.brokers.settling import Finishing, GoingBack, SettlingOnce  # noqa: E402
+from umbel.testing.brokers.settling import Finishing, Requeueing, SettlingOnce  # noqa: E402
 from umbel.testing.brokers.sorting import Sorting  # noqa: E402
 from umbel.testing.brokers.transactions import Transactions  # noqa: E402
 from umbel.testing.brokers.unique import UniqueKeys  # noqa: E402
 
-__all__ = ["TOPICS", "BrokerSuite", "GateSuite", "GateTopics", "LedgerSuite", "RouteSuite"]
+__all__ = ["TOPICS", "BrokerSuite", "GateSuite", "GateTopics", "JobStoreSuite", "RouteSuite"]
 
 TOPICS = (
     *(Publishing, Transactions, UniqueKeys, Fetching, Waiting, Priorities, Kinds, Sorting, Delays),
     StoreTime,
-    *(Fences, Extending, Finishing, GoingBack, SettlingOnce, Recovery, Lapses, Pausing),
+    *(Fences, Extending, Finishing, Requeueing, SettlingOnce, Recovery, Lapses, Pausing),
     *(Depths, Purging, Moving, FollowUps, Namespaces),
 )
 
@@ -65,7 +73,7 @@ class BrokerSuite(
     Fences,
     Extending,
     Finishing,
-    GoingBack,
+    Requeueing,
     SettlingOnce,
     Recovery,
     Lapses,
@@ -76,4 +84,4 @@ class BrokerSuite(
     FollowUps,
     Namespaces,
 ):
-    """Everything the broker's port promises. Inherit it beside a ``backend`` fixture."""
+    """Tests of all promises of the broker's port. Inherit it beside a ``backend`` fixture."""

@@ -1,5 +1,8 @@
-"""A Hypothesis state machine for gates: whatever happens, no gate admits more than it may, a free
-slot is never left to nobody while somebody waits for it, and in the end none is held."""
+"""A Hypothesis state machine for gates.
+
+Whatever happens, no gate admits more than its capacity, no slot stays free while a job waits for
+it, and in the end no slot is held.
+"""
 
 from __future__ import annotations
 
@@ -32,22 +35,22 @@ from umbel.messages import (
     Snoozed,
     Succeeded,
 )
-from umbel.testing.acts import (
+from umbel.testing.actions import (
     FAILURE,
     FAR,
-    PLENTY,
+    FULL_DEMAND,
     RESULT,
-    enlist,
     envelope,
     kill,
+    register,
     settlement,
 )
-from umbel.testing.backend import DEADLINE, Backend, Backends
+from umbel.testing.backend import DEADLINE, Adapters, OpenAdapters
 from umbel.testing.clock import FakeClock
 
 T = TypeVar("T")
 Call = tuple[tuple[str, ...], bool, bool]
-"""Its gates, whether it goes to the second queue, whether it is of the other task."""
+"""Its gates, whether it is for the second queue, and whether it is for the other task."""
 
 QUEUES = ("one", "two")
 LIMITS = ("limit:wide", "limit:by", "limit:narrow")
@@ -87,9 +90,9 @@ pauses: st.SearchStrategy[tuple[Scope, str]] = st.sampled_from(
 
 
 class GateMachine(RuleBasedStateMachine):
-    """Two processes' adapters on the same data, several workers, all kinds of gates."""
+    """Adapters of two processes on the same data, with several workers and all kinds of gates."""
 
-    def __init__(self, backends: Backends) -> None:
+    def __init__(self, backends: OpenAdapters) -> None:
         super().__init__()
         self._runner = asyncio.Runner()
         self._open = AsyncExitStack()
@@ -97,19 +100,19 @@ class GateMachine(RuleBasedStateMachine):
         if isinstance(self.sides[0].clock, FakeClock):
             self.sides[0].clock.stop()
         self.capacity: dict[str, int] = {}
-        """The highest since nobody held a slot: who holds one keeps it when that is lowered."""
+        """The highest capacity while slots were held: lowering it takes no slot away."""
         self.held: dict[str, Delivery] = {}
         self.fences: dict[tuple[str, str], int] = {}
         self.owners: list[str] = []
         self.published: list[str] = []
         self.paused: tuple[Scope, str] | None = None
 
-    async def _enter(self, backends: Backends) -> list[Backend]:
+    async def _enter(self, backends: OpenAdapters) -> list[Adapters]:
         first = await self._open.enter_async_context(backends())
         return [first, await self._open.enter_async_context(first.another())]
 
     def teardown(self) -> None:
-        """Everything comes to an end, and then no slot is held."""
+        """End all jobs; then no slot may be held."""
         try:
             if self.owners:
                 self._run(self._wind_up())
@@ -142,7 +145,7 @@ class GateMachine(RuleBasedStateMachine):
         gates = self.sides[0].gates
         self._run(gates.declare([Rule(name=f"pool:{pool}", kind="pool") for pool in POOLS]))
         for pool in POOLS:
-            self._run(gates.enrol(pool, {name: {} for name in MEMBERS[:members]}))
+            self._run(gates.add_members(pool, {name: {} for name in MEMBERS[:members]}))
         self.a_worker_comes(0)
         self.publish(batch, 0)
         self.fetch_all(0, 1)
@@ -154,7 +157,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(side=sides)
     def a_worker_comes(self, side: int) -> None:
-        self.owners.append(self._run(enlist(self.sides[side])))
+        self.owners.append(self._run(register(self.sides[side])))
 
     @rule(batch=st.lists(calls, max_size=6), side=sides)
     def publish(self, batch: list[Call], side: int) -> None:
@@ -175,14 +178,14 @@ class GateMachine(RuleBasedStateMachine):
     def fetch_a_few(self, pick: int, io: int, side: int) -> None:
         if not self.owners:
             return
-        self._fetch(self._owner(pick), Demand(io=io), side)
+        self._fetch(self._owner(pick), Demand.of(io=io), side)
 
     @rule(pick=which, side=sides)
     def fetch_all(self, pick: int, side: int) -> None:
         if not self.owners:
             return
-        self._fetch(self._owner(pick), PLENTY, side)
-        self._run(self._nobody_waits_in_vain())
+        self._fetch(self._owner(pick), FULL_DEMAND, side)
+        self._run(self._check_no_free_slots())
 
     @rule(picks=st.lists(st.tuples(which, ends), min_size=1, max_size=3), side=sides)
     def settle(self, picks: list[tuple[int, Outcome]], side: int) -> None:
@@ -198,7 +201,7 @@ class GateMachine(RuleBasedStateMachine):
             return
         owner = self._held(pick).lease.owner
         if any(one.deaths for one in self.held.values() if one.lease.owner == owner):
-            return  # who died before comes back at a time of chance
+            return  # workers that died before come back at a random time
         self._run(kill(self.sides[side], owner))
         self._run(self.sides[side].broker.recover())
         self.owners.remove(owner)
@@ -242,13 +245,15 @@ class GateMachine(RuleBasedStateMachine):
     def change_a_pool(self, pool: str, member: str, what: str, side: int) -> None:
         gates = self.sides[side].gates
         if what == "enrol":
-            self._run(gates.enrol(pool, {member: {}}))
+            self._run(gates.add_members(pool, {member: {}}))
         elif what == "dismiss":
-            self._run(gates.dismiss(pool, [member]))
+            self._run(gates.remove_members(pool, [member]))
         elif what == "suspect":
-            self._run(gates.suspect(pool, member, FAR))
+            self._run(gates.quarantine(pool, member, FAR))
         else:
-            self._run(gates.turn(pool, [member], "ready" if what == "ready" else "drained"))
+            self._run(
+                gates.set_condition(pool, [member], "ready" if what == "ready" else "drained")
+            )
 
     @rule(what=pauses, side=sides)
     def pause_or_resume(self, what: tuple[Scope, str], side: int) -> None:
@@ -260,7 +265,7 @@ class GateMachine(RuleBasedStateMachine):
             self._run(control.pause(*what, ""))
             self.paused = what
 
-    # --- what has to hold --------------------------------------------------------------------
+    # --- invariants --------------------------------------------------------------------
 
     def _fetch(self, owner: str, demand: Demand, side: int) -> None:
         found = self._run(self.sides[side].broker.fetch(QUEUES, demand, owner, 0))
@@ -281,8 +286,8 @@ class GateMachine(RuleBasedStateMachine):
         members = [(s.gate, s.member) for one in self.held.values() for s in one.slots if s.member]
         assert len({*members}) == len(members), "a member in two hands"
 
-    async def _nobody_waits_in_vain(self) -> None:
-        """After a fetch with room for everything."""
+    async def _check_no_free_slots(self) -> None:
+        """To be called after a fetch with enough capacity for all jobs."""
         if self.paused is not None:
             return
         gates = {gate.key: gate for gate in await self.sides[0].gates.gates()}
@@ -296,7 +301,9 @@ class GateMachine(RuleBasedStateMachine):
                 free = sum(m.condition == "ready" and m.job is None for m in members)
             else:
                 free = max((gate.capacity or 0) - gate.held, 0)
-            assert not (gate.waiting and free), f"somebody waits at {gate}, and {free} are free"
+            assert not (gate.waiting and free), (
+                f"a job waits at {gate}, although {free} slots are free"
+            )
 
     async def _wind_up(self) -> None:
         first, other = self.sides
@@ -307,8 +314,8 @@ class GateMachine(RuleBasedStateMachine):
         ends = [settlement(one, Succeeded(RESULT)) for one in self.held.values()]
         refused = await first.broker.settle(ends)
         assert refused == [], "a lease that is held was refused"
-        owner = await enlist(first)
-        assert await other.broker.fetch(QUEUES, PLENTY, owner, 0) == []
+        owner = await register(first)
+        assert await other.broker.fetch(QUEUES, FULL_DEMAND, owner, 0) == []
         assert [gate for gate in await first.gates.gates() if gate.held or gate.waiting] == []
         assert [member for member in await other.gates.members() if member.job] == []
 
@@ -329,7 +336,9 @@ class GateMachineSuite:
     gate_examples = 40
     gate_steps = 40
 
-    def test_no_gate_admits_too_many_and_nobody_waits_in_vain(self, backend: Backends) -> None:
+    def test_no_gate_admits_too_many_and_no_job_waits_for_a_free_slot(
+        self, backend: OpenAdapters
+    ) -> None:
         run_state_machine_as_test(
             partial(GateMachine, backend),  # type: ignore[arg-type]  # a factory will do
             settings=settings(

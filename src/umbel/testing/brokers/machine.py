@@ -1,4 +1,4 @@
-"""A Hypothesis state machine: any sequence of calls leaves an adapter where the model is."""
+"""A Hypothesis state machine: after any sequence of calls, an adapter and the model agree."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.testing.acts import FAILURE, FAR, RESULT, kill, settlement, worker
-from umbel.testing.backend import DEADLINE, Backend, Backends
+from umbel.testing.actions import FAILURE, FAR, RESULT, kill, settlement, worker
+from umbel.testing.backend import DEADLINE, Adapters, OpenAdapters
 from umbel.testing.brokers.model import Job, KeyTaken, Model
 from umbel.testing.clock import FakeClock
 
@@ -51,10 +51,10 @@ T = TypeVar("T")
 QUEUES = ("slow", "fast")
 TASKS = ("tests.add", "tests.mail")
 LATER = 60.0
-"""A delay that the machine's clock may reach; where the server keeps the time it is a day."""
+"""A delay that the machine's clock can reach; a day if the server's clock is used."""
 
 which = st.integers(0, 30)
-"""Picks one of what there is; 0 is the latest."""
+"""Chooses one of several values; 0 is the latest."""
 sides = st.integers(0, 1)
 queue_names = st.sampled_from(QUEUES)
 some_queues = st.sampled_from((QUEUES, QUEUES[::-1], QUEUES[:1], QUEUES[1:]))
@@ -91,9 +91,9 @@ ends = st.tuples(which, outcomes, st.booleans(), st.booleans())
 
 
 class BrokerMachine(RuleBasedStateMachine):
-    """Two processes' adapters on the same data, several workers, one model."""
+    """Adapters of two processes on the same data, with several workers and one model."""
 
-    def __init__(self, backends: Backends) -> None:
+    def __init__(self, backends: OpenAdapters) -> None:
         super().__init__()
         self.model = Model()
         self.deliveries: list[Delivery] = []
@@ -106,12 +106,12 @@ class BrokerMachine(RuleBasedStateMachine):
         if isinstance(self.clock, FakeClock):
             self.clock.stop()
 
-    async def _enter(self, backends: Backends) -> list[Backend]:
+    async def _enter(self, backends: OpenAdapters) -> list[Adapters]:
         first = await self._open.enter_async_context(backends())
         return [first, await self._open.enter_async_context(first.another())]
 
     def teardown(self) -> None:
-        """Close everything, also after a failure."""
+        """Close all adapters, also after a failure."""
         self._run(self._open.aclose())
         self._runner.close()
 
@@ -124,7 +124,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @property
     def delay(self) -> float:
-        """How long "later" is here."""
+        """Return how long "later" is."""
         return LATER if isinstance(self.clock, FakeClock) else FAR
 
     def _made(self, spec: dict[str, Any]) -> Envelope:
@@ -140,7 +140,7 @@ class BrokerMachine(RuleBasedStateMachine):
         )
 
     def _delayed(self, outcome: Outcome) -> Outcome:
-        """The outcome with this machine's idea of later."""
+        """Return the outcome with this machine's delay."""
         if isinstance(outcome, Retry) and outcome.delay:
             return Retry(outcome.failure, self.delay, outcome.section)
         return Snoozed(self.delay) if isinstance(outcome, Snoozed) else outcome
@@ -152,8 +152,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @initialize(batch=st.lists(specs, min_size=1, max_size=6))
     def two_workers_start_and_find_work(self, batch: list[dict[str, Any]]) -> None:
-        self.enlist(0)
-        self.enlist(1)
+        self.register(0)
+        self.register(1)
         self._publish([self._made(spec) for spec in batch], 0)
 
     @rule(batch=st.lists(specs, min_size=1, max_size=4), side=sides)
@@ -181,9 +181,9 @@ class BrokerMachine(RuleBasedStateMachine):
     # --- workers ----------------------------------------------------------------------------
 
     @rule(side=sides)
-    def enlist(self, side: int) -> None:
+    def register(self, side: int) -> None:
         entry = worker(f"worker{len(self.owners)}")
-        self._run(self.sides[side].registry.enlist(entry))
+        self._run(self.sides[side].registry.register(entry))
         self.owners.append(entry.incarnation)
         self.model.alive.add(entry.incarnation)
 
@@ -193,9 +193,9 @@ class BrokerMachine(RuleBasedStateMachine):
         owner = self._living(pick)
         registry = self.sides[side].registry
         if leaves:
-            self._run(registry.leave(owner))
+            self._run(registry.unregister(owner))
         else:
-            beats = {m.entry.incarnation: m.beat for m in self._run(registry.members())}
+            beats = {m.entry.incarnation: m.heartbeats for m in self._run(registry.workers())}
             assert not self._run(registry.remove(owner, beats[owner] + 1))
             assert self._run(registry.remove(owner, beats[owner]))
         self.model.alive.discard(owner)
@@ -207,7 +207,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self._run(kill(self.sides[side], owner))
         self.model.alive.discard(owner)
         self.recover(side)
-        self.enlist(side)
+        self.register(side)
 
     @rule(side=sides)
     def recover(self, side: int) -> None:
@@ -218,12 +218,12 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(pick=which, queues=some_queues, io=st.integers(0, 3), cpu=st.integers(0, 3), side=sides)
     def fetch(self, pick: int, queues: tuple[str, ...], io: int, cpu: int, side: int) -> None:
-        self._fetch(_pick(self.owners, pick % 4), queues, Demand(io, cpu), side)
+        self._fetch(_pick(self.owners, pick % 4), queues, Demand.of(io=io, cpu=cpu), side)
 
     @precondition(lambda self: self.model.alive)
     @rule(pick=which, side=sides)
     def fetch_plenty(self, pick: int, side: int) -> None:
-        self._fetch(self._living(pick), QUEUES, Demand(3, 3), side)
+        self._fetch(self._living(pick), QUEUES, Demand.of(io=3, cpu=3), side)
 
     def _living(self, pick: int) -> str:
         found: str = _pick(sorted(self.model.alive, key=self.owners.index), pick)
@@ -282,7 +282,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self._settle([settlement(_pick(self.held(), pick), Interrupted("stopping"))], side)
 
     def held(self) -> list[Delivery]:
-        """Deliveries whose lease is the one that counts."""
+        """Deliveries with the current lease of their job."""
         return [d for d in self.deliveries if self.model.holds(d.lease)]
 
     def _settle(self, settlements: list[Settlement], side: int) -> None:
@@ -298,7 +298,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.overtaken())
     @rule(pick=which, outcome=outcomes, side=sides)
     def settle_late(self, pick: int, outcome: Outcome, side: int) -> None:
-        """Somebody, perhaps the same worker, holds the job anew: this outcome comes too late."""
+        """Settle under a lost lease: a worker, maybe the same one, has claimed the job again."""
         late = settlement(_pick(self.overtaken(), pick), self._delayed(outcome))
         assert self._run(self.sides[side].broker.settle([late])) == [late.lease]
 
@@ -331,14 +331,14 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(what=scopes, side=sides)
     def pause_or_resume(self, what: tuple[Scope, str], side: int) -> None:
         control = self.sides[side].control
-        if self.model.pauses:  # one at a time, or nothing would ever run
+        if self.model.pauses:  # only one pause at a time, otherwise nothing would ever run
             scope, name = self.model.pauses.pop()
             self._run(control.resume(scope, name))
         else:
             self._run(control.pause(*what, "by the machine"))
             self.model.pauses.add(what)
         if self.model.alive:
-            self._fetch(self._living(0), QUEUES, Demand(3, 3), side)
+            self._fetch(self._living(0), QUEUES, Demand.of(io=3, cpu=3), side)
 
     @rule(queue=queue_names, moves=st.booleans(), side=sides)
     def clear_a_queue(self, queue: str, moves: bool, side: int) -> None:
@@ -373,7 +373,7 @@ class BrokerMachine(RuleBasedStateMachine):
         pruned = self._run(self.sides[side].records.prune(older_than=0, keep=1000, limit=1000))
         assert pruned == self.model.forget(State.BURIED)
 
-    # --- what holds after every step --------------------------------------------------------
+    # --- invariants --------------------------------------------------------
 
     @invariant()
     def every_job_is_known_once_and_is_where_the_model_has_it(self) -> None:
@@ -416,7 +416,7 @@ class MachineSuite:
     steps = 40
 
     def test_any_sequence_of_calls_leaves_the_adapter_where_the_model_is(
-        self, backend: Backends
+        self, backend: OpenAdapters
     ) -> None:
         run_state_machine_as_test(
             partial(BrokerMachine, backend),  # type: ignore[arg-type]  # a factory will do
@@ -433,13 +433,13 @@ class MachineSuite:
 
 
 def _pick(known: Any, pick: int) -> Any:
-    """One of what there is, counted from the latest."""
+    """Return one of the values, counted from the latest."""
     return known[-1 - pick % len(known)]
 
 
 def _compare(record: Record, job: Job, now: float) -> None:
     waits = record.state in (State.QUEUED, State.SCHEDULED)
-    # Between falling due and the next fetch a job may be called either.
+    # Between its due time and the next fetch, a job may have either state.
     same = waits and job.perhaps_startable(now)
     assert same or record.state is job.state, f"{record.state} is not {job.state} of {job}"
     assert (record.attempt, record.deaths) == (job.attempt, job.deaths)

@@ -1,7 +1,7 @@
-"""What a broker and its store should do, as plain Python over dictionaries.
+"""A model of a broker and its store, in plain Python over dictionaries.
 
-The model decides what is right without looking at how adapters do it: it does not even use
-``messages.disposition``. Where the ports leave an answer open it follows the adapter.
+The model is independent of the adapters: it does not even use ``messages.disposition``. Where the
+ports allow several answers, it accepts the adapter's.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from umbel.messages import (
 )
 
 SLACK = 5.0
-"""Where the server keeps the time, its now and the machine's are not the same moment."""
+"""Tolerance for the difference between the server's clock and the machine's."""
 
 
 @dataclass(kw_only=True)
 class Job:
-    """One job as the model knows it."""
+    """A job in the model."""
 
     id: str
     task: str
@@ -50,7 +50,7 @@ class Job:
     unique: str | None
     state: State
     perhaps: float | None = None
-    """From here on it may be due, from ``due`` on it is: suspects come back in between."""
+    """It may be due from this time on, and is due from ``due`` on. Suspects return in between."""
     attempt: int = 1
     deaths: int = 0
     blame: int = 0
@@ -58,35 +58,35 @@ class Job:
     owner: str | None = None
     claimed: float = 0.0
     wish: str | None = None
-    """Why somebody wants it stopped."""
+    """The reason why it was asked to stop."""
     sections: dict[str, int] = field(default_factory=dict)
     story: list[str] = field(default_factory=list)
 
     def startable(self, now: float) -> bool:
-        """Whether it waits and its time has come."""
+        """Whether it is waiting and due."""
         waits = self.state in (State.QUEUED, State.SCHEDULED)
         return waits and (self.due is None or self.due <= now)
 
     def perhaps_startable(self, now: float) -> bool:
-        """Whether it waits and its time may have come."""
+        """Whether it is waiting and may be due."""
         waits = self.state in (State.QUEUED, State.SCHEDULED)
         return self.startable(now) or (waits and self.perhaps is not None and self.perhaps <= now)
 
     def held_under(self, lease: Lease) -> bool:
-        """Whether this lease is the one that counts."""
+        """Return whether this is the job's current lease."""
         return self.state is State.RUNNING and (self.owner, self.fence) == (
             lease.owner,
             lease.fence,
         )
 
     def back(self, now: float, delay: float = 0.0) -> None:
-        """To its queue, now or later."""
+        """Put it back into its queue, now or later."""
         self.owner, self.perhaps = None, None
         self.due = now + delay if delay > 0 else None
         self.state = State.SCHEDULED if delay > 0 else State.QUEUED
 
     def end(self, state: State) -> None:
-        """Final."""
+        """Make it final."""
         self.owner, self.state = None, state
 
 
@@ -95,7 +95,7 @@ class KeyTaken(Exception):
 
 
 class Model:
-    """Everything that is known of one namespace."""
+    """The state of one namespace."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
@@ -103,7 +103,7 @@ class Model:
         self.pauses: set[tuple[Scope, str]] = set()
 
     def publish(self, envelopes: Sequence[Envelope], now: float) -> list[tuple[str, bool]]:
-        """Ids and whether each was there before. Raises KeyTaken, and then nothing happened."""
+        """Return ids and whether each existed before. Raises KeyTaken and publishes nothing."""
         before = copy.deepcopy(self.jobs)
         try:
             return [self._publish(envelope, now) for envelope in envelopes]
@@ -136,13 +136,13 @@ class Model:
         return envelope.id, False
 
     def holder(self, key: str | None) -> Job | None:
-        """The live job that has a unique key."""
+        """Return the live job that holds a unique key."""
         if key is None:
             return None
         return next((j for j in self.live() if j.unique == key), None)
 
     def live(self) -> list[Job]:
-        """Jobs that are not final."""
+        """Return the jobs that are not final."""
         return [job for job in self.jobs.values() if not job.state.finished]
 
     def _paused(self, job: Job) -> bool:
@@ -150,7 +150,7 @@ class Model:
         return bool(stops & self.pauses)
 
     def candidates(self, queues: Collection[str], now: float) -> list[Job]:
-        """What a fetch of these queues may take."""
+        """Return the jobs that a fetch of these queues may take."""
         return [
             job
             for job in self.live()
@@ -160,7 +160,7 @@ class Model:
     def claim(
         self, owner: str, queues: Sequence[str], demand: Demand, got: list[Delivery], now: float
     ) -> None:
-        """Check what a fetch took against what it may take, then take it here too."""
+        """Check which jobs a fetch took, then claim them in the model too."""
         candidates = {job.id: job for job in self.candidates(queues, now)}
         taken = [candidates.pop(delivery.id, None) for delivery in got]
         for delivery, job in zip(got, taken, strict=True):
@@ -180,14 +180,14 @@ class Model:
         job.claimed = now
 
     def holds(self, lease: Lease) -> bool | None:
-        """Whether a lease counts. None: its owner is dead and not recovered yet, so it may."""
+        """Return whether a lease is current. None: unknown until its dead owner is recovered."""
         job = self.jobs.get(lease.job)
         if job is None or not job.held_under(lease):
             return False
         return True if lease.owner in self.alive else None
 
     def settle(self, settlement: Settlement, now: float) -> None:
-        """An accepted settlement."""
+        """Apply an accepted settlement."""
         job = self.jobs[settlement.lease.job]
         job.story.append(settlement.attempt.ended)
         if isinstance(settlement.outcome, Succeeded) and not settlement.keep:
@@ -197,7 +197,7 @@ class Model:
         self.publish(settlement.follow_ups, now)
 
     def give_back(self, owner: str, held: Sequence[Lease], before: float, now: float) -> None:
-        """Claims an owner does not know of, older than a moment, go back."""
+        """Release claims that their owner does not know of, if they are old enough."""
         known = {(lease.job, lease.fence) for lease in held}
         for job in self.live():
             mine = job.state is State.RUNNING and job.owner == owner
@@ -205,7 +205,7 @@ class Model:
                 job.back(now)
 
     def recover(self, now: float) -> list[str]:
-        """The jobs of the dead."""
+        """Recover the jobs of dead workers."""
         orphans = [
             job for job in self.live() if job.state is State.RUNNING and job.owner not in self.alive
         ]
@@ -214,7 +214,7 @@ class Model:
         return [job.id for job in orphans]
 
     def _mourn(self, jobs: list[Job], now: float) -> None:
-        """All that one dead worker ran."""
+        """Recover all jobs of one dead worker."""
         suspects = [job for job in jobs if job.deaths >= 2]
         for group in (jobs, suspects):
             if len(group) == 1:
@@ -233,7 +233,7 @@ class Model:
                 job.due = now + 0.25 * 2 ** (job.deaths - 2) * (len(apart) - 1) + SLACK
 
     def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
-        """What ``control.cancel`` answers."""
+        """Return what ``control.cancel`` must answer."""
         known = [self.jobs[job] for job in jobs if job in self.jobs]
         for job in known:
             if job.state is State.RUNNING:
@@ -243,18 +243,18 @@ class Model:
         return {job.id: job.state for job in known}
 
     def idle(self, queue: str) -> list[Job]:
-        """What waits in a queue."""
+        """Return the waiting jobs of a queue."""
         return [j for j in self.live() if j.queue == queue and j.state is not State.RUNNING]
 
     def replay(self, job: str, unique: str | None) -> None:
-        """A job that was queued anew."""
+        """Apply a replay."""
         one = self.jobs[job]
         one.state, one.due, one.attempt, one.deaths = State.QUEUED, None, 1, 0
         one.perhaps, one.blame = None, 0
         one.wish, one.sections, one.unique = None, {}, unique
 
     def forget(self, state_to_keep: State) -> int:
-        """Finished jobs but those in one state."""
+        """Return finished jobs except those in one state."""
         gone = [j.id for j in self.jobs.values() if j.state.finished and j.state != state_to_keep]
         for job in gone:
             del self.jobs[job]
@@ -290,11 +290,11 @@ def _apply(job: Job, outcome: Outcome, now: float) -> None:
 
 
 def _check_room(demand: Demand, taken: list[Job], left: list[Job]) -> None:
-    """Never more than there is room for, and nothing left that there is room for."""
+    """Check that a fetch took no more jobs than demanded, and left none that it could take."""
     unknown = sum(job.kind == "" for job in taken)
     free = {
-        "io": demand.io - unknown - sum(job.kind == "io" for job in taken),
-        "cpu": demand.cpu - unknown - sum(job.kind == "cpu" for job in taken),
+        "io": demand.capacity("io") - unknown - sum(job.kind == "io" for job in taken),
+        "cpu": demand.capacity("cpu") - unknown - sum(job.kind == "cpu" for job in taken),
     }
     assert min(free.values()) >= 0, f"more was claimed than could start: {free}"
     free[""] = min(free.values())

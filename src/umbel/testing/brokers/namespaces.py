@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from umbel.backends import Changes, Hearing, ProgressNote
+from umbel.backends import Changes, InboxReceipt, ProgressNote
 from umbel.messages import (
     JSON,
     Body,
     Delivery,
     Failed,
-    Kept,
+    KeptStep,
     Record,
     Retry,
     State,
@@ -23,33 +23,33 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.testing.acts import (
+from umbel.testing.actions import (
     FAILURE,
     FAR,
+    LONG_WAIT,
     OUTCOMES,
-    PATIENCE,
     RESULT,
-    enlist,
+    claim_one,
     envelope,
     ids,
     kill,
     publish,
+    register,
     settle,
-    take_one,
 )
-from umbel.testing.backend import Backend, story
+from umbel.testing.backend import Adapters, backend_test
 
 THEIRS = Body(JSON, b"[7]")
 
 
 @asynccontextmanager
-async def elsewhere(b: Backend) -> AsyncIterator[Backend]:
-    """Another namespace of the same database."""
+async def elsewhere(b: Adapters) -> AsyncIterator[Adapters]:
+    """Open another namespace of the same database."""
     async with b.another(f"{b.namespace}2") as other:
         yield other
 
 
-async def publish_both(b: Backend, other: Backend, **changes: Any) -> str:
+async def publish_both(b: Adapters, other: Adapters, **changes: Any) -> str:
     """Publish one job in each namespace, both with the same id. Returns the id."""
     job = (await publish(b, **changes)).id
     (published,) = await other.broker.publish([envelope(other, id=job, **changes)])
@@ -57,23 +57,23 @@ async def publish_both(b: Backend, other: Backend, **changes: Any) -> str:
     return job
 
 
-async def hold_both(b: Backend, other: Backend, **changes: Any) -> tuple[Delivery, Delivery]:
-    """Both of them, claimed by one worker each."""
+async def hold_both(b: Adapters, other: Adapters, **changes: Any) -> tuple[Delivery, Delivery]:
+    """Publish a job in each namespace, and claim both, with one worker each."""
     job = await publish_both(b, other, **changes)
-    held = await take_one(b, await enlist(b)), await take_one(other, await enlist(other))
+    held = await claim_one(b, await register(b)), await claim_one(other, await register(other))
     assert ids(held) == [job, job]
     return held
 
 
-def step(held: Delivery, data: bytes) -> Kept:
-    """The first step of a delivery's run."""
+def step(held: Delivery, data: bytes) -> KeptStep:
+    """Return the first step of a delivery's run."""
     made = Step(number=1, name="fetch", result=Body(JSON, data), started=1.0, finished=2.0)
-    return Kept(held.lease, made)
+    return KeptStep(held.lease, made)
 
 
 @asynccontextmanager
-async def unchanged(other: Backend, job: str) -> AsyncIterator[Record]:
-    """What happens inside the block changes nothing about this job."""
+async def unchanged(other: Adapters, job: str) -> AsyncIterator[Record]:
+    """Check that the block changes nothing about this job."""
     before = await other.records.find(job)
     steps = await other.steps.steps(job)
     yield before
@@ -82,10 +82,10 @@ async def unchanged(other: Backend, job: str) -> AsyncIterator[Record]:
 
 
 class Namespaces:
-    """Whatever is done to a job leaves the job of the same id in another namespace alone."""
+    """No operation on a job changes the job with the same id in another namespace."""
 
-    @story("records")
-    async def test_an_id_names_one_job_in_each_namespace(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_an_id_names_one_job_in_each_namespace(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             held, theirs = await hold_both(b, other)
             assert await settle(b, held, Succeeded(RESULT)) == []
@@ -93,15 +93,13 @@ class Namespaces:
             assert (await b.records.find(held.id)).result == RESULT
             assert (await other.records.find(held.id)).result == THEIRS
 
-    @story("records")
-    async def test_an_id_of_a_job_that_lives_or_has_finished_elsewhere_is_new_here(
-        self, b: Backend
-    ) -> None:
+    @backend_test("records")
+    async def test_an_id_that_is_used_in_another_namespace_is_new_here(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             live, done = (await publish(b, queue="q")).id, (await publish(b)).id
-            await settle(b, await take_one(b, await enlist(b)), Succeeded(RESULT))
+            await settle(b, await claim_one(b, await register(b)), Succeeded(RESULT))
             for batch in ([live], [done], [live, done, fresh_id()]):
-                # A batch is published in other statements than a lone job is.
+                # A batch is published by other statements than a single job.
                 sent = [envelope(other, id=job, queue=f"q{len(batch)}") for job in batch]
                 answer = await other.broker.publish(sent)
                 again = await other.broker.publish(sent)
@@ -111,8 +109,8 @@ class Namespaces:
             assert (await b.records.find(live)).queue == "q"
             assert (await b.records.find(done)).state is State.SUCCEEDED
 
-    @story("records")
-    async def test_a_batch_of_ids_that_are_known_elsewhere_is_added(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_batch_of_ids_that_are_known_elsewhere_is_added(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             sent = [envelope(b, id=fresh_id()) for _ in range(5)]
             await b.broker.publish(sent)
@@ -122,8 +120,8 @@ class Namespaces:
             for one in sent:
                 assert (await other.records.find(one.id)).state is State.QUEUED
 
-    @story("records")
-    async def test_every_outcome_here_leaves_the_run_elsewhere_alone(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_no_outcome_here_changes_the_run_elsewhere(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             for outcome in OUTCOMES:
                 held, theirs = await hold_both(b, other, queue="default")
@@ -133,9 +131,9 @@ class Namespaces:
                 assert await settle(other, theirs, Succeeded(THEIRS)) == []
                 await b.broker.purge("default")
 
-    @story("records")
+    @backend_test("records")
     async def test_a_result_that_is_not_kept_takes_no_step_elsewhere_with_it(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         async with elsewhere(b) as other:
             held, theirs = await hold_both(b, other)
@@ -144,8 +142,8 @@ class Namespaces:
             async with unchanged(other, held.id):
                 assert await settle(b, held, Succeeded(None), keep=False) == []
 
-    @story("records")
-    async def test_follow_ups_of_one_id_are_published_in_each_namespace(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_follow_ups_of_one_id_are_published_in_each_namespace(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             held, theirs = await hold_both(b, other)
             follow_up = fresh_id()
@@ -154,14 +152,14 @@ class Namespaces:
                 assert await settle(side, one, Succeeded(RESULT), follow_ups=(after,)) == []
                 assert (await side.records.find(follow_up)).state is State.QUEUED
 
-    @story("records")
-    async def test_leases_end_in_their_own_namespace(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_leases_end_in_their_own_namespace(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             held, theirs = await hold_both(b, other)
             async with unchanged(other, held.id):
                 assert await b.broker.extend(held.lease.owner, [], -1.0) == []
             assert (await b.records.find(held.id)).state is State.QUEUED
-            again = await take_one(b, await enlist(b))
+            again = await claim_one(b, await register(b))
             await kill(b, again.lease.owner)
             async with unchanged(other, held.id):
                 assert await b.broker.recover() == [held.id]
@@ -169,8 +167,8 @@ class Namespaces:
             assert await other.broker.extend(theirs.lease.owner, [theirs.lease], FAR) == []
             assert await settle(other, theirs, Succeeded(RESULT)) == []
 
-    @story("records")
-    async def test_a_burial_for_deaths_stays_in_its_namespace(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_burial_for_deaths_stays_in_its_namespace(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             held, _ = await hold_both(b, other, max_deaths=1)
             async with unchanged(other, held.id):
@@ -178,16 +176,16 @@ class Namespaces:
                 await b.broker.recover()
             assert (await b.records.find(held.id)).state is State.BURIED
 
-    @story("records")
-    async def test_cancelling_a_waiting_job_leaves_the_other_waiting(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_cancelling_a_waiting_job_leaves_the_other_waiting(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             job = await publish_both(b, other)
             async with unchanged(other, job):
                 assert await b.control.cancel([job], "no") == {job: State.CANCELLED}
             assert await other.control.cancel([job], "no") == {job: State.CANCELLED}
 
-    @story("records")
-    async def test_cancelling_a_running_job_asks_its_own_worker_alone(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_cancelling_a_running_job_asks_only_its_own_worker(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             held, _ = await hold_both(b, other)
             async with unchanged(other, held.id):
@@ -195,24 +193,24 @@ class Namespaces:
             assert await b.control.cancellations([held.id]) == {held.id: "no"}
             assert await other.control.cancellations([held.id]) == {}
 
-    @story("records")
-    async def test_purging_a_queue_leaves_the_same_queue_elsewhere(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_purging_a_queue_leaves_the_same_queue_elsewhere(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             job = await publish_both(b, other)
             async with unchanged(other, job):
                 assert await b.broker.purge("default") == 1
             assert (await b.records.find(job)).state is State.CANCELLED
 
-    @story("records", "move")
-    async def test_moving_a_queue_leaves_the_same_queue_elsewhere(self, b: Backend) -> None:
+    @backend_test("records", "move")
+    async def test_moving_a_queue_leaves_the_same_queue_elsewhere(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             job = await publish_both(b, other)
             async with unchanged(other, job):
                 assert await b.broker.move("default", "other") == 1
             assert (await b.records.find(job)).queue == "other"
 
-    @story("records", "delay")
-    async def test_a_job_that_is_due_here_stays_scheduled_elsewhere(self, b: Backend) -> None:
+    @backend_test("records", "delay")
+    async def test_a_job_that_is_due_here_stays_scheduled_elsewhere(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             now = b.clock.now()
             job = (await publish(b, not_before=now + 0.05)).id
@@ -221,10 +219,10 @@ class Namespaces:
                 assert before.state is State.SCHEDULED
                 if b.time_travels:
                     b.advance(0.1)
-                assert (await take_one(b, await enlist(b), wait=PATIENCE)).id == job
+                assert (await claim_one(b, await register(b), wait=LONG_WAIT)).id == job
 
-    @story("records", "unique")
-    async def test_a_unique_key_is_held_once_in_each_namespace(self, b: Backend) -> None:
+    @backend_test("records", "unique")
+    async def test_a_unique_key_is_held_once_in_each_namespace(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             job = await publish_both(b, other, unique="k")
             async with unchanged(other, job):
@@ -234,29 +232,29 @@ class Namespaces:
                 assert not replaced.existing
             assert (await b.records.find(job)).state is State.CANCELLED
 
-    @story("records")
-    async def test_sorting_here_leaves_unknown_kinds_elsewhere(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_sorting_here_leaves_unknown_kinds_elsewhere(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             job = await publish_both(b, other, kind="")
             async with unchanged(other, job):
-                assert await b.broker.sort(["default"], {"tests.add": "cpu"}) == 1
+                assert await b.broker.assign_kinds(["default"], {"tests.add": "cpu"}) == 1
             assert (await b.records.find(job)).kind == "cpu"
 
-    @story("records")
-    async def test_progress_and_steps_belong_to_one_namespace(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_progress_and_steps_belong_to_one_namespace(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             held, theirs = await hold_both(b, other)
             async with unchanged(other, held.id):
                 for fence in {held.lease.fence, theirs.lease.fence}:
-                    await b.records.progress([ProgressNote(held.id, fence, 3.0, 4.0)])
+                    await b.records.record_progress([ProgressNote(held.id, fence, 3.0, 4.0)])
                 assert await b.steps.keep([step(held, b"1")]) == []
             assert await other.steps.keep([step(theirs, b"2")]) == []
             assert (await b.steps.steps(held.id))[0].result.data == b"1"
             assert (await other.steps.steps(held.id))[0].result.data == b"2"
 
-    @story("records")
-    async def test_what_is_removed_pruned_or_replayed_here_stays_elsewhere(
-        self, b: Backend
+    @backend_test("records")
+    async def test_removing_pruning_and_replaying_here_change_nothing_elsewhere(
+        self, b: Adapters
     ) -> None:
         async with elsewhere(b) as other:
             for verb in ("remove", "prune", "replay"):
@@ -278,37 +276,41 @@ class Namespaces:
                         assert (await b.records.find(held.id)).queue == "edited"
                 assert await b.steps.steps(held.id) == []
 
-    @story("records")
+    @backend_test("records")
     async def test_steps_of_a_job_elsewhere_are_not_looked_for_after_a_replay(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         async with elsewhere(b) as other:
             held, theirs = await hold_both(b, other)
             await other.steps.keep([step(theirs, b"2")])
             await settle(b, held, Failed(FAILURE))
             await b.records.replay([held.id])
-            again = await take_one(b, await enlist(b))
+            again = await claim_one(b, await register(b))
             assert await b.steps.steps(again.id) == []
             assert await settle(b, again, Succeeded(RESULT)) == []
             assert len(await other.steps.steps(held.id)) == 1
 
-    @story("records")
-    async def test_who_waits_for_a_result_is_not_woken_by_the_other_one(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_waiter_is_not_woken_by_the_other_namespace(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             held, theirs = await hold_both(b, other)
-            waiting = asyncio.create_task(b.records.finished(held.id, PATIENCE))
+            waiting = asyncio.create_task(b.records.wait_finished(held.id, LONG_WAIT))
             assert await settle(other, theirs, Succeeded(THEIRS)) == []
-            assert (await other.records.finished(held.id, PATIENCE)).result == THEIRS
+            assert (await other.records.wait_finished(held.id, LONG_WAIT)).result == THEIRS
             assert await settle(b, held, Retry(FAILURE, 0.0)) == []
-            again = await take_one(b, await enlist(b))
+            again = await claim_one(b, await register(b))
             assert await settle(b, again, Succeeded(RESULT)) == []
             assert (await waiting).result == RESULT
 
-    @story()
-    async def test_a_message_that_was_heard_here_is_not_marked_elsewhere(self, b: Backend) -> None:
+    @backend_test()
+    async def test_a_message_received_here_is_not_marked_elsewhere(self, b: Adapters) -> None:
         async with elsewhere(b) as other:
             held, _ = await hold_both(b, other)
             until = {held.id: b.clock.now() + 60}
-            assert await b.registry.witness(until) == {held.id: Hearing.FIRST}
-            assert await other.registry.witness(until) == {held.id: Hearing.FIRST}
-            assert await b.registry.witness(until) == {held.id: Hearing.AGAIN}
+            assert await b.registry.record_inbox_receipts(until) == {held.id: InboxReceipt.FIRST}
+            assert await other.registry.record_inbox_receipts(until) == {
+                held.id: InboxReceipt.FIRST
+            }
+            assert await b.registry.record_inbox_receipts(until) == {
+                held.id: InboxReceipt.REDELIVERED
+            }

@@ -6,81 +6,81 @@ import asyncio
 
 from msgspec.structs import replace
 
-from umbel.messages import JSON, Body, Delivery, Kept, Retry, State, Step, Succeeded
+from umbel.messages import JSON, Body, Delivery, KeptStep, Retry, State, Step, Succeeded
 from umbel.resilience import MAX_LAPSES
-from umbel.testing.acts import (
+from umbel.testing.actions import (
     FAILURE,
-    PATIENCE,
+    LONG_WAIT,
     RESULT,
-    enlist,
+    claim,
+    claim_one,
     ids,
     kill,
     publish,
+    publish_and_claim,
     publish_many,
-    running,
+    register,
     settle,
-    take,
-    take_one,
     worker,
 )
-from umbel.testing.backend import Backend, story
+from umbel.testing.backend import Adapters, backend_test
 
 
 class Recovery:
-    """``recover``: put back, count the death, bury the poisonous."""
+    """``recover``: requeues jobs, counts deaths, and buries jobs with too many."""
 
-    @story()
-    async def test_the_jobs_of_a_living_worker_are_left_alone(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test()
+    async def test_the_jobs_of_a_running_worker_are_not_recovered(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         assert await b.broker.recover() == []
         assert await settle(b, held, Succeeded(RESULT)) == []
 
-    @story()
-    async def test_nothing_is_recovered_where_nobody_died(self, b: Backend) -> None:
+    @backend_test()
+    async def test_nothing_is_recovered_without_a_dead_worker(self, b: Adapters) -> None:
         await publish(b)
         assert await b.broker.recover() == []
 
-    @story()
+    @backend_test()
     async def test_the_jobs_of_a_dead_worker_go_back_with_the_death_counted(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
-        dead = await enlist(b, "dead")
+        dead = await register(b, "dead")
         sent = await publish_many(b, 3)
-        await take(b, dead)
+        await claim(b, dead)
         await kill(b, dead)
         assert sorted(await b.broker.recover()) == sorted(ids(sent))
-        again = await take(b, await enlist(b, "heir"))
+        again = await claim(b, await register(b, "heir"))
         assert ids(again) == ids(sent)
         assert {(one.attempt, one.deaths) for one in again} == {(1, 1)}
 
-    @story()
-    async def test_the_jobs_of_a_worker_that_left_go_back_too(self, b: Backend) -> None:
-        held = await running(b)
-        await b.registry.leave(held.lease.owner)
+    @backend_test()
+    async def test_the_jobs_of_a_worker_that_left_go_back_too(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
+        await b.registry.unregister(held.lease.owner)
         assert await b.broker.recover() == [held.id]
 
-    @story()
+    @backend_test()
     async def test_a_recovered_job_has_a_higher_fence_and_the_late_outcome_is_refused(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
-        held, heir = await _orphan(b), await enlist(b, "heir")
+        held, heir = await _orphan(b), await register(b, "heir")
         await b.broker.recover()
         assert await settle(b, held, Succeeded(RESULT)) == [held.lease]
-        again = await take_one(b, heir)
+        again = await claim_one(b, heir)
         assert again.lease.fence > held.lease.fence
         assert await settle(b, held, Succeeded(RESULT)) == [held.lease]
         assert await settle(b, again, Succeeded(RESULT)) == []
 
-    @story("records")
-    async def test_the_story_tells_of_the_attempt_that_was_lost(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_the_history_has_the_attempt_that_was_lost(self, b: Adapters) -> None:
         held = await _orphan(b)
         await b.broker.recover()
         found = await b.records.find(held.id)
         assert [(one.ended, one.worker) for one in found.attempts] == [("lost", "dead")]
         assert (found.state, found.deaths, found.worker) == (State.QUEUED, 1, None)
 
-    @story("records")
-    async def test_a_job_whose_worker_died_three_times_is_buried(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_job_whose_worker_died_three_times_is_buried(self, b: Adapters) -> None:
         sent = await publish(b)
         for death in range(3):
             assert (await _die_with_a_job(b)).deaths == death
@@ -89,8 +89,8 @@ class Recovery:
         assert "died" in found.reason
         assert [one.ended for one in found.attempts] == ["lost", "lost", "lost"]
 
-    @story("records")
-    async def test_a_job_may_say_how_many_deaths_are_too_many(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_job_may_say_how_many_deaths_are_too_many(self, b: Adapters) -> None:
         fragile = await publish(b, max_deaths=1)
         await _die_with_a_job(b)
         assert (await b.records.find(fragile.id)).state is State.BURIED
@@ -99,8 +99,8 @@ class Recovery:
             await _die_with_a_job(b)
         assert (await b.records.find(sturdy.id)).state is State.QUEUED
 
-    @story("records")
-    async def test_jobs_that_die_together_are_not_buried_for_it(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_jobs_that_die_together_are_not_buried_for_it(self, b: Adapters) -> None:
         sent = await publish_many(b, 3)
         for death in range(1, 4):
             await _die_with(b, 3)
@@ -108,8 +108,8 @@ class Recovery:
             assert [one.deaths for one in found] == [death] * 3
             assert not any(one.state.finished for one in found)
 
-    @story("records")
-    async def test_the_only_suspect_among_others_is_blamed(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_the_only_suspect_among_others_is_blamed(self, b: Adapters) -> None:
         guilty, innocent = await publish_many(b, 2, max_deaths=2)
         await _die_with(b, 2)
         await _die_with(b, 2)
@@ -117,7 +117,7 @@ class Recovery:
         await settle(b, held[innocent.id], Succeeded(RESULT))
         owner = held[guilty.id].lease.owner
         others = await publish_many(b, 2)
-        await take(b, owner)
+        await claim(b, owner)
         await kill(b, owner)
         await b.broker.recover()
         assert not (await b.records.find(guilty.id)).state.finished, "one death may be chance"
@@ -126,11 +126,11 @@ class Recovery:
         for one in others:
             assert not (await b.records.find(one.id)).state.finished
 
-    @story("records", "delay")
-    async def test_suspects_come_back_one_by_one(self, b: Backend) -> None:
+    @backend_test("records", "delay")
+    async def test_suspects_come_back_one_by_one(self, b: Adapters) -> None:
         sent = await publish_many(b, 4)
         await _die_with(b, 4)
-        again = await take(b, await enlist(b, "heir"))
+        again = await claim(b, await register(b, "heir"))
         assert ids(again) == ids(sent), "after one death all come back at once"
         await kill(b, again[0].lease.owner)
         await b.broker.recover()
@@ -138,51 +138,51 @@ class Recovery:
         assert len(due) == 4
         assert sorted(ids(await _together(b, 4))) == sorted(ids(sent))
 
-    @story("records")
-    async def test_a_job_that_may_die_once_is_not_run_again(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_job_that_may_die_once_is_not_run_again(self, b: Adapters) -> None:
         fragile, sturdy = await publish(b, max_deaths=1), await publish(b)
         await _die_with(b, 2)
         assert (await b.records.find(fragile.id)).state is State.BURIED
         assert (await b.records.find(sturdy.id)).state is State.QUEUED
 
-    @story()
-    async def test_deaths_and_attempts_are_counted_apart(self, b: Backend) -> None:
+    @backend_test()
+    async def test_deaths_and_attempts_are_counted_apart(self, b: Adapters) -> None:
         held = await _orphan(b)
         await b.broker.recover()
-        heir = await enlist(b, "heir")
-        await settle(b, await take_one(b, heir), Retry(FAILURE, 0.0))
-        again = await take_one(b, heir)
+        heir = await register(b, "heir")
+        await settle(b, await claim_one(b, heir), Retry(FAILURE, 0.0))
+        again = await claim_one(b, heir)
         assert (again.id, again.attempt, again.deaths) == (held.id, 2, 1)
 
-    @story()
-    async def test_recovering_twice_counts_a_death_once(self, b: Backend) -> None:
+    @backend_test()
+    async def test_recovering_twice_counts_a_death_once(self, b: Adapters) -> None:
         held = await _orphan(b)
         assert await b.broker.recover() == [held.id]
         assert await b.broker.recover() == []
-        assert (await take_one(b, await enlist(b))).deaths == 1
+        assert (await claim_one(b, await register(b))).deaths == 1
 
-    @story()
-    async def test_processes_that_recover_at_once_count_each_death_once(self, b: Backend) -> None:
-        dead = await enlist(b, "dead")
+    @backend_test()
+    async def test_processes_that_recover_at_once_count_each_death_once(self, b: Adapters) -> None:
+        dead = await register(b, "dead")
         sent = await publish_many(b, 30)
-        await take(b, dead)
+        await claim(b, dead)
         await kill(b, dead)
         async with b.another() as other:
             found = await asyncio.gather(*(side.broker.recover() for side in (b, other) * 3))
         assert sorted(job for one in found for job in one) == sorted(ids(sent))
-        again = await take(b, await enlist(b))
+        again = await claim(b, await register(b))
         assert {one.deaths for one in again} == {1}
 
-    @story()
-    async def test_a_waiting_fetch_gets_a_recovered_job(self, b: Backend) -> None:
+    @backend_test()
+    async def test_a_waiting_fetch_gets_a_recovered_job(self, b: Adapters) -> None:
         held = await _orphan(b)
         async with b.another() as other:
-            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
+            waiting = asyncio.create_task(claim(other, await register(other), wait=LONG_WAIT))
             await b.broker.recover()
             assert ids(await waiting) == [held.id]
 
-    @story()
-    async def test_recovery_stays_in_its_namespace(self, b: Backend) -> None:
+    @backend_test()
+    async def test_recovery_stays_in_its_namespace(self, b: Adapters) -> None:
         async with b.another(f"{b.namespace}2") as elsewhere:
             held = await _orphan(elsewhere)
             assert await b.broker.recover() == []
@@ -190,88 +190,90 @@ class Recovery:
 
 
 class Lapses:
-    """A worker whose lease lapsed while it was alive comes back: that was no death."""
+    """A worker that lost its lease while it was running comes back: that is not a death."""
 
-    @story("records")
-    async def test_a_worker_that_comes_back_takes_its_deaths_back(self, b: Backend) -> None:
-        dead = await enlist(b, "dead")
+    @backend_test("records")
+    async def test_a_worker_that_comes_back_takes_its_deaths_back(self, b: Adapters) -> None:
+        dead = await register(b, "dead")
         sent = await publish_many(b, 3)
-        await take(b, dead)
+        await claim(b, dead)
         await kill(b, dead)
         await b.broker.recover()
         assert [(await b.records.find(one.id)).deaths for one in sent] == [1, 1, 1]
         await come_back(b, dead)
         assert [(await b.records.find(one.id)).deaths for one in sent] == [0, 0, 0]
-        again = await take(b, await enlist(b, "heir"))
+        again = await claim(b, await register(b, "heir"))
         assert [(one.id, one.deaths) for one in again] == [(one.id, 0) for one in sent]
 
-    @story("records")
+    @backend_test("records")
     async def test_a_worker_that_comes_back_before_its_jobs_are_recovered_has_not_died(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         held = await _orphan(b)
         await come_back(b, held.lease.owner)
         assert await b.broker.recover() == [held.id]
         assert (await b.records.find(held.id)).deaths == 0
-        assert (await take_one(b, await enlist(b, "heir"))).deaths == 0
+        assert (await claim_one(b, await register(b, "heir"))).deaths == 0
 
-    @story("records")
+    @backend_test("records")
     async def test_a_worker_that_comes_back_before_it_was_removed_has_not_died(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
-        held = await running(b, await enlist(b, "dead"), max_deaths=2)
+        held = await publish_and_claim(b, await register(b, "dead"), max_deaths=2)
         for _ in range(3):
             await come_back(b, held.lease.owner)
             await kill(b, held.lease.owner)
             await b.broker.recover()
             assert (await b.records.find(held.id)).state is State.QUEUED
-            held = await take_one(b, await enlist(b, "dead"))
+            held = await claim_one(b, await register(b, "dead"))
             assert held.deaths == 0
 
-    @story("records")
-    async def test_a_death_is_taken_back_once_however_often_it_is_reported(
-        self, b: Backend
+    @backend_test("records")
+    async def test_a_death_is_uncounted_once_however_often_it_is_reported(
+        self, b: Adapters
     ) -> None:
         sent = await publish(b, max_deaths=5)
         owners = [(await _die_with_a_job(b)).lease.owner for _ in range(3)]
         assert (await b.records.find(sent.id)).deaths == 3
         entry = replace(worker("dead"), former=(owners[0],))
         for _ in range(3):
-            await b.registry.enlist(entry)
+            await b.registry.register(entry)
             await come_back(b, owners[0])
             await b.broker.recover()
             assert (await b.records.find(sent.id)).deaths == 2
 
-    @story("records")
-    async def test_several_lives_of_one_worker_are_reported_at_once(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_several_incarnations_of_one_worker_are_reported_together(
+        self, b: Adapters
+    ) -> None:
         sent = await publish(b, max_deaths=5)
         owners = [(await _die_with_a_job(b)).lease.owner for _ in range(3)]
         await come_back(b, *owners)
         assert (await b.records.find(sent.id)).deaths == 0
 
-    @story("records")
-    async def test_a_job_that_runs_again_keeps_its_lease_when_the_death_is_taken_back(
-        self, b: Backend
+    @backend_test("records")
+    async def test_a_job_that_runs_again_keeps_its_lease_when_the_death_is_uncounted(
+        self, b: Adapters
     ) -> None:
         held = await _orphan(b)
         await b.broker.recover()
-        again = await take_one(b, await enlist(b, "heir"))
+        again = await claim_one(b, await register(b, "heir"))
         await come_back(b, held.lease.owner)
         assert await settle(b, held, Succeeded(RESULT)) == [held.lease]
         assert await settle(b, again, Succeeded(RESULT)) == []
         assert (await b.records.find(held.id)).deaths == 0
 
-    @story("records")
-    async def test_what_has_ended_meanwhile_stays_ended(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_job_that_has_ended_meanwhile_stays_ended(self, b: Adapters) -> None:
         held = await _orphan(b)
         await b.broker.recover()
-        await settle(b, await take_one(b, await enlist(b, "heir")), Succeeded(RESULT))
+        await settle(b, await claim_one(b, await register(b, "heir")), Succeeded(RESULT))
         await come_back(b, held.lease.owner)
         found = await b.records.find(held.id)
         assert (found.state, found.deaths) == (State.SUCCEEDED, 0)
 
-    @story("records")
-    async def test_a_job_that_was_buried_for_deaths_comes_back(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_job_that_was_buried_for_deaths_comes_back(self, b: Adapters) -> None:
         sent = await publish(b)
         first = await _die_with_a_job(b)
         for _ in range(2):
@@ -281,27 +283,27 @@ class Lapses:
         found = await b.records.find(sent.id)
         assert (found.state, found.deaths, found.reason) == (State.QUEUED, 2, "")
         assert [one.ended for one in found.attempts] == ["lost", "lost", "lost"]
-        again = await take_one(b, await enlist(b, "heir"))
+        again = await claim_one(b, await register(b, "heir"))
         assert (again.id, again.deaths, again.envelope.body) == (sent.id, 2, sent.body)
         assert again.lease.fence > first.lease.fence
         await kill(b, again.lease.owner)
         await b.broker.recover()
         assert (await b.records.find(sent.id)).state is State.BURIED, "the other deaths count"
 
-    @story("records")
-    async def test_a_waiting_fetch_gets_a_job_that_comes_back(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_waiting_fetch_gets_a_job_that_comes_back(self, b: Adapters) -> None:
         sent = await publish(b)
         owner = ""
         for _ in range(3):
             owner = (await _die_with_a_job(b)).lease.owner
         async with b.another() as other:
-            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
+            waiting = asyncio.create_task(claim(other, await register(other), wait=LONG_WAIT))
             await come_back(b, owner)
             assert ids(await waiting) == [sent.id]
 
-    @story("records", "unique")
+    @backend_test("records", "unique")
     async def test_a_job_comes_back_without_the_unique_key_that_another_has_now(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         for taken in (False, True):
             job = (await publish(b, unique="k")).id
@@ -316,16 +318,16 @@ class Lapses:
             assert found.unique == (None if taken else "k")
             await b.broker.purge("default")
 
-    @story("records")
-    async def test_a_job_that_may_die_once_stays_buried(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_job_that_may_die_once_stays_buried(self, b: Adapters) -> None:
         sent = await publish(b, max_deaths=1)
         owner = (await _die_with_a_job(b)).lease.owner
         await come_back(b, owner)
         await b.broker.recover()
         assert (await b.records.find(sent.id)).state is State.BURIED
 
-    @story("records")
-    async def test_a_burial_stands_that_other_deaths_are_to_blame_for(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_burial_stands_that_other_deaths_are_to_blame_for(self, b: Adapters) -> None:
         other, sent = await publish(b), await publish(b, max_deaths=2)
         innocent = (await _die_with(b, 2))[0].lease.owner
         await b.control.cancel([other.id], "no")
@@ -336,8 +338,8 @@ class Lapses:
         found = await b.records.find(sent.id)
         assert (found.state, found.deaths) == (State.BURIED, 2)
 
-    @story("records")
-    async def test_a_job_whose_lease_lapses_again_and_again_is_buried(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_job_whose_lease_lapses_again_and_again_is_buried(self, b: Adapters) -> None:
         sent = await publish(b)
         for _ in range(MAX_LAPSES):
             await _lapse_with_a_job(b)
@@ -352,23 +354,23 @@ class Lapses:
         await _lapse_with_a_job(b)
         assert (await b.records.find(sent.id)).state is State.QUEUED, "it begins anew"
 
-    @story("records")
-    async def test_a_job_that_keeps_steps_may_lapse_as_often_as_it_likes(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_job_that_keeps_steps_may_lapse_as_often_as_it_likes(self, b: Adapters) -> None:
         sent = await publish(b)
         for number in range(1, MAX_LAPSES + 4):
-            held = await take_one(b, await enlist(b, "dead"))
+            held = await claim_one(b, await register(b, "dead"))
             if number == MAX_LAPSES:
                 body = Body(JSON, b"1")
                 done = Step(number=1, name="n", result=body, started=1.0, finished=2.0)
-                assert await b.steps.keep([Kept(held.lease, done)]) == []
+                assert await b.steps.keep([KeptStep(held.lease, done)]) == []
             await kill(b, held.lease.owner)
             await b.broker.recover()
             await come_back(b, held.lease.owner)
         assert (await b.records.find(sent.id)).state is State.QUEUED
 
-    @story("records")
+    @backend_test("records")
     async def test_jobs_that_lapse_together_are_suspects_and_come_back_apart(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         sent = await publish_many(b, 3)
         for _ in range(2):
@@ -378,8 +380,8 @@ class Lapses:
         assert [one.deaths for one in found] == [0, 0, 0]
         assert len({one.not_before for one in found}) == 3
 
-    @story("records")
-    async def test_a_report_stays_in_its_namespace(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_report_stays_in_its_namespace(self, b: Adapters) -> None:
         held = await _orphan(b)
         await b.broker.recover()
         async with b.another(f"{b.namespace}2") as elsewhere:
@@ -392,45 +394,45 @@ class Lapses:
         assert (await b.records.find(held.id)).deaths == 0
 
 
-async def come_back(b: Backend, *former: str) -> str:
-    """A process reports that it was alive after its former incarnations. Returns the new one."""
+async def come_back(b: Adapters, *former: str) -> str:
+    """Register a worker that reports its former incarnations. Return the new incarnation."""
     entry = replace(worker("dead"), former=former)
-    await b.registry.enlist(entry)
+    await b.registry.register(entry)
     return entry.incarnation
 
 
-async def _lapse_with_a_job(b: Backend) -> str:
-    """A worker takes a job, its lease lapses, and it comes back. Returns the ended incarnation."""
+async def _lapse_with_a_job(b: Adapters) -> str:
+    """Let a worker claim a job, lose its lease and come back. Return the ended incarnation."""
     owner = (await _die_with_a_job(b)).lease.owner
     await come_back(b, owner)
     return owner
 
 
-async def _orphan(b: Backend) -> Delivery:
-    dead = await enlist(b, "dead")
-    held = await running(b, dead)
+async def _orphan(b: Adapters) -> Delivery:
+    dead = await register(b, "dead")
+    held = await publish_and_claim(b, dead)
     await kill(b, dead)
     return held
 
 
-async def _die_with_a_job(b: Backend) -> Delivery:
+async def _die_with_a_job(b: Adapters) -> Delivery:
     return (await _die_with(b, 1))[0]
 
 
-async def _die_with(b: Backend, jobs: int) -> list[Delivery]:
-    """A worker takes so many jobs, dies, and they are recovered."""
+async def _die_with(b: Adapters, jobs: int) -> list[Delivery]:
+    """Let a worker claim jobs and die, and recover the jobs."""
     held = await _together(b, jobs)
     await kill(b, held[0].lease.owner)
     await b.broker.recover()
     return held
 
 
-async def _together(b: Backend, jobs: int) -> list[Delivery]:
-    """So many jobs in the hands of one worker."""
-    owner = await enlist(b, "dead")
+async def _together(b: Adapters, jobs: int) -> list[Delivery]:
+    """Let one worker claim a number of jobs."""
+    owner = await register(b, "dead")
     held: list[Delivery] = []
     while len(held) < jobs:
-        found = await take(b, owner, wait=PATIENCE)
+        found = await claim(b, owner, wait=LONG_WAIT)
         assert found, f"only {len(held)} of {jobs} jobs came"
         held += found
     return held

@@ -22,22 +22,22 @@ from umbel.messages import (
     State,
     Succeeded,
 )
-from umbel.testing.acts import (
+from umbel.testing.actions import (
     FAILURE,
     FAR,
     OUTCOMES,
     RESULT,
+    claim,
+    claim_one,
     depths,
-    enlist,
-    finished,
+    publish_and_claim,
+    publish_and_settle,
     publish_many,
-    running,
+    register,
     settle,
     settlement,
-    take,
-    take_one,
 )
-from umbel.testing.backend import Backend, story
+from umbel.testing.backend import Adapters, backend_test
 
 _ODD_NAMES = (
     "mail",
@@ -55,40 +55,40 @@ _ODD_NAMES = (
 class Finishing:
     """Outcomes after which the job does not run again."""
 
-    @story("records")
-    async def test_a_success_is_recorded_with_its_result(self, b: Backend) -> None:
-        found = await b.records.find(await finished(b, Succeeded(RESULT)))
+    @backend_test("records")
+    async def test_a_success_is_recorded_with_its_result(self, b: Adapters) -> None:
+        found = await b.records.find(await publish_and_settle(b, Succeeded(RESULT)))
         assert (found.state, found.result) == (State.SUCCEEDED, RESULT)
         assert found.finished is not None
         assert [one.ended for one in found.attempts] == ["succeeded"]
 
-    @story("records")
-    async def test_a_success_without_a_result_is_recorded(self, b: Backend) -> None:
-        found = await b.records.find(await finished(b, Succeeded()))
+    @backend_test("records")
+    async def test_a_success_without_a_result_is_recorded(self, b: Adapters) -> None:
+        found = await b.records.find(await publish_and_settle(b, Succeeded()))
         assert (found.state, found.result) == (State.SUCCEEDED, None)
 
-    @story("records")
-    async def test_an_empty_result_is_a_result(self, b: Backend) -> None:
-        found = await b.records.find(await finished(b, Succeeded(Body(JSON, b""))))
+    @backend_test("records")
+    async def test_an_empty_result_is_a_result(self, b: Adapters) -> None:
+        found = await b.records.find(await publish_and_settle(b, Succeeded(Body(JSON, b""))))
         assert found.result == Body(JSON, b"")
 
-    @story("records", "forgets")
-    async def test_a_success_that_is_not_kept_leaves_no_record(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test("records", "forgets")
+    async def test_a_success_that_is_not_kept_leaves_no_record(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         assert await settle(b, held, Succeeded(RESULT), keep=False) == []
         with pytest.raises(UnknownJob):
             await b.records.find(held.id)
         assert await depths(b) == {}
 
-    @story("records")
-    async def test_a_failure_is_kept_even_where_successes_are_not(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test("records")
+    async def test_a_failure_is_kept_even_where_successes_are_not(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         await settle(b, held, Failed(FAILURE), keep=False)
         assert (await b.records.find(held.id)).state is State.BURIED
 
-    @story("records")
-    async def test_a_failed_job_is_buried_with_its_failure_and_payload(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test("records")
+    async def test_a_failed_job_is_buried_with_its_failure_and_payload(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         await settle(b, held, Failed(FAILURE))
         found = await b.records.find(held.id)
         assert (found.state, found.failure) == (State.BURIED, FAILURE)
@@ -96,90 +96,94 @@ class Finishing:
         assert found.body == held.envelope.body
         assert found.attempts[0].failure == FAILURE
 
-    @story("records")
-    async def test_a_rejected_job_is_buried_with_the_reason(self, b: Backend) -> None:
-        found = await b.records.find(await finished(b, Rejected("args: missing b")))
+    @backend_test("records")
+    async def test_a_rejected_job_is_buried_with_the_reason(self, b: Adapters) -> None:
+        found = await b.records.find(await publish_and_settle(b, Rejected("args: missing b")))
         assert (found.state, found.reason) == (State.BURIED, "args: missing b")
 
-    @story("records")
-    async def test_a_cancelled_job_is_recorded_with_the_reason(self, b: Backend) -> None:
-        found = await b.records.find(await finished(b, Cancelled("not wanted")))
+    @backend_test("records")
+    async def test_a_cancelled_job_is_recorded_with_the_reason(self, b: Adapters) -> None:
+        found = await b.records.find(await publish_and_settle(b, Cancelled("not wanted")))
         assert (found.state, found.reason) == (State.CANCELLED, "not wanted")
 
-    @story("records")
-    async def test_an_expired_job_is_recorded(self, b: Backend) -> None:
-        found = await b.records.find(await finished(b, Expired()))
+    @backend_test("records")
+    async def test_an_expired_job_is_recorded(self, b: Adapters) -> None:
+        found = await b.records.find(await publish_and_settle(b, Expired()))
         assert found.state is State.EXPIRED
 
-    @story()
-    async def test_a_finished_job_is_not_fetched_and_not_counted(self, b: Backend) -> None:
+    @backend_test()
+    async def test_a_finished_job_is_not_fetched_and_not_counted(self, b: Adapters) -> None:
         for outcome in _final():
-            await finished(b, outcome)
+            await publish_and_settle(b, outcome)
         assert await depths(b) == {}
-        assert await take(b, await enlist(b)) == []
+        assert await claim(b, await register(b)) == []
 
-    @story("records")
-    async def test_a_finished_job_keeps_everything_that_was_published(self, b: Backend) -> None:
-        held = await running(b, traceparent="00-a-b-01", headers={"note": "x"}, unique="only")
+    @backend_test("records")
+    async def test_a_finished_job_keeps_everything_that_was_published(self, b: Adapters) -> None:
+        held = await publish_and_claim(
+            b, traceparent="00-a-b-01", headers={"note": "x"}, unique="only"
+        )
         await settle(b, held, Failed(FAILURE))
         found, sent = await b.records.find(held.id), held.envelope
         assert (found.task, found.queue, found.kind) == (sent.subject, sent.queue, sent.kind)
         assert (found.traceparent, found.headers) == (sent.traceparent, sent.headers)
         assert (found.unique, found.namespace) == ("only", b.namespace)
 
-    @story("records")
-    async def test_a_failure_of_any_text_is_recorded(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_failure_of_any_text_is_recorded(self, b: Adapters) -> None:
         for text in ("embedded \x00 null", "grüß 🌱", "a\\u0000b", "'; drop table job; --", ""):
             failure = Failure("builtins:ValueError", text, text, '["x"]')
-            held = await running(b)
+            held = await publish_and_claim(b)
             assert await settle(b, held, Failed(failure)) == []
             assert (await b.records.find(held.id)).state is State.BURIED
 
 
-class GoingBack:
+class Requeueing:
     """Outcomes after which the job runs again."""
 
-    @story()
-    async def test_a_retry_costs_an_attempt(self, b: Backend) -> None:
+    @backend_test()
+    async def test_a_retry_costs_an_attempt(self, b: Adapters) -> None:
         assert (await _again(b, Retry(FAILURE, 0.0))) == (2, {})
 
-    @story()
-    async def test_a_retry_of_a_section_costs_that_section_and_no_attempt(self, b: Backend) -> None:
+    @backend_test()
+    async def test_a_retry_of_a_section_costs_that_section_and_no_attempt(
+        self, b: Adapters
+    ) -> None:
         assert (await _again(b, Retry(FAILURE, 0.0, "mail"))) == (1, {"mail": 1})
 
-    @story()
-    async def test_an_interruption_costs_nothing(self, b: Backend) -> None:
+    @backend_test()
+    async def test_an_interruption_costs_nothing(self, b: Adapters) -> None:
         assert (await _again(b, Interrupted("stopping"))) == (1, {})
 
-    @story()
-    async def test_a_snooze_costs_nothing(self, b: Backend) -> None:
+    @backend_test()
+    async def test_a_snooze_costs_nothing(self, b: Adapters) -> None:
         assert (await _again(b, Snoozed(0.0))) == (1, {})
 
-    @story()
-    async def test_sections_are_counted_apart_whatever_their_names(self, b: Backend) -> None:
-        owner = await enlist(b)
-        held = await running(b, owner)
+    @backend_test()
+    async def test_sections_are_counted_apart_whatever_their_names(self, b: Adapters) -> None:
+        owner = await register(b)
+        held = await publish_and_claim(b, owner)
         for name in (*_ODD_NAMES, *_ODD_NAMES[:3]):
             assert await settle(b, held, Retry(FAILURE, 0.0, name)) == [], name
-            held = await take_one(b, owner)
+            held = await claim_one(b, owner)
         assert held.sections == {n: 2 if n in _ODD_NAMES[:3] else 1 for n in _ODD_NAMES}
         assert held.attempt == 1
 
-    @story("records")
-    async def test_a_job_that_goes_back_belongs_to_nobody(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test("records")
+    async def test_a_requeued_job_has_no_owner(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         await settle(b, held, Interrupted())
         found = await b.records.find(held.id)
         assert (found.state, found.worker) == (State.QUEUED, None)
 
-    @story("records")
-    async def test_a_job_tells_the_story_of_every_attempt_in_order(self, b: Backend) -> None:
-        owner = await enlist(b)
-        held = await running(b, owner)
+    @backend_test("records")
+    async def test_a_job_has_the_history_of_every_attempt_in_order(self, b: Adapters) -> None:
+        owner = await register(b)
+        held = await publish_and_claim(b, owner)
         tale: tuple[Outcome, ...] = (Retry(FAILURE, 0.0), Interrupted("stop"), Snoozed(0.0))
         for outcome in tale:
             await settle(b, held, outcome)
-            held = await take_one(b, owner)
+            held = await claim_one(b, owner)
         await settle(b, held, Succeeded(RESULT))
         story_told = (await b.records.find(held.id)).attempts
         assert [one.ended for one in story_told] == ["retry", "interrupted", "snoozed", "succeeded"]
@@ -188,44 +192,57 @@ class GoingBack:
 
 
 class SettlingOnce:
-    """However often and by however many it is tried."""
+    """An outcome is recorded once, however often it is settled."""
 
-    @story()
-    async def test_settling_twice_is_refused_the_second_time(self, b: Backend) -> None:
+    @backend_test()
+    async def test_settling_twice_is_refused_the_second_time(self, b: Adapters) -> None:
         for outcome in OUTCOMES:
-            held = await running(b)
+            held = await publish_and_claim(b)
             assert await settle(b, held, outcome) == [], outcome
             assert await settle(b, held, outcome) == [held.lease], outcome
             await b.control.cancel([held.id], "make room")
 
-    @story("records")
-    async def test_the_second_outcome_does_not_change_the_first(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test("records")
+    async def test_the_second_outcome_does_not_change_the_first(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         await settle(b, held, Succeeded(RESULT))
         await settle(b, held, Failed(FAILURE))
         assert (await b.records.find(held.id)).state is State.SUCCEEDED
 
-    @story()
-    async def test_the_same_lease_twice_in_a_batch_counts_once(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test()
+    async def test_the_same_lease_twice_in_a_batch_counts_once(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         both = [settlement(held, Succeeded(RESULT)), settlement(held, Failed(FAILURE))]
         assert await b.broker.settle(both) == [held.lease]
 
-    @story("records")
-    async def test_a_refused_settlement_does_not_hold_up_the_others(self, b: Backend) -> None:
-        owner = await enlist(b)
+    @backend_test()
+    async def test_of_two_leases_of_a_job_in_a_batch_the_older_is_refused(
+        self, b: Adapters
+    ) -> None:
+        owner = await register(b)
+        for outcome in (Succeeded(RESULT), Failed(FAILURE), Retry(delay=FAR, failure=FAILURE)):
+            for later in (owner, await register(b)):
+                old = await publish_and_claim(b, owner)
+                await settle(b, old, Interrupted("stopping"))
+                new = await claim_one(b, later)
+                both = [settlement(one, outcome) for one in (old, new)]
+                assert await b.broker.settle(both) == [old.lease], outcome
+
+    @backend_test("records")
+    async def test_a_refused_settlement_does_not_hold_up_the_others(self, b: Adapters) -> None:
+        owner = await register(b)
         await publish_many(b, 3)
-        first, second, third = await take(b, owner)
+        first, second, third = await claim(b, owner)
         await settle(b, second, Succeeded(RESULT))
         batch = [settlement(one, Failed(FAILURE)) for one in (first, second, third)]
         assert await b.broker.settle(batch) == [second.lease]
         states = [(await b.records.find(one.id)).state for one in (first, second, third)]
         assert states == [State.BURIED, State.SUCCEEDED, State.BURIED]
 
-    @story("records")
-    async def test_a_batch_may_hold_every_outcome(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_batch_may_hold_every_outcome(self, b: Adapters) -> None:
         await publish_many(b, len(OUTCOMES))
-        held = await take(b, await enlist(b))
+        held = await claim(b, await register(b))
         batch = [settlement(one, outcome) for one, outcome in zip(held, OUTCOMES, strict=True)]
         assert await b.broker.settle(batch) == []
         states = [(await b.records.find(one.id)).state.value for one in held]
@@ -234,35 +251,35 @@ class SettlingOnce:
             *("queued", "cancelled", "buried", "expired"),
         ]
 
-    @story()
-    async def test_an_empty_batch_settles_nothing(self, b: Backend) -> None:
+    @backend_test()
+    async def test_an_empty_batch_settles_nothing(self, b: Adapters) -> None:
         assert await b.broker.settle([]) == []
 
-    @story()
+    @backend_test()
     async def test_of_two_that_settle_the_same_lease_at_once_one_is_refused(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         async with b.another() as other:
             for _ in range(10):
-                held = await running(b)
+                held = await publish_and_claim(b)
                 refused = await asyncio.gather(
                     settle(b, held, Succeeded(RESULT)), settle(other, held, Failed(FAILURE))
                 )
                 assert sorted(map(len, refused)) == [0, 1]
 
-    @story()
-    async def test_another_process_may_settle_under_the_lease(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test()
+    async def test_another_process_may_settle_under_the_lease(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         async with b.another() as other:
             assert await settle(other, held, Succeeded(RESULT)) == []
         assert await settle(b, held, Succeeded(RESULT)) == [held.lease]
 
-    @story()
-    async def test_a_large_batch_is_settled_whole(self, b: Backend) -> None:
+    @backend_test()
+    async def test_a_large_batch_is_settled_whole(self, b: Adapters) -> None:
         await publish_many(b, 500)
-        owner = await enlist(b)
+        owner = await register(b)
         held = []
-        while got := await take(b, owner):
+        while got := await claim(b, owner):
             held += got
         batch = [settlement(one, Retry(FAILURE, FAR)) for one in held]
         assert await b.broker.settle(batch) == []
@@ -273,10 +290,10 @@ def _final() -> tuple[Outcome, ...]:
     return (Succeeded(RESULT), Failed(FAILURE), Cancelled("no"), Rejected("no"), Expired())
 
 
-async def _again(b: Backend, outcome: Outcome) -> tuple[int, dict[str, int]]:
-    """Attempt and sections of the delivery after an outcome."""
-    held = await running(b)
+async def _again(b: Adapters, outcome: Outcome) -> tuple[int, dict[str, int]]:
+    """Settle, fetch again, and return the attempt and sections of the new delivery."""
+    held = await publish_and_claim(b)
     assert await settle(b, held, outcome) == []
-    again = await take_one(b, held.lease.owner)
+    again = await claim_one(b, held.lease.owner)
     assert again.deaths == 0
     return again.attempt, again.sections

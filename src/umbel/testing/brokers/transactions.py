@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from umbel.errors import DuplicateJob, UnknownJob
-from umbel.testing.acts import PATIENCE, enlist, envelope, publish, take, take_one
-from umbel.testing.backend import Backend, story
+from umbel.testing.actions import LONG_WAIT, claim, claim_one, envelope, publish, register
+from umbel.testing.backend import Adapters, backend_test
 
 
 class ChangeOfMind(Exception):
-    """What makes a caller roll back."""
+    """Makes a caller roll back."""
 
 
 def _required(opener: Callable[[], Any] | None) -> Callable[[], Any]:
@@ -25,20 +25,20 @@ def _required(opener: Callable[[], Any] | None) -> Callable[[], Any]:
 
 
 class Transactions:
-    """``within``: the jobs share the fate of what the caller wrote."""
+    """``within``: the jobs are committed or rolled back with the caller's own writes."""
 
-    @story("transactional")
+    @backend_test("transactional")
     async def test_a_job_published_within_a_transaction_exists_when_it_commits(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         sent = envelope(b)
         async with _required(b.transaction)() as connection:
             await b.broker.publish([sent], within=connection)
-        assert (await take_one(b, await enlist(b))).id == sent.id
+        assert (await claim_one(b, await register(b))).id == sent.id
 
-    @story("transactional", "records")
+    @backend_test("transactional", "records")
     async def test_a_job_published_within_a_transaction_never_existed_when_it_rolls_back(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         sent = envelope(b)
         with suppress(ChangeOfMind):
@@ -47,42 +47,42 @@ class Transactions:
                 raise ChangeOfMind
         with pytest.raises(UnknownJob):
             await b.records.find(sent.id)
-        assert await take(b, await enlist(b)) == []
+        assert await claim(b, await register(b)) == []
 
-    @story("transactional")
-    async def test_nobody_fetches_a_job_before_its_transaction_commits(self, b: Backend) -> None:
-        owner = await enlist(b)
+    @backend_test("transactional")
+    async def test_a_job_is_not_fetched_before_its_transaction_commits(self, b: Adapters) -> None:
+        owner = await register(b)
         async with _required(b.transaction)() as connection:
             await b.broker.publish([envelope(b)], within=connection)
-            assert await take(b, owner) == []
-        assert len(await take(b, owner)) == 1
+            assert await claim(b, owner) == []
+        assert len(await claim(b, owner)) == 1
 
-    @story("transactional")
-    async def test_the_callers_commit_wakes_a_waiting_fetch(self, b: Backend) -> None:
+    @backend_test("transactional")
+    async def test_the_callers_commit_wakes_a_waiting_fetch(self, b: Adapters) -> None:
         async with b.another() as other:
-            waiting = asyncio.create_task(take(other, await enlist(other), wait=PATIENCE))
+            waiting = asyncio.create_task(claim(other, await register(other), wait=LONG_WAIT))
             sent = envelope(b)
             async with _required(b.transaction)() as connection:
                 await b.broker.publish([sent], within=connection)
             assert [one.id for one in await waiting] == [sent.id]
 
-    @story("transactional")
-    async def test_sync_code_publishes_within_its_transaction(self, b: Backend) -> None:
+    @backend_test("transactional")
+    async def test_sync_code_publishes_within_its_transaction(self, b: Adapters) -> None:
         kept, dropped = envelope(b), envelope(b)
         with _required(b.sync_transaction)() as connection:
             b.broker.publish_within([kept], connection)
         with suppress(ChangeOfMind), _required(b.sync_transaction)() as connection:
             b.broker.publish_within([dropped], connection)
             raise ChangeOfMind
-        assert (await take_one(b, await enlist(b))).id == kept.id
+        assert (await claim_one(b, await register(b))).id == kept.id
 
-    @story("transactional", "unique")
+    @backend_test("transactional", "unique")
     async def test_a_refused_batch_leaves_nothing_in_a_transaction_that_commits_all_the_same(
-        self, b: Backend
+        self, b: Adapters
     ) -> None:
         holder = await publish(b, unique="only")
         batch = [envelope(b), envelope(b, unique="only")]
         async with _required(b.transaction)() as connection:
             with pytest.raises(DuplicateJob):
                 await b.broker.publish(batch, within=connection)
-        assert (await take_one(b, await enlist(b))).id == holder.id
+        assert (await claim_one(b, await register(b))).id == holder.id

@@ -1,6 +1,6 @@
-"""Real workers in virtual time: one seed, one run, the same every time.
+"""Real workers in virtual time. A seed determines a run completely.
 
-Owns: a timeline, simulated processes and faults, and an auditor that knows the promises.
+Owns: a timeline, simulated processes and faults, and an auditor that checks the promises.
 Called by: tests, and ``python -m umbel.testing.simulation``.
 Never: sleeps, opens a socket, starts a thread or reads a clock.
 """

@@ -1,4 +1,4 @@
-"""The real SQLite adapters on a database whose calls travel, get lost, and come back late."""
+"""A SQLite database whose calls are delayed, lost and answered late, for the real adapters."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from umbel.backends.sqlite.database import Database, Home
+from umbel.backends.sqlite.database import Database, SqliteFile
 from umbel.errors import Unavailable
-from umbel.testing.simulation.fate import Trip
 from umbel.testing.simulation.loop import Lane
+from umbel.testing.simulation.random_faults import CallConditions
 from umbel.testing.simulation.tasks import registry
 
 if TYPE_CHECKING:
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Intent(NamedTuple):
-    """Which method of which port a call of the database belongs to."""
+class PortCall(NamedTuple):
+    """The method of a port that makes a call of the database."""
 
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
 
-NO_INTENT = Intent("", (), {})
-_intent: ContextVar[Intent] = ContextVar("intent", default=NO_INTENT)
+NO_PORT_CALL = PortCall("", (), {})
+_port_call: ContextVar[PortCall] = ContextVar("intent", default=NO_PORT_CALL)
 
 
-class Ground:
-    """One SQLite database in memory, wiped between two runs: its statements stay prepared."""
+class MemoryDatabase:
+    """One SQLite database in memory. It is emptied between runs, so statements stay prepared."""
 
     def __init__(self) -> None:
-        self.home = Home(":memory:")
-        self.connection = self.home.connect(0)
+        self.file = SqliteFile(":memory:")
+        self.connection = self.file.connect(0)
         names = self.connection.execute("select name from sqlite_schema where type = 'table'")
         self._tables = [name for (name,) in names]
         self.registry = registry()
 
     def wipe(self) -> None:
-        """As new."""
+        """Delete all rows."""
         if self.connection.in_transaction:
             self.connection.execute("rollback")
         for table in self._tables:
@@ -53,31 +53,31 @@ class Ground:
 
 
 class Request:
-    """One call on its way."""
+    """One call of the database."""
 
-    __slots__ = ("answer", "database", "intent", "trip", "work")
+    __slots__ = ("answer", "conditions", "database", "port_call", "work")
 
     def __init__(
         self,
         database: SimulatedDatabase,
-        intent: Intent,
+        port_call: PortCall,
         work: Callable[[sqlite3.Connection], Any],
         answer: asyncio.Future[Any],
     ) -> None:
         self.database = database
-        self.intent = intent
+        self.port_call = port_call
         self.work = work
         self.answer = answer
-        self.trip = Trip(0.0, 0.0, "")
+        self.conditions = CallConditions(0.0, 0.0, "")
 
     def succeed(self, result: Any) -> None:
-        """Give the caller its result, if it still waits."""
+        """Return a result to the caller, if it still waits."""
         if not self.answer.done():
             self.answer.set_result(result)
         self.database.next()
 
     def fail(self, error: BaseException) -> None:
-        """Give the caller an error, if it still waits."""
+        """Raise an error in the caller, if it still waits."""
         if not self.answer.done():
             self.answer.set_exception(error)
         self.database.next()
@@ -87,7 +87,7 @@ class SimulatedDatabase(Database):
     """A ``Database`` of one loop of one process; its calls go through the simulated server."""
 
     def __init__(self, server: Server, owner: Any, lane: Lane, *, use: str) -> None:
-        super().__init__(server.ground.home, inline=True)
+        super().__init__(server.memory_database.file, is_loop_dedicated=True)
         self.server = server
         self.owner = owner
         self.use = use
@@ -98,8 +98,8 @@ class SimulatedDatabase(Database):
         server.databases.append(self)
 
     async def run(self, work: Callable[[sqlite3.Connection], T], **_: Any) -> T:
-        request = Request(self, _intent.get(), work, self.lane.create_future())
-        free = not self._busy or self.server.fate.pooled
+        request = Request(self, _port_call.get(), work, self.lane.create_future())
+        free = not self._busy or self.server.rng.pooled
         self._busy = True
         if not self.server.serves_at_once(request, free=free):
             self._waiting.append(request)
@@ -109,26 +109,26 @@ class SimulatedDatabase(Database):
         return result
 
     async def open(self) -> None:
-        """There is nothing to open: the log that others listen to is simulated too."""
+        """Do nothing: notifications between processes are simulated, too."""
 
     async def close(self) -> None:
-        """Hear no more hints."""
+        """Receive no more notifications."""
         if self in self.server.databases:
             self.server.databases.remove(self)
 
     def next(self) -> None:
-        """Send what waits, one call after the other, as a single connection does."""
+        """Send the next waiting call. A single connection sends one call at a time."""
         self._busy = False
         while self._waiting:
             request = self._waiting.popleft()
-            if not request.answer.done():  # one that was given up before it began never happens
+            if not request.answer.done():  # a call that was abandoned before it began is not sent
                 self._busy = True
                 self.server.send(request)
                 return
 
 
-class Watched:
-    """An adapter that says, with each call of the database, which method makes it."""
+class LabeledAdapter:
+    """Wraps an adapter and records which method makes each call of the database."""
 
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
@@ -136,19 +136,19 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._adapter, name)
         if inspect.iscoroutinefunction(method):
-            method = _noting(name, method)
+            method = _labeled(name, method)
         setattr(self, name, method)
         return method
 
 
-def _noting(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _labeled(name: str, method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def call(*args: Any, **kwargs: Any) -> Any:
-        _intent.set(Intent(name, args, kwargs))
+        _port_call.set(PortCall(name, args, kwargs))
         return await method(*args, **kwargs)
 
     return call
 
 
 def unavailable(text: str) -> Unavailable:
-    """What a caller hears when the database did not answer."""
+    """Return the error for a database that does not answer."""
     return Unavailable(f"simulated: {text}")

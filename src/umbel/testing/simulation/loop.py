@@ -1,4 +1,4 @@
-"""Many event loops on one virtual clock: a seeded timeline says whose callback runs next."""
+"""Many event loops on one virtual clock. A seeded timeline chooses the next callback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLOSINGS = 30
 
 
 class Timeline:
-    """Virtual time, and the lanes that live in it. Nothing here ever sleeps."""
+    """Virtual time, and the event loops (lanes) that use it. Nothing here sleeps."""
 
     def __init__(self, random: Random) -> None:
         self.now = 0.0
@@ -36,22 +36,22 @@ class Timeline:
         self._running: Lane | None = None
 
     def lane(self, name: str, owner: Any = None) -> Lane:
-        """One more loop on this timeline. It can do what workers need of a loop, no more."""
+        """Return a new loop on this timeline. It implements only what workers need."""
         lane = Lane(self, name, owner)  # type: ignore[abstract]
         self.lanes.append(lane)
         return lane
 
     def next_serial(self) -> int:
-        """A number that no one else has: order and hashes must not hang on addresses."""
+        """Return a unique number: order and hashes must not depend on memory addresses."""
         self._serial += 1
         return self._serial
 
     def add_timer(self, lane: Lane, handle: TimerHandle) -> None:
-        """Have it run when its time has come."""
+        """Run a callback at its time."""
         heapq.heappush(self._timers, (handle.when(), self.next_serial(), handle, lane))
 
     def step(self, until: float) -> bool:
-        """Run one callback, or let time pass. False when the time is ``until``."""
+        """Run one callback, or let time pass. Return False if the time is ``until``."""
         self._wake_due()
         now = self.now
         able = [lane for lane in self.lanes if lane.ready and lane.held_until <= now]
@@ -69,7 +69,7 @@ class Timeline:
         return True
 
     def _enter(self, lane: Lane | None) -> None:
-        """Make asyncio take this lane for the running loop. Seldom: it costs a system call."""
+        """Make this lane the running loop of asyncio. This costs a system call."""
         if lane is not self._running:
             self._running = lane
             asyncio._set_running_loop(lane)
@@ -92,28 +92,30 @@ class Timeline:
         return self.now < until
 
     def close(self) -> None:
-        """End everything that is left, quietly."""
+        """End all tasks that are left, without errors."""
         for lane in list(self.lanes):
             lane.die()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what never began is not awaited any more
+            warnings.simplefilter(
+                "ignore"
+            )  # a coroutine that never started is not awaited any more
             for lane in self._graves:
                 self._enter(lane)
                 lane.bury()
         self._enter(None)
 
     def drop(self, lane: Lane) -> None:
-        """It runs nothing more."""
+        """Remove a lane: it runs no more callbacks."""
         if lane in self.lanes:
             self.lanes.remove(lane)
             self._graves.append(lane)
 
 
 class Lane(asyncio.AbstractEventLoop):
-    """One thread of one simulated process, as asyncio sees it: an event loop.
+    """The event loop of one thread of a simulated process.
 
-    Its callbacks run in the order they were asked for, as in any loop. Between two of them
-    anything may happen elsewhere.
+    Its callbacks run in the order in which they were scheduled, as in any loop. Callbacks of other
+    lanes may run between two of them.
     """
 
     def __init__(self, timeline: Timeline, name: str, owner: Any) -> None:
@@ -127,22 +129,22 @@ class Lane(asyncio.AbstractEventLoop):
         self._tasks: dict[int, asyncio.Task[Any]] = {}
 
     def hold(self, seconds: float) -> None:
-        """Run nothing for so long: frozen, starved or blocked."""
+        """Run no callbacks for some seconds: the thread is frozen or blocked."""
         self.held_until = max(self.held_until, self._timeline.now + seconds)
 
     def die(self) -> None:
-        """Run nothing more, ever. What waits here simply never goes on."""
+        """Run no callbacks any more. Waiting coroutines never continue."""
         self.dead = True
         self.ready.clear()
         self._timeline.drop(self)
 
     def bury(self) -> None:
-        """Close the coroutines that were left behind, so that no collector does it later."""
+        """Close the coroutines that are left, before the garbage collector does."""
         for task in list(self._tasks.values()):
             _close(task)
         self._tasks.clear()
 
-    # --- what asyncio asks of a loop -----------------------------------------------------------
+    # --- what asyncio requires of a loop ------------------------------------------------------
 
     def time(self) -> float:
         return self._timeline.now
@@ -222,7 +224,7 @@ class Lane(asyncio.AbstractEventLoop):
 
 
 class SimulatedTask(asyncio.Task[Any]):
-    """A task whose hash is its number: sets of tasks have the same order in every run."""
+    """A task whose hash is its number, so that sets of tasks have the same order in every run."""
 
     def __init__(
         self,
@@ -242,10 +244,10 @@ class SimulatedTask(asyncio.Task[Any]):
 def _close(task: asyncio.Task[Any]) -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine: Any = task.get_coro()
-    for _ in range(_CLOSINGS):  # a ``finally`` that awaits refuses; it is asked again
+    for _ in range(_CLOSINGS):  # a ``finally`` that awaits ignores the close; it is closed again
         if coroutine.cr_frame is None:
             break
-        with suppress(BaseException):  # the code's world has ended under it
+        with suppress(BaseException):  # the code uses objects that are closed already
             coroutine.close()
-    # AnyIO forgets a task when it ends. One that never does would keep its whole world in memory.
+    # AnyIO forgets a task when it ends. A task that never ends would keep its World in memory.
     _task_states.pop(task, None)

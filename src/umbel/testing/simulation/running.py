@@ -1,4 +1,4 @@
-"""One seed or many: what came of each, and the sum of it all."""
+"""Runs one seed or many, and sums up the results."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from umbel.testing.simulation.database import Ground
+from umbel.testing.simulation.database import MemoryDatabase
 from umbel.testing.simulation.world import World
 
 STEPS = 20_000
-"""A run that takes more steps than this does not end by itself."""
-_LAST = 60
+"""The maximum number of steps of a run."""
+_LAST_LINES = 60
 _CHUNK = 50
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one seed."""
+    """The result of one seed."""
 
     seed: int
     violations: tuple[str, ...]
@@ -33,13 +33,13 @@ class Outcome:
     def __str__(self) -> str:
         lines = [f"seed {self.seed}: {len(self.violations)} violations"]
         lines += [f"  {violation}" for violation in self.violations]
-        lines += [f"  to repeat it: {self.command}", *self.log[-_LAST:]]
+        lines += [f"  to repeat it: {self.command}", *self.log[-_LAST_LINES:]]
         return "\n".join(lines)
 
 
 @dataclass
 class Tally:
-    """The sum of many seeds."""
+    """The sum of the results of many seeds."""
 
     seeds: int = 0
     steps: int = 0
@@ -48,7 +48,7 @@ class Tally:
     failures: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """Count one seed."""
+        """Add the result of one seed."""
         self.seeds += 1
         self.steps += outcome.steps
         self.faults.update(outcome.faults)
@@ -57,7 +57,7 @@ class Tally:
             self.failures.append(outcome)
 
     def merge(self, other: Tally) -> None:
-        """Count what somebody else has counted."""
+        """Add the results of another tally."""
         self.seeds += other.seeds
         self.steps += other.steps
         self.faults.update(other.faults)
@@ -78,14 +78,14 @@ def simulate(
     steps: int = STEPS,
     processes: int | None = None,
     gated: bool = False,
-    ground: Ground | None = None,
+    memory_database: MemoryDatabase | None = None,
     only_failures: bool = False,
 ) -> Outcome:
     """Run one seed. The same seed gives the same log, byte for byte.
 
-    ``only_failures`` writes the log of a seed that failed and of no other: that is quicker.
+    With ``only_failures``, only a failed seed has a log, which is faster.
     """
-    world = World(seed, ground or Ground(), processes, gated=gated)
+    world = World(seed, memory_database or MemoryDatabase(), processes, gated=gated)
     world.run(steps)
     failed = bool(world.auditor.violations)
     command = f"python -m umbel.testing.simulation --seed {seed}"
@@ -96,7 +96,7 @@ def simulate(
         seed=seed,
         violations=tuple(world.auditor.violations),
         steps=world.timeline.steps,
-        faults=world.fate.counts,
+        faults=world.rng.counts,
         states=frozenset(world.states),
         log=tuple(world.trace.lines()) if failed or not only_failures else (),
         command=command,
@@ -111,11 +111,11 @@ def simulate_some(
     gated: bool = False,
     stop_after: int | None = None,
 ) -> Tally:
-    """Run several seeds here, one after the other, until so many have failed."""
-    tally, ground = Tally(), Ground()
+    """Run several seeds in this process until ``stop_after`` of them have failed."""
+    tally, memory_database = Tally(), MemoryDatabase()
     how: Any = {"steps": steps, "processes": processes, "gated": gated}
     for seed in seeds:
-        tally.add(simulate(seed, ground=ground, only_failures=True, **how))
+        tally.add(simulate(seed, memory_database=memory_database, only_failures=True, **how))
         if stop_after is not None and len(tally.failures) >= stop_after:
             break
     return tally
@@ -130,7 +130,7 @@ def simulate_many(
     jobs: int = 2,
     progress: Callable[[Tally], None] = lambda tally: None,
 ) -> Tally:
-    """Run many seeds, on several cores."""
+    """Run many seeds on several cores."""
     tally = Tally()
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     context = multiprocessing.get_context("spawn")
@@ -143,7 +143,7 @@ def simulate_many(
 
 @dataclass(frozen=True)
 class _Chunk:
-    """What a process of the pool does."""
+    """Runs a chunk of seeds in a process of the pool."""
 
     steps: int
     processes: int | None

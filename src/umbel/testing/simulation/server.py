@@ -1,4 +1,4 @@
-"""The simulated database server: carries calls, has faults, and shows each step to the auditor."""
+"""The simulated database server: runs calls, injects faults, and has the auditor check changes."""
 
 from __future__ import annotations
 
@@ -8,42 +8,47 @@ from typing import TYPE_CHECKING, Any
 
 from umbel.testing.simulation.auditor import Auditor
 from umbel.testing.simulation.database import (
-    Ground,
-    Intent,
+    MemoryDatabase,
+    PortCall,
     Request,
     SimulatedDatabase,
     unavailable,
 )
-from umbel.testing.simulation.fate import SMOOTH, Fate
 from umbel.testing.simulation.loop import Timeline
-from umbel.testing.simulation.picture import TABLES, Picture
+from umbel.testing.simulation.random_faults import IDEAL_CONDITIONS, SeededRandom
+from umbel.testing.simulation.snapshot import TABLES, Snapshot
 
 if TYPE_CHECKING:
     from umbel.testing.simulation.trace import Trace
 
 _TOUCHED = {
-    "beat": ("worker",),
-    "enlist": ("worker",),
-    "leave": ("worker",),
+    "heartbeat": ("worker",),
+    "register": ("worker",),
+    "unregister": ("worker",),
     "remove": ("worker",),
-    "progress": (),
+    "record_progress": (),
     "pause": ("pause", "control"),
     "resume": ("pause", "control"),
 }
-"""Which tables a method can change, when it is not jobs. The end of a run looks at everything."""
+"""The tables that a method can change; for other methods, all. At the end all are checked."""
 
 
 class Server:
-    """Runs each call whole, at the moment it arrives."""
+    """Runs each call as one step when it arrives."""
 
     def __init__(
-        self, ground: Ground, timeline: Timeline, fate: Fate, auditor: Auditor, trace: Trace
+        self,
+        memory_database: MemoryDatabase,
+        timeline: Timeline,
+        rng: SeededRandom,
+        auditor: Auditor,
+        trace: Trace,
     ) -> None:
-        self.ground = ground
-        self.fate = fate
+        self.memory_database = memory_database
+        self.rng = rng
         self.databases: list[SimulatedDatabase] = []
         self.down_until = 0.0
-        self.picture = Picture()
+        self.snapshot = Snapshot()
         self.on_change: Callable[[], None] = lambda: None
         self.on_late_claim: Callable[[], None] = lambda: None
         self._timeline = timeline
@@ -52,29 +57,33 @@ class Server:
         self._lane = timeline.lane("server")
 
     def serves_at_once(self, request: Request, *, free: bool) -> bool:
-        """Decide how a call fares. True when it is answered before its caller gives way."""
-        now, fate = self._timeline.now, self.fate
-        request.trip = trip = fate.trip()
-        if trip.fault:
+        """Choose the conditions of a call. Return True if it was answered immediately."""
+        now, rng = self._timeline.now, self.rng
+        request.conditions = conditions = rng.conditions()
+        if conditions.fault:
             owner, use = request.database.owner.name, request.database.use
-            self._trace.add(owner, trip.fault, f"{use} {request.intent.name}".strip())
-        if trip is not SMOOTH or self.down_until > now or request.database.cut_until > now:
+            self._trace.add(owner, conditions.fault, f"{use} {request.port_call.name}".strip())
+        if (
+            conditions is not IDEAL_CONDITIONS
+            or self.down_until > now
+            or request.database.cut_until > now
+        ):
             return False
-        if not free or not fate.chance(fate.quick):
+        if not free or not rng.chance(rng.quick):
             return False
         self._serve(request)
         return True
 
     def send(self, request: Request) -> None:
-        """Take a call on its way."""
-        if request.trip.there:
-            self._lane.call_later(request.trip.there, self._arrive, request)
+        """Send a call to the server."""
+        if request.conditions.there:
+            self._lane.call_later(request.conditions.there, self._arrive, request)
         else:
             self._lane.call_soon(self._arrive, request)
 
     def _arrive(self, request: Request) -> None:
-        fault, owner = request.trip.fault, request.database.owner
-        if owner.gone and self.fate.chance(0.5):
+        fault, owner = request.conditions.fault, request.database.owner
+        if owner.gone and self.rng.chance(0.5):
             return  # its connection was closed before the server read the call
         if self._unreachable(request):
             return
@@ -89,20 +98,20 @@ class Server:
         until = max(self.down_until, request.database.cut_until)
         if until <= self._timeline.now:
             return False
-        if self.fate.chance(0.5):
+        if self.rng.chance(0.5):
             self._lane.call_soon(request.fail, unavailable("no connection"))
         else:
             self._lane.call_at(until, request.fail, unavailable("no answer"))
         return True
 
     def _serve(self, request: Request) -> None:
-        fault, owner = request.trip.fault, request.database.owner
+        fault, owner = request.conditions.fault, request.database.owner
         error: Exception | None = None
         result: Any = None
         try:
-            with request.database.explaining():
+            with request.database.translate_errors():
                 result = self._perform(request)
-        except Exception as raised:  # noqa: BLE001 - it is the caller's
+        except Exception as raised:  # noqa: BLE001 - raised in the caller
             error = raised
         if fault == "crash after" and owner.crash("after a call"):
             return
@@ -111,66 +120,68 @@ class Server:
         elif fault in ("lost", "hang", "crash after"):
             self._later(request, request.fail, unavailable("the answer is lost"))
         else:
-            if request.intent.name == "fetch" and result[0]:
+            if request.port_call.name == "fetch" and result[0]:
                 self._delay_claim(request)
             self._later(request, request.succeed, result)
 
     def _perform(self, request: Request) -> Any:
-        connection, before = self.ground.connection, self.picture
+        connection, before = self.memory_database.connection, self.snapshot
         changes = connection.total_changes
         try:
             return request.work(connection)
         finally:
             if connection.total_changes != changes:
-                tables = _touched(request.intent)
-                self.picture = before.after(connection, tables)
-                self._auditor.check(request.database.owner, request.intent, before, self.picture)
+                tables = _touched(request.port_call)
+                self.snapshot = before.after(connection, tables)
+                self._auditor.check(
+                    request.database.owner, request.port_call, before, self.snapshot
+                )
                 self.on_change()
-                if "job" in tables or "pause" in tables:  # nobody waits for anything else
-                    self._ring()
+                if "job" in tables or "pause" in tables:  # no caller waits for other changes
+                    self._notify()
 
     def _later(self, request: Request, how: Any, what: Any) -> None:
-        if request.trip.back:
-            self._lane.call_later(request.trip.back, how, what)
+        if request.conditions.back:
+            self._lane.call_later(request.conditions.back, how, what)
         else:
             how(what)
 
     def _delay_claim(self, request: Request) -> None:
-        delay = self.fate.claim_delay()
+        delay = self.rng.claim_delay()
         if delay:
-            request.trip = request.trip._replace(back=request.trip.back + delay)
+            request.conditions = request.conditions._replace(back=request.conditions.back + delay)
             self._trace.add(request.database.owner.name, "late claim")
             self.on_late_claim()
 
-    def _ring(self) -> None:
-        """Something was written: hint at it, late, twice or not at all."""
+    def _notify(self) -> None:
+        """Notify the other databases of a change: immediately, late, twice or not at all."""
         for database in self.databases:
             lane = database.lane
             if lane.dead or not database.use.endswith("intake"):
                 continue
-            dice = self.fate.random.random()
-            if dice < self.fate.lossy:
-                self.fate.count("hint dropped")
+            dice = self.rng.random.random()
+            if dice < self.rng.lossy:
+                self.rng.count("hint dropped")
                 continue
-            lane.call_soon(database.bell.ring_all)
+            lane.call_soon(database.notifier.notify_all)
             if dice > 0.97:
-                self.fate.count("hint doubled")
-                lane.call_later(self.fate.between(0, 0.5), database.bell.ring_all)
+                self.rng.count("hint doubled")
+                lane.call_later(self.rng.between(0, 0.5), database.notifier.notify_all)
 
-    def finish(self) -> Picture:
-        """Everything as it is at the end."""
-        return Picture().after(self.ground.connection)
+    def finish(self) -> Snapshot:
+        """Return a snapshot of all tables."""
+        return Snapshot().after(self.memory_database.connection)
 
 
-def _touched(intent: Intent) -> Sequence[str]:
-    """Which tables a call can have changed. Who was alive takes deaths back when it enlists."""
-    if intent.name == "enlist" and intent.args[0].former:
+def _touched(port_call: PortCall) -> Sequence[str]:
+    """Return the tables that a call can have changed. Registering may remove counted deaths."""
+    if port_call.name == "register" and port_call.args[0].former:
         return TABLES
-    return _TOUCHED.get(intent.name, TABLES)
+    return _TOUCHED.get(port_call.name, TABLES)
 
 
-def stories(connection: sqlite3.Connection) -> dict[str, list[str]]:
-    """How each attempt of each finished job ended, as its record tells."""
+def attempt_outcomes(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """Return how each attempt of each finished job ended, according to its record."""
     found: dict[str, list[str]] = {}
     query = (
         "select record.id, json_extract(value, '$.ended') from record, json_each(record.attempts)"

@@ -1,4 +1,4 @@
-"""The jobs of a simulated run: each follows a script that the seed wrote."""
+"""The jobs of a simulated run. Each follows a script that the seed determines."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from umbel.tasks import Registry, Retry, Run, Snooze, TaskOptions, current, running
 from umbel.tasks.task import declare
-from umbel.testing.simulation.fate import Fate
 from umbel.testing.simulation.loop import Lane
+from umbel.testing.simulation.random_faults import SeededRandom
 
 _SOON = Retry(2, first=0.2, cap=1.0)
 TASKS = ("steady", "gentle", "hasty", "once")
@@ -29,27 +29,27 @@ class Script(NamedTuple):
     naps: tuple[float, ...]
     ending: str
     times: int
-    """In so many runs it ends like that; after that it returns."""
-    dying: float
-    """Seconds it takes to stop when it is told to."""
+    """The number of runs that end like that; later runs return."""
+    stop_seconds: float
+    """Seconds that it takes to stop when it is asked to."""
 
 
-class Mischief(Exception):
-    """What a script raises."""
+class ScriptedError(Exception):
+    """The error that a script raises."""
 
 
-def write_script(fate: Fate) -> Script:
-    """One of many possible jobs."""
-    lease = fate.lease
-    nap = fate.choose((0.01, 0.1, 0.5, 1.5, 2.5))
-    naps = tuple(fate.between(0, nap * lease) for _ in range(int(fate.between(0, 3.5))))
-    ending = fate.choose(("return",) * 14 + ("fail", "fail", "snooze", "exit", "die"))
-    dying = fate.between(0, 0.5 * lease) if fate.chance(0.15) else 0.0
-    return Script(naps, ending, int(fate.between(1, 4)), dying)
+def write_script(rng: SeededRandom) -> Script:
+    """Return a random script."""
+    lease = rng.lease
+    nap = rng.choose((0.01, 0.1, 0.5, 1.5, 2.5))
+    naps = tuple(rng.between(0, nap * lease) for _ in range(int(rng.between(0, 3.5))))
+    ending = rng.choose(("return",) * 14 + ("fail", "fail", "snooze", "exit", "die"))
+    stop_seconds = rng.between(0, 0.5 * lease) if rng.chance(0.15) else 0.0
+    return Script(naps, ending, int(rng.between(1, 4)), stop_seconds)
 
 
 def registry() -> Registry:
-    """The tasks that scripts are played under."""
+    """Return the tasks that run scripts."""
     declared = {
         "steady": TaskOptions(retry=_SOON),
         "gentle": TaskOptions(retry=_SOON, interruptible=True),
@@ -58,28 +58,28 @@ def registry() -> Registry:
     }
     made = Registry()
     for name in TASKS:
-        made.add(declare(play, name, declared[name]))
+        made.add(declare(run_script, name, declared[name]))
     return made
 
 
-async def play(number: int) -> int:
-    """Play the script of a job in whatever process runs it."""
+async def run_script(number: int) -> int:
+    """Run the script of a job in the current simulated process."""
     lane = asyncio.get_running_loop()
     assert isinstance(lane, Lane)
     process: Any = lane.owner
     script: Script = process.world.scripts[number]
     run = running.get()
     assert run is not None
-    trace = process.world.auditor.started(process, run, process.world.server.picture)
+    trace = process.world.auditor.started(process, run, process.world.server.snapshot)
     how = "stopped"
     try:
         await _act(process, script, number, run)
         how = "returned"
     except asyncio.CancelledError:
-        if script.dying:
-            await asyncio.sleep(script.dying)
+        if script.stop_seconds:
+            await asyncio.sleep(script.stop_seconds)
         raise
-    except (Mischief, Snooze, SystemExit) as error:
+    except (ScriptedError, Snooze, SystemExit) as error:
         how = type(error).__name__.lower()
         raise
     finally:
@@ -96,12 +96,12 @@ async def _act(process: Any, script: Script, number: int, run: Run) -> None:
     process.world.plays[number] += 1
     match script.ending:
         case "fail":
-            raise Mischief(f"job {number}")
+            raise ScriptedError(f"job {number}")
         case "snooze":
             raise Snooze(0.3)
         case "exit":
             raise SystemExit(3)
         case "die":
-            process.world.fate.count("poison")
+            process.world.rng.count("poison")
             process.crash("killed by its job")
             await asyncio.get_running_loop().create_future()

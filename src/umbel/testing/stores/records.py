@@ -7,38 +7,38 @@ import pytest
 from umbel.backends import JobFilter, ProgressNote
 from umbel.errors import ConfigurationError, UnknownJob
 from umbel.messages import Failed, Interrupted, Snoozed, State, Succeeded, fresh_id
-from umbel.testing.acts import (
+from umbel.testing.actions import (
     FAILURE,
     FAR,
     RESULT,
-    enlist,
-    finished,
+    claim,
+    claim_one,
     ids,
     publish,
+    publish_and_claim,
+    publish_and_settle,
     publish_many,
-    running,
+    register,
     settle,
-    take,
-    take_one,
 )
-from umbel.testing.backend import Backend, story
+from umbel.testing.backend import Adapters, backend_test
 
 
 class Finding:
     """One job by its id."""
 
-    @story("records")
-    async def test_an_unknown_id_is_an_error_and_never_pending(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_an_unknown_id_is_an_error_and_never_pending(self, b: Adapters) -> None:
         with pytest.raises(UnknownJob):
             await b.records.find(fresh_id())
 
-    @story("records")
-    async def test_text_that_is_no_id_is_an_unknown_job(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_text_that_is_no_id_is_an_unknown_job(self, b: Adapters) -> None:
         with pytest.raises(UnknownJob):
             await b.records.find("no such id")
 
-    @story("records")
-    async def test_a_live_job_is_found_with_what_was_published(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_live_job_is_found_with_its_published_fields(self, b: Adapters) -> None:
         sent = await publish(b, priority=4, headers={"note": "x"}, expires=4_000_000_000.5)
         found = await b.records.find(sent.id)
         assert (found.id, found.task, found.queue) == (sent.id, sent.subject, sent.queue)
@@ -47,15 +47,15 @@ class Finding:
         assert (found.attempt, found.deaths, found.attempts) == (1, 0, ())
         assert (found.result, found.failure, found.finished) == (None, None, None)
 
-    @story("records")
-    async def test_a_job_is_found_from_another_process(self, b: Backend) -> None:
-        job = await finished(b)
+    @backend_test("records")
+    async def test_a_job_is_found_from_another_process(self, b: Adapters) -> None:
+        job = await publish_and_settle(b)
         async with b.another() as other:
             assert await other.records.find(job) == await b.records.find(job)
 
-    @story("records")
-    async def test_a_job_of_another_namespace_is_unknown(self, b: Backend) -> None:
-        live, done = await publish(b, queue="other"), await finished(b)
+    @backend_test("records")
+    async def test_a_job_of_another_namespace_is_unknown(self, b: Adapters) -> None:
+        live, done = await publish(b, queue="other"), await publish_and_settle(b)
         async with b.another(f"{b.namespace}2") as elsewhere:
             for job in (live.id, done):
                 with pytest.raises(UnknownJob):
@@ -65,37 +65,37 @@ class Finding:
 class Searching:
     """Lists of jobs."""
 
-    @story("records")
-    async def test_live_jobs_are_listed_newest_first(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_live_jobs_are_listed_newest_first(self, b: Adapters) -> None:
         sent = await publish_many(b, 5)
         found = await b.records.search(JobFilter())
         assert [one.id for one in found] == ids(sent)[::-1]
 
-    @story("records")
-    async def test_finished_jobs_are_listed_last_finished_first(self, b: Backend) -> None:
-        done = [await finished(b) for _ in range(4)]
+    @backend_test("records")
+    async def test_finished_jobs_are_listed_last_finished_first(self, b: Adapters) -> None:
+        done = [await publish_and_settle(b) for _ in range(4)]
         found = await b.records.search(JobFilter(states=(State.SUCCEEDED,)))
         assert [one.id for one in found] == done[::-1]
 
-    @story("records")
-    async def test_live_and_finished_jobs_are_listed_once_each(self, b: Backend) -> None:
-        done = await finished(b)
-        held = await running(b)
+    @backend_test("records")
+    async def test_live_and_finished_jobs_are_listed_once_each(self, b: Adapters) -> None:
+        done = await publish_and_settle(b)
+        held = await publish_and_claim(b)
         sent = await publish(b)
         found = [one.id for one in await b.records.search(JobFilter())]
         assert sorted(found) == sorted([done, held.id, sent.id])
 
-    @story("records")
-    async def test_a_list_is_no_longer_than_asked_for(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_a_list_is_no_longer_than_asked_for(self, b: Adapters) -> None:
         for _ in range(3):
-            await finished(b)
+            await publish_and_settle(b)
         await publish_many(b, 3)
         assert len(await b.records.search(JobFilter(limit=4))) == 4
         assert len(await b.records.search(JobFilter(limit=2))) == 2
 
-    @story("records")
-    async def test_jobs_are_listed_that_were_published_before_a_moment(self, b: Backend) -> None:
-        done = await finished(b)
+    @backend_test("records")
+    async def test_jobs_are_listed_that_were_published_before_a_moment(self, b: Adapters) -> None:
+        done = await publish_and_settle(b)
         sent = await publish(b)
         for one in (done, sent.id):
             created = (await b.records.find(one)).created
@@ -104,12 +104,12 @@ class Searching:
             assert one not in [record.id for record in before]
             assert one in [record.id for record in after]
 
-    @story("records", "delay")
-    async def test_jobs_are_listed_by_state(self, b: Backend) -> None:
+    @backend_test("records", "delay")
+    async def test_jobs_are_listed_by_state(self, b: Adapters) -> None:
         by_state = {
-            State.SUCCEEDED: await finished(b),
-            State.BURIED: await finished(b, Failed(FAILURE)),
-            State.RUNNING: (await running(b)).id,
+            State.SUCCEEDED: await publish_and_settle(b),
+            State.BURIED: await publish_and_settle(b, Failed(FAILURE)),
+            State.RUNNING: (await publish_and_claim(b)).id,
             State.SCHEDULED: (await publish(b, not_before=b.clock.now() + FAR)).id,
             State.QUEUED: (await publish(b)).id,
         }
@@ -119,97 +119,97 @@ class Searching:
         both = await b.records.search(JobFilter(states=(State.BURIED, State.RUNNING)))
         assert {one.id for one in both} == {by_state[State.BURIED], by_state[State.RUNNING]}
 
-    @story("records")
-    async def test_jobs_are_listed_by_task_and_queue(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_jobs_are_listed_by_task_and_queue(self, b: Adapters) -> None:
         await publish_many(b, 2)
         mail = await publish(b, queue="mail")
         other = await publish(b, subject="tests.other")
-        by_queue = await b.records.search(JobFilter(queue="mail"))
+        record_missing_queue = await b.records.search(JobFilter(queue="mail"))
         by_task = await b.records.search(JobFilter(task="tests.other"))
         neither = await b.records.search(JobFilter(queue="mail", task="tests.other"))
-        assert [one.id for one in by_queue] == [mail.id]
+        assert [one.id for one in record_missing_queue] == [mail.id]
         assert [one.id for one in by_task] == [other.id]
         assert neither == []
 
-    @story("records")
-    async def test_jobs_are_listed_by_worker(self, b: Backend) -> None:
-        anna, bert = await enlist(b, "anna"), await enlist(b, "bert")
-        held = await running(b, anna)
-        done = await running(b, bert)
+    @backend_test("records")
+    async def test_jobs_are_listed_by_worker(self, b: Adapters) -> None:
+        anna, bert = await register(b, "anna"), await register(b, "bert")
+        held = await publish_and_claim(b, anna)
+        done = await publish_and_claim(b, bert)
         await settle(b, done, Succeeded(RESULT))
         for name, job in (("anna", held.id), ("bert", done.id)):
             found = await b.records.search(JobFilter(worker=name))
             assert [one.id for one in found] == [job], name
 
-    @story("records")
-    async def test_an_empty_name_in_a_filter_is_an_error_and_not_all(self, b: Backend) -> None:
+    @backend_test("records")
+    async def test_an_empty_name_in_a_filter_is_an_error_and_not_all(self, b: Adapters) -> None:
         await publish(b)
         for field in ("task", "queue", "worker"):
             with pytest.raises(ConfigurationError, match=f"{field}=.*empty"):
                 await b.records.search(JobFilter(**{field: ""}))  # type: ignore[arg-type]
 
-    @story("records")
-    async def test_other_namespaces_are_not_listed(self, b: Backend) -> None:
-        await finished(b)
+    @backend_test("records")
+    async def test_other_namespaces_are_not_listed(self, b: Adapters) -> None:
+        await publish_and_settle(b)
         await publish(b)
         async with b.another(f"{b.namespace}2") as elsewhere:
             assert await elsewhere.records.search(JobFilter()) == []
 
 
 class Progress:
-    """How far a running job says it is."""
+    """The progress that a running job reports."""
 
-    @story("records")
-    async def test_a_note_shows_in_the_record(self, b: Backend) -> None:
-        held = await running(b)
-        await b.records.progress([ProgressNote(held.id, held.lease.fence, 3, 10)])
+    @backend_test("records")
+    async def test_progress_shows_in_the_record(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
+        await b.records.record_progress([ProgressNote(held.id, held.lease.fence, 3, 10)])
         assert (await b.records.find(held.id)).progress == (3, 10)
-        await b.records.progress([ProgressNote(held.id, held.lease.fence, 4, None)])
+        await b.records.record_progress([ProgressNote(held.id, held.lease.fence, 4, None)])
         assert (await b.records.find(held.id)).progress == (4, None)
 
-    @story("records")
-    async def test_a_job_that_said_nothing_shows_no_progress(self, b: Backend) -> None:
-        assert (await b.records.find((await running(b)).id)).progress is None
+    @backend_test("records")
+    async def test_a_job_that_said_nothing_shows_no_progress(self, b: Adapters) -> None:
+        assert (await b.records.find((await publish_and_claim(b)).id)).progress is None
 
-    @story("records")
-    async def test_a_note_under_an_old_fence_changes_nothing(self, b: Backend) -> None:
-        old = await running(b)
+    @backend_test("records")
+    async def test_progress_under_an_old_fence_changes_nothing(self, b: Adapters) -> None:
+        old = await publish_and_claim(b)
         await settle(b, old, Interrupted())
-        current = await take_one(b, old.lease.owner)
-        await b.records.progress([ProgressNote(old.id, current.lease.fence, 1, 2)])
-        await b.records.progress([ProgressNote(old.id, old.lease.fence, 9, 9)])
+        current = await claim_one(b, old.lease.owner)
+        await b.records.record_progress([ProgressNote(old.id, current.lease.fence, 1, 2)])
+        await b.records.record_progress([ProgressNote(old.id, old.lease.fence, 9, 9)])
         assert (await b.records.find(old.id)).progress == (1, 2)
 
-    @story("records", "delay")
-    async def test_a_late_note_does_not_show_on_a_job_that_went_back(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test("records", "delay")
+    async def test_late_progress_does_not_show_on_a_requeued_job(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         await settle(b, held, Snoozed(FAR))
-        await b.records.progress([ProgressNote(held.id, held.lease.fence, 9, 9)])
+        await b.records.record_progress([ProgressNote(held.id, held.lease.fence, 9, 9)])
         assert (await b.records.find(held.id)).progress is None
 
-    @story("records")
-    async def test_a_new_run_starts_without_the_progress_of_the_last(self, b: Backend) -> None:
-        held = await running(b)
-        await b.records.progress([ProgressNote(held.id, held.lease.fence, 9, 9)])
-        await b.registry.leave(held.lease.owner)
+    @backend_test("records")
+    async def test_a_new_run_starts_without_the_progress_of_the_last(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
+        await b.records.record_progress([ProgressNote(held.id, held.lease.fence, 9, 9)])
+        await b.registry.unregister(held.lease.owner)
         await b.broker.recover()
-        await take_one(b, await enlist(b))
+        await claim_one(b, await register(b))
         assert (await b.records.find(held.id)).progress is None
 
-    @story("records")
-    async def test_notes_on_finished_and_unknown_jobs_change_nothing(self, b: Backend) -> None:
-        held = await running(b)
+    @backend_test("records")
+    async def test_notes_on_finished_and_unknown_jobs_change_nothing(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
         await settle(b, held, Succeeded(RESULT))
         before = await b.records.find(held.id)
         notes = [ProgressNote(held.id, held.lease.fence, 1, 1), ProgressNote(fresh_id(), 1, 1, 1)]
-        await b.records.progress(notes)
-        await b.records.progress([])
+        await b.records.record_progress(notes)
+        await b.records.record_progress([])
         assert await b.records.find(held.id) == before
 
-    @story("records")
-    async def test_a_finished_job_keeps_its_last_progress(self, b: Backend) -> None:
-        held = await running(b)
-        await b.records.progress([ProgressNote(held.id, held.lease.fence, 3, 10)])
+    @backend_test("records")
+    async def test_a_finished_job_keeps_its_last_progress(self, b: Adapters) -> None:
+        held = await publish_and_claim(b)
+        await b.records.record_progress([ProgressNote(held.id, held.lease.fence, 3, 10)])
         await settle(b, held, Failed(FAILURE))
         assert (await b.records.find(held.id)).progress == (3, 10)
-        assert await take(b, held.lease.owner) == []
+        assert await claim(b, held.lease.owner) == []

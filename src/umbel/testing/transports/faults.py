@@ -1,4 +1,4 @@
-"""Connections break, and what holds the messages may be deleted: it goes on by itself."""
+"""Faults: connections break, and queues are deleted. The transport recovers by itself."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from umbel.testing.transports.server import (
     receive,
     receive_all,
     send,
-    tale,
+    transport_test,
 )
 
 
 async def send_surely(transport: Transport, server: Server, count: int) -> list[str]:
-    """Send what has to arrive, again for as long as it is not confirmed."""
+    """Send messages again until they are confirmed."""
     made = [envelope(server, number) for number in range(count)]
     while True:
         try:
@@ -32,7 +32,7 @@ async def send_surely(transport: Transport, server: Server, count: int) -> list[
 
 
 async def receive_surely(transport: Transport, wanted: list[str]) -> set[str]:
-    """Receive until all of these have come, some perhaps twice."""
+    """Receive until all of these messages have arrived, some maybe twice."""
     found: set[str] = set()
     while not found >= set(wanted):
         try:
@@ -45,9 +45,9 @@ async def receive_surely(transport: Transport, wanted: list[str]) -> set[str]:
 
 
 class Faults:
-    """Nothing confirmed is lost, and nobody has to be restarted."""
+    """No confirmed message is lost, and no process must be restarted."""
 
-    @tale
+    @transport_test
     async def test_sending_goes_on_after_a_cut(self, s: Server) -> None:
         async with s.open() as one:
             first = await send(one, s, 3)
@@ -56,15 +56,17 @@ class Faults:
             async with s.open() as other:
                 await receive_surely(other, first + second)
 
-    @tale
-    async def test_what_was_not_accepted_comes_again_after_a_cut(self, s: Server) -> None:
+    @transport_test
+    async def test_a_message_that_was_not_accepted_is_redelivered_after_a_cut(
+        self, s: Server
+    ) -> None:
         async with s.open() as one, s.open() as sender:
             sent = await send(sender, s, 3)
             await receive(one)
             await s.cut()
             await receive_surely(one, sent)
 
-    @tale
+    @transport_test
     async def test_a_waiting_receiver_survives_a_cut(self, s: Server) -> None:
         async with s.open() as one, s.open() as sender:
             await send(sender, s, 1)
@@ -78,7 +80,7 @@ class Faults:
             while not {*found} >= {*sent}:
                 found |= await _patient(one)
 
-    @tale
+    @transport_test
     async def test_accepting_after_a_cut_is_harmless(self, s: Server) -> None:
         async with s.open() as one, s.open() as sender:
             sent = await send(sender, s, 2)
@@ -90,8 +92,8 @@ class Faults:
             sent += await send_surely(sender, s, 1)
             await receive_surely(one, sent[-1:])
 
-    @tale
-    async def test_a_deleted_lane_is_made_anew_and_told(self, s: Server) -> None:
+    @transport_test
+    async def test_a_deleted_lane_is_created_again_and_reported(self, s: Server) -> None:
         async with s.open() as one, s.open() as sender:
             await send(sender, s, 1)
             await receive_all(one, 1)
@@ -101,15 +103,15 @@ class Faults:
             await receive_surely(one, sent)
             assert s.lost.count("default") >= 2
 
-    @tale
-    async def test_whoever_makes_a_lane_tells_it_once(self, s: Server) -> None:
+    @transport_test
+    async def test_a_created_lane_is_reported_once(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             await send(one, s, 1, queue="new")
             await one.receive({Lane("new", "io"): 1}, 0.0)
             await other.receive({Lane("new", "io"): 1}, 0.0)
             assert s.lost == ["new"]
 
-    @tale
+    @transport_test
     async def test_it_checks_its_server(self, s: Server) -> None:
         async with s.open() as one:
             await one.check()

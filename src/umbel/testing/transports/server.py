@@ -1,4 +1,4 @@
-"""What a transport's test provides, and how the suite's tests are told over it."""
+"""What a transport's test provides, and how the tests of the suite run over it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from umbel.backends import Arrival, Lane, Lost, Transport
+from umbel.backends import Arrival, Lane, OnLaneMissing, Transport
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import read_message
 
 DEADLINE = 45.0
-"""Seconds after which a test is taken to hang. Nothing else is ever measured."""
+"""Seconds after which a test counts as hanging. Tests measure no other time."""
 SOON = 10.0
-"""Seconds that something may take that has to happen."""
+"""Maximum seconds for an event that must happen."""
 
 IO, CPU = Lane("default", "io"), Lane("default", "cpu")
 
 
-class Heard(NamedTuple):
-    """A message as a plain client of the server gets it."""
+class ReceivedMessage(NamedTuple):
+    """A message as a plain client of the server receives it."""
 
     attributes: Mapping[str, Any]
     """CloudEvents attributes from the message's headers, without the transport's prefix; none if
@@ -29,68 +29,67 @@ class Heard(NamedTuple):
     content_type: str
     data: bytes
     correlation: str | None
-    """The protocol's own word for what the message belongs to; where it has none, the attribute
-    ``correlationid``."""
+    """The protocol's own correlation id; if it has none, the attribute ``correlationid``."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asker:
-    """Somebody who listens for answers, with nothing but a client of that server."""
+class ReplyClient:
+    """Receives replies with the server's own client library."""
 
     address: str
-    """What such a client writes as ``replyto``."""
-    hear: Callable[[], Awaitable[Heard]]
-    """The next message that comes there; waits for it."""
+    """The address that such a client writes as ``replyto``."""
+    receive: Callable[[], Awaitable[ReceivedMessage]]
+    """Waits for the next message and returns it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """One server, or a corner of it that is this test's own, empty at first."""
+    """One server, or a part of it that belongs to this test and is empty at first."""
 
     namespace: str
     open: Callable[[], AbstractAsyncContextManager[Transport]]
-    """A transport of its own, as another process would have."""
+    """Opens a separate transport, as another process would."""
     cut: Callable[[], Awaitable[None]]
-    """Cuts every connection to it, without a word."""
+    """Cuts every connection to the server without notice."""
     drop: Callable[[Lane], Awaitable[None]]
-    """Deletes what holds a lane's messages, as an operator might."""
+    """Deletes the queue or stream of a lane, as an operator might."""
     put: Callable[[Lane, Mapping[str, str], str, bytes], Awaitable[None]]
-    """What another program sends to a lane: attributes, content type and data."""
-    asker: Callable[[], AbstractAsyncContextManager[Asker]]
-    """A client that listens for answers at an address of its own, until it is left. It is made
-    with the server's own library, not with the adapter, and its connection is never ``cut``."""
+    """Sends a message to a lane as another program: attributes, content type, data."""
+    reply_client: Callable[[], AbstractAsyncContextManager[ReplyClient]]
+    """Opens a client that receives replies at its own address. It uses the server's own library
+    instead of the adapter, and ``cut`` does not affect its connection."""
     lost: list[str]
     """The queues that transports found missing."""
 
 
-def by_queue(lost: list[str]) -> Lost:
-    """Notes the queues of the lanes that a transport found missing."""
+def record_missing_queue(lost: list[str]) -> OnLaneMissing:
+    """Return a callback that records the queues of lanes that a transport found missing."""
     return lambda lane: lost.append(lane.queue)
 
 
-Servers = Callable[[], AbstractAsyncContextManager[Server]]
-Tale = Callable[[Any, Server], Coroutine[Any, Any, None]]
+OpenServer = Callable[[], AbstractAsyncContextManager[Server]]
+TransportTest = Callable[[Any, Server], Coroutine[Any, Any, None]]
 
 
-def tale(told: Tale) -> Callable[[Any, Servers], None]:
-    """A test written as a coroutine over a server."""
+def transport_test(body: TransportTest) -> Callable[[Any, OpenServer], None]:
+    """Make a coroutine a test of the suite."""
 
-    def test(self: Any, server: Servers) -> None:
-        asyncio.run(_tell(self, told, server))
+    def test(self: Any, server: OpenServer) -> None:
+        asyncio.run(_run(self, body, server))
 
-    # Not functools.wraps: pytest would look through it and ask for the wrong fixture.
-    test.__name__, test.__doc__ = told.__name__, told.__doc__
-    test.__qualname__, test.__module__ = told.__qualname__, told.__module__
+    # Not functools.wraps: pytest would inspect the wrapped function and ask for its fixtures.
+    test.__name__, test.__doc__ = body.__name__, body.__doc__
+    test.__qualname__, test.__module__ = body.__qualname__, body.__module__
     return test
 
 
-async def _tell(suite: Any, told: Tale, servers: Servers) -> None:
+async def _run(suite: Any, body: TransportTest, servers: OpenServer) -> None:
     async with asyncio.timeout(DEADLINE), servers() as server:
-        await told(suite, server)
+        await body(suite, server)
 
 
 def envelope(server: Server, number: int = 0, **changes: Any) -> Envelope:
-    """A command that tells which one it is."""
+    """Return a command that carries a number."""
     fields: dict[str, Any] = {
         "id": fresh_id(),
         "subject": "tests.add",
@@ -103,14 +102,14 @@ def envelope(server: Server, number: int = 0, **changes: Any) -> Envelope:
 
 
 async def send(transport: Transport, server: Server, count: int, **changes: Any) -> list[str]:
-    """Send so many, one batch; their ids."""
+    """Send a batch of ``count`` commands. Return their ids."""
     made = [envelope(server, number, **changes) for number in range(count)]
     await transport.send(made)
     return [one.id for one in made]
 
 
 async def receive(transport: Transport, lane: Lane = IO, room: int = 100) -> list[Arrival]:
-    """What has to come soon."""
+    """Receive messages, which must arrive soon."""
     found = await transport.receive({lane: room}, SOON)
     if not found:
         raise AssertionError(f"nothing came from {lane}")
@@ -118,7 +117,7 @@ async def receive(transport: Transport, lane: Lane = IO, room: int = 100) -> lis
 
 
 async def receive_all(transport: Transport, count: int, lane: Lane = IO) -> list[Arrival]:
-    """So many, accepted as they come."""
+    """Receive and accept ``count`` messages."""
     found: list[Arrival] = []
     while len(found) < count:
         new = await receive(transport, lane, count - len(found))
@@ -128,16 +127,16 @@ async def receive_all(transport: Transport, count: int, lane: Lane = IO) -> list
 
 
 async def is_empty(transport: Transport, lane: Lane = IO) -> bool:
-    """Whether nothing comes any more."""
+    """Return whether no more messages arrive."""
     return not await transport.receive({lane: 100}, 0.3)
 
 
 def ids(arrivals: list[Arrival]) -> list[str]:
-    """The jobs' ids, in order."""
+    """Return the ids of the jobs, in order."""
     return [one.id for one in arrivals]
 
 
-def read(message: Arrival | Heard) -> Envelope:
-    """The envelope inside."""
+def read(message: Arrival | ReceivedMessage) -> Envelope:
+    """Return the envelope in a message."""
     heading = message.read() if isinstance(message, Arrival) else message[:2]
     return read_message(*heading, message.data)

@@ -1,4 +1,4 @@
-"""What the database says at one moment, as plain values that can be compared."""
+"""Snapshots of the database, as plain values that can be compared."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class RecordRow(NamedTuple):
     poison: int
 
 
-class Picture:
-    """Jobs, records, lives, pauses: five small tables."""
+class Snapshot:
+    """Jobs, records, workers and pauses: five small tables."""
 
     __slots__ = ("epoch", "jobs", "pauses", "records", "workers")
 
@@ -57,9 +57,9 @@ class Picture:
         self.pauses: list[tuple[str, str]] = []
         self.epoch = 0
 
-    def after(self, connection: sqlite3.Connection, tables: Iterable[str] = TABLES) -> Picture:
-        """The picture now, when only these tables can have changed."""
-        new = Picture()
+    def after(self, connection: sqlite3.Connection, tables: Iterable[str] = TABLES) -> Snapshot:
+        """Return the current snapshot, if only these tables can have changed."""
+        new = Snapshot()
         new.jobs, new.records, new.workers = self.jobs, self.records, self.workers
         new.pauses, new.epoch = self.pauses, self.epoch
         for table in tables:
@@ -67,25 +67,25 @@ class Picture:
         return new
 
 
-def _read_jobs(picture: Picture, execute: Any) -> None:
-    picture.jobs = {row[0]: JobRow._make(row[1:]) for row in execute(_JOBS)}
+def _read_jobs(snapshot: Snapshot, execute: Any) -> None:
+    snapshot.jobs = {row[0]: JobRow._make(row[1:]) for row in execute(_JOBS)}
 
 
-def _read_records(picture: Picture, execute: Any) -> None:
-    picture.records = {row[0]: RecordRow._make(row[1:]) for row in execute(_RECORDS)}
+def _read_records(snapshot: Snapshot, execute: Any) -> None:
+    snapshot.records = {row[0]: RecordRow._make(row[1:]) for row in execute(_RECORDS)}
 
 
-def _read_workers(picture: Picture, execute: Any) -> None:
-    picture.workers = {row[0]: (row[1], row[2]) for row in execute(_WORKERS)}
+def _read_workers(snapshot: Snapshot, execute: Any) -> None:
+    snapshot.workers = {row[0]: (row[1], row[2]) for row in execute(_WORKERS)}
 
 
-def _read_pauses(picture: Picture, execute: Any) -> None:
-    picture.pauses = execute(_PAUSES).fetchall()
+def _read_pauses(snapshot: Snapshot, execute: Any) -> None:
+    snapshot.pauses = execute(_PAUSES).fetchall()
 
 
-def _read_epoch(picture: Picture, execute: Any) -> None:
+def _read_epoch(snapshot: Snapshot, execute: Any) -> None:
     found = execute(_EPOCH).fetchone()
-    picture.epoch = found[0] if found else 0
+    snapshot.epoch = found[0] if found else 0
 
 
 _READERS = {

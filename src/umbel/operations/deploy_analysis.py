@@ -1,4 +1,4 @@
-"""Pure: which code differs, and what to do about tasks that run too long."""
+"""Compares code, and advises on tasks that run too long. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import math
 from collections.abc import Mapping, Sequence
 
 from umbel.backends import RunTimes, WorkerEntry
-from umbel.operations.deployment_views import AuditedTask, CodeChanges
+from umbel.operations.views import AuditedTask, CodeChanges
 
-_RARE = 0.05
+_RARE_SHARE = 0.05
+"""Up to this share of its runs, a task is too long "hardly ever"."""
 
 
-def compared(code: Mapping[str, str], python: str, workers: Sequence[WorkerEntry]) -> CodeChanges:
-    """What of the application is other code than workers run."""
+def compare_code(
+    code: Mapping[str, str], python: str, workers: Sequence[WorkerEntry]
+) -> CodeChanges:
+    """Return the differences between the application's code and that of the workers."""
     changed: dict[str, list[str]] = {}
     new: dict[str, list[str]] = {}
     removed: set[str] = set()
@@ -48,10 +51,10 @@ def compared(code: Mapping[str, str], python: str, workers: Sequence[WorkerEntry
     )
 
 
-def advised(times: RunTimes, longer: float) -> AuditedTask:
-    """What to do about a task that took too long."""
+def advise(times: RunTimes, longer: float) -> AuditedTask:
+    """Return the task with advice on how to shorten its runs or make them interruptible."""
     share = times.long / times.runs
-    if share <= _RARE and times.p95 <= longer:
+    if share <= _RARE_SHARE and times.p95 <= longer:
         enough = max(1, math.ceil(times.p95 * 2))
         advice = (
             f"hardly ever: give it timeout={min(enough, math.ceil(longer))}, so that a run which"

@@ -1,4 +1,4 @@
-"""Routes under a crowd: everybody works, while keys are released, moved and retired."""
+"""Routes under concurrency: many workers run, while keys are released, moved and retired."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import AsyncExitStack
 
 from umbel.backends import Demand, WorkerEntry
 from umbel.messages import Delivery, Interrupted, Outcome, Retry, Succeeded, inbox, route_gate
-from umbel.testing.acts import FAILURE, RESULT, depths, ids, publish, settle, take, worker
-from umbel.testing.backend import Backend, story
+from umbel.testing.actions import FAILURE, RESULT, claim, depths, ids, publish, settle, worker
+from umbel.testing.backend import Adapters, backend_test
 
 KEYS = [f"plan-{number}" for number in range(6)]
 CREW = 4
 _BACK: tuple[Outcome, ...] = (Retry(FAILURE, 0.0), Interrupted("stopping"))
 
 
-class _Rooms:
-    """Which keys run where at this moment, as the workers themselves see it."""
+class _RunningKeys:
+    """Which keys are running on which workers, as the workers themselves see it."""
 
     def __init__(self, jobs: int) -> None:
         self._here: dict[str, Counter[int]] = {}
@@ -42,26 +42,30 @@ class _Rooms:
 
 
 async def _work(
-    b: Backend, who: WorkerEntry, index: int, rooms: _Rooms, fate: random.Random
+    b: Adapters,
+    workers: WorkerEntry,
+    index: int,
+    running_keys: _RunningKeys,
+    random_source: random.Random,
 ) -> None:
-    while rooms.open:
-        room = Demand(fate.randint(1, 5), 0)
-        found = await take(b, who.incarnation, room, queues=(inbox(index), "default"))
-        rooms.enter(index, found)
+    while running_keys.open:
+        room = Demand.of(io=random_source.randint(1, 5))
+        found = await claim(b, workers.incarnation, room, queues=(inbox(index), "default"))
+        running_keys.enter(index, found)
         for one in found:
-            await asyncio.sleep(fate.random() / 1000)
-            rooms.leave(index, one)
-            if fate.random() < 0.3:
-                await settle(b, one, fate.choice(_BACK))
+            await asyncio.sleep(random_source.random() / 1000)
+            running_keys.leave(index, one)
+            if random_source.random() < 0.3:
+                await settle(b, one, random_source.choice(_BACK))
             else:
                 await settle(b, one, Succeeded(RESULT))
-                rooms.done.append(one.id)
+                running_keys.done.append(one.id)
 
 
-async def _disturb(b: Backend, rooms: _Rooms, fate: random.Random) -> None:
-    while rooms.open:
-        key, index = fate.choice(KEYS), fate.randrange(CREW)
-        match fate.randrange(5):
+async def _disturb(b: Adapters, running_keys: _RunningKeys, random_source: random.Random) -> None:
+    while running_keys.open:
+        key, index = random_source.choice(KEYS), random_source.randrange(CREW)
+        match random_source.randrange(5):
             case 0:
                 await b.routes.release(key)
             case 1:
@@ -75,27 +79,27 @@ async def _disturb(b: Backend, rooms: _Rooms, fate: random.Random) -> None:
                 await asyncio.sleep(0.01)
 
 
-class Crowd:
-    """What holds for one at a time holds for many at once."""
+class ConcurrentRouting:
+    """Routing also holds if many workers fetch at the same time."""
 
-    crowd = 120
-    """Jobs."""
+    job_count = 120
+    """The number of jobs to publish."""
 
-    @story()
-    async def test_no_key_is_ever_on_two_workers(self, b: Backend) -> None:
-        fate, rooms = random.Random(7), _Rooms(self.crowd)
-        who = [worker(f"worker-{number}") for number in range(CREW)]
-        indexes = [await b.registry.enlist(one) for one in who]
+    @backend_test()
+    async def test_no_key_is_ever_on_two_workers(self, b: Adapters) -> None:
+        random_source, running_keys = random.Random(7), _RunningKeys(self.job_count)
+        workers = [worker(f"worker-{number}") for number in range(CREW)]
+        indexes = [await b.registry.register(one) for one in workers]
         sent = [
             await publish(b, gates=(route_gate(KEYS[number % len(KEYS)]),))
-            for number in range(self.crowd)
+            for number in range(self.job_count)
         ]
-        async with AsyncExitStack() as stack, asyncio.TaskGroup() as everybody:
+        async with AsyncExitStack() as stack, asyncio.TaskGroup() as workers_group:
             sides = [await stack.enter_async_context(b.another()) for _ in range(CREW + 1)]
-            for side, one, index in zip(sides, who, indexes, strict=False):
-                everybody.create_task(_work(side, one, index, rooms, fate))
-            everybody.create_task(_disturb(sides[-1], rooms, fate))
-        assert sorted(rooms.done) == sorted(ids(sent))
+            for side, one, index in zip(sides, workers, indexes, strict=False):
+                workers_group.create_task(_work(side, one, index, running_keys, random_source))
+            workers_group.create_task(_disturb(sides[-1], running_keys, random_source))
+        assert sorted(running_keys.done) == sorted(ids(sent))
         await b.routes.sweep()
         history = await b.routes.routes(live=False, limit=100_000)
         assert [route.held for route in history] == [0] * len(history)

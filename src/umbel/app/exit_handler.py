@@ -1,14 +1,15 @@
-"""What happens to kept messages when the process exits.
+"""Publishes backlogs in memory when the process exits.
 
-Exit handlers run in reverse order of registration. Ours is registered when this module is imported,
-so handlers that an application registers later still publish as usual. Messages of handlers that
-run after ours are sent at once, kept durably, or reported as lost: see ``Forwarder.close``.
+Exit handlers run in reverse order of registration. This one is registered when this module is
+imported, so handlers that an application registers later can still publish as usual. Messages from
+handlers that run after this one are sent directly, put into a durable backlog, or reported as lost:
+see ``Forwarder.close``.
 """
 
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401 - drivers use it; too late during exit
+import concurrent.futures.thread  # noqa: F401 - drivers use it, and it cannot be imported during exit
 import os
 import sys
 import weakref
@@ -16,13 +17,14 @@ import weakref
 from umbel.publisher import Forwarder
 
 _forwarders: weakref.WeakKeyDictionary[Forwarder, tuple[int, float]] = weakref.WeakKeyDictionary()
-"""The process that made each of them, and how many seconds its end may take."""
+"""For each forwarder, the process that created it and how many seconds closing may take."""
 _registered_in = 0
+"""The process in which the exit handler is registered."""
 _exiting = False
 
 
 def close_at_exit(forwarder: Forwarder, timeout: float) -> None:
-    """Close it when this process exits, and not when a forked child does."""
+    """Close a forwarder when this process exits, but not when a forked child does."""
     _forwarders[forwarder] = (os.getpid(), timeout)
     _register()
     if _exiting:
@@ -35,7 +37,7 @@ def _register() -> None:
         return
     _registered_in = os.getpid()
     atexit.register(_close_all)
-    # Children that multiprocessing forks start without exit handlers, and run only its own.
+    # A child that multiprocessing forks runs only the exit handlers of multiprocessing.
     children = sys.modules.get("multiprocessing.process")
     if children is not None and children.parent_process() is not None:
         from multiprocessing.util import Finalize

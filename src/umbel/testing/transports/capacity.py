@@ -1,4 +1,4 @@
-"""A receiver holds what it has room for, and is woken for it."""
+"""A receiver holds as many messages as it has capacity for, and is woken for new ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from umbel.testing.transports.server import (
     receive,
     receive_all,
     send,
-    tale,
+    transport_test,
 )
 
 
-class Rooms:
-    """What there is no room for is left to others."""
+class ReceiveCapacity:
+    """Messages beyond a receiver's capacity are left to other receivers."""
 
-    @tale
+    @transport_test
     async def test_no_more_is_received_than_there_is_room(self, s: Server) -> None:
         async with s.open() as one:
             await send(one, s, 10)
@@ -37,8 +37,8 @@ class Rooms:
                 assert min(room.values()) >= 0
                 room = {lane: many for lane, many in room.items() if many}
 
-    @tale
-    async def test_what_one_has_no_room_for_another_receives(self, s: Server) -> None:
+    @transport_test
+    async def test_messages_beyond_one_receivers_capacity_go_to_another(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             sent = await send(one, s, 3)
             first = await receive(one, room=1)
@@ -47,21 +47,21 @@ class Rooms:
             assert sorted(ids(first) + ids(rest)) == sorted(sent)
             await one.accept(first)
 
-    @tale
+    @transport_test
     async def test_a_full_receiver_hides_nothing_after_it_asked_for_more_before(
         self, s: Server
     ) -> None:
         async with s.open() as one, s.open() as other:
             await send(one, s, 4)
-            await receive_all(one, 4)  # four run here now
+            await receive_all(one, 4)  # four are running now
             sent = await send(one, s, 4)
             mine = await receive(one, room=1)  # one of them has ended
             theirs = await receive_all(other, 3)
             assert sorted(ids(mine) + ids(theirs)) == sorted(sent)
             await one.accept(mine)
 
-    @tale
-    async def test_with_no_wait_it_gives_what_was_confirmed_before(self, s: Server) -> None:
+    @transport_test
+    async def test_without_a_wait_it_returns_confirmed_messages(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             for _ in range(5):
                 sent = await send(one, s, 3)
@@ -72,13 +72,15 @@ class Rooms:
                     found += ids(new)
                 assert found == sent
 
-    @tale
+    @transport_test
     async def test_with_no_wait_and_nothing_there_it_returns(self, s: Server) -> None:
         async with s.open() as one:
             assert await one.receive({IO: 1}, 0.0) == []
 
-    @tale
-    async def test_what_goes_back_disturbs_nobody_who_looks(self, s: Server) -> None:
+    @transport_test
+    async def test_a_released_message_does_not_disturb_a_concurrent_receive(
+        self, s: Server
+    ) -> None:
         async with s.open() as one:
             (job,) = await send(one, s, 1)
             for moment in range(40):
@@ -91,7 +93,7 @@ class Rooms:
             await one.accept(await receive(one, room=1))
             assert await is_empty(one)
 
-    @tale
+    @transport_test
     async def test_many_messages_go_through_small_rooms(self, s: Server) -> None:
         async with s.open() as one:
             sent = []
@@ -107,9 +109,9 @@ class Rooms:
 
 
 class Waking:
-    """A receiver that waits is woken by what comes."""
+    """A waiting receiver is woken by a new message."""
 
-    @tale
+    @transport_test
     async def test_a_waiting_receiver_is_woken(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             waiting = asyncio.create_task(other.receive({IO: 5}, 30))
@@ -120,7 +122,7 @@ class Waking:
             assert ids(found) == [job]
             await other.accept(found)
 
-    @tale
+    @transport_test
     async def test_it_waits_for_all_its_lanes(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             waiting = asyncio.create_task(other.receive({IO: 5, CPU: 5}, 30))
@@ -131,16 +133,16 @@ class Waking:
             assert [(a.lane, *ids([a])) for a in found] == [(CPU, job)]
             await other.accept(found)
 
-    @tale
+    @transport_test
     async def test_a_nudge_ends_the_wait(self, s: Server) -> None:
         async with s.open() as one:
             waiting = asyncio.create_task(one.receive({IO: 5}, 30))
             await asyncio.sleep(0.3)
-            one.nudge()
+            one.stop_waiting()
             async with asyncio.timeout(SOON):
                 assert await waiting == []
 
-    @tale
+    @transport_test
     async def test_a_cancelled_wait_loses_nothing(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             sent = []

@@ -1,4 +1,4 @@
-"""Messages of other programs: CloudEvents in both modes, and what is none at all."""
+"""Messages of other programs: CloudEvents in both modes, and invalid messages."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 from umbel.errors import BadMessage
 from umbel.messages import JSON, fresh_id
 from umbel.messages.wire import MEDIA_TYPE, write
-from umbel.testing.transports.server import IO, Server, envelope, ids, read, receive, tale
+from umbel.testing.transports.server import IO, Server, envelope, ids, read, receive, transport_test
 
 
-class Strangers:
-    """What others send arrives as they sent it."""
+class ForeignMessages:
+    """Messages of other programs arrive as they were sent."""
 
-    @tale
+    @transport_test
     async def test_a_cloud_event_in_binary_mode(self, s: Server) -> None:
         async with s.open() as one:
             await one.receive({IO: 1}, 0.0)
@@ -37,7 +37,7 @@ class Strangers:
             assert (found.body.content_type, found.body.data) == (JSON, b'{"args": [1, 2]}')
             await one.accept([arrival])
 
-    @tale
+    @transport_test
     async def test_a_cloud_event_in_structured_mode(self, s: Server) -> None:
         async with s.open() as one:
             await one.receive({IO: 1}, 0.0)
@@ -47,8 +47,8 @@ class Strangers:
             assert read(arrival) == sent
             await one.accept([arrival])
 
-    @tale
-    async def test_garbage_arrives_and_harms_nobody(self, s: Server) -> None:
+    @transport_test
+    async def test_an_invalid_message_arrives_and_does_no_harm(self, s: Server) -> None:
         async with s.open() as one:
             await one.receive({IO: 1}, 0.0)
             await s.put(IO, {}, "", b"\xff\x00 no event")

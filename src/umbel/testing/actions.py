@@ -1,4 +1,4 @@
-"""What tests do with a backend, one line each."""
+"""Actions of tests on adapters: publish, claim, settle, and others, each in one call."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.testing.backend import Backend
+from umbel.testing.backend import Adapters
 
 FAR = 86_400.0
-"""Seconds no test takes: what is this far in the future stays there."""
+"""Seconds. No test takes that long, so a delay of this length never ends."""
 SOON = 0.2
-PATIENCE = 3600.0
-"""Seconds a waiting call is given: far beyond a test's deadline, so it has to be woken."""
+LONG_WAIT = 3600.0
+"""Timeout of a waiting call: far beyond a test's deadline, so the call must be woken."""
 QUEUES = ("default",)
-PLENTY = Demand(io=100, cpu=100)
+FULL_DEMAND = Demand.of(io=100, cpu=100)
 FAILURE = Failure("builtins:ValueError", "no such colour", "Traceback: …", '["no such colour"]')
 RESULT = Body(JSON, b"[42]")
 
@@ -56,8 +56,8 @@ OUTCOMES: tuple[Outcome, ...] = (
 """At least one of every kind."""
 
 
-def envelope(backend: Backend, **changes: Any) -> Envelope:
-    """A command that could be published here."""
+def envelope(backend: Adapters, **changes: Any) -> Envelope:
+    """Return a command that can be published."""
     made = Envelope(
         id=fresh_id(),
         subject="tests.add",
@@ -69,86 +69,89 @@ def envelope(backend: Backend, **changes: Any) -> Envelope:
     return msgspec.structs.replace(made, **changes)
 
 
-async def publish(backend: Backend, **changes: Any) -> Envelope:
+async def publish(backend: Adapters, **changes: Any) -> Envelope:
     """Publish one command and return it."""
     made = envelope(backend, **changes)
     await backend.broker.publish([made])
     return made
 
 
-async def publish_many(backend: Backend, count: int, **changes: Any) -> list[Envelope]:
-    """Publish several in one batch."""
+async def publish_many(backend: Adapters, count: int, **changes: Any) -> list[Envelope]:
+    """Publish several commands in one batch and return them."""
     made = [envelope(backend, **changes) for _ in range(count)]
     await backend.broker.publish(made)
     return made
 
 
-async def enlist(backend: Backend, name: str = "worker") -> str:
-    """Begin a worker's life; its incarnation."""
+async def register(backend: Adapters, name: str = "worker") -> str:
+    """Register a worker and return its incarnation."""
     entry = worker(name)
-    await backend.registry.enlist(entry)
+    await backend.registry.register(entry)
     return entry.incarnation
 
 
 def worker(name: str = "worker") -> WorkerEntry:
-    """What a worker says of itself."""
+    """Return the registry entry of a worker."""
     return WorkerEntry(
         incarnation=f"{name}-{fresh_id()}",
         name=name,
         host="here",
         pid=1,
         queues=QUEUES,
-        io=100,
-        cpu=100,
+        capacity={"io": 100, "cpu": 100},
         lease=10.0,
         tasks=("tests.add",),
     )
 
 
-async def kill(backend: Backend, incarnation: str) -> None:
-    """End a worker's life as the watcher of its heart would."""
-    beats = {m.entry.incarnation: m.beat for m in await backend.registry.members()}
+async def kill(backend: Adapters, incarnation: str) -> None:
+    """Remove a worker from the registry, as the dead-worker reaper does."""
+    beats = {m.entry.incarnation: m.heartbeats for m in await backend.registry.workers()}
     if not await backend.registry.remove(incarnation, beats[incarnation]):
-        raise AssertionError(f"{incarnation} stood still and was not removed")
+        raise AssertionError(f"{incarnation} was not removed, although it sent no heartbeat")
 
 
-async def take(
-    backend: Backend,
+async def claim(
+    backend: Adapters,
     owner: str,
-    demand: Demand = PLENTY,
+    demand: Demand = FULL_DEMAND,
     *,
     queues: Sequence[str] = QUEUES,
     wait: float = 0.0,
 ) -> list[Delivery]:
-    """Fetch what is there."""
+    """Fetch the available jobs."""
     return await backend.broker.fetch(queues, demand, owner, wait)
 
 
-async def take_one(backend: Backend, owner: str, **how: Any) -> Delivery:
-    """Fetch the one delivery that has to be there."""
-    found = await take(backend, owner, **how)
+async def claim_one(backend: Adapters, owner: str, **how: Any) -> Delivery:
+    """Fetch the only available job."""
+    found = await claim(backend, owner, **how)
     if len(found) != 1:
         raise AssertionError(f"expected one delivery, got {len(found)}: {found}")
     return found[0]
 
 
-async def running(backend: Backend, owner: str | None = None, **changes: Any) -> Delivery:
+async def publish_and_claim(
+    backend: Adapters, owner: str | None = None, **changes: Any
+) -> Delivery:
     """Publish a job and claim it."""
     await publish(backend, **changes)
-    return await take_one(backend, owner or await enlist(backend))
+    return await claim_one(backend, owner or await register(backend))
 
 
-async def finished(backend: Backend, outcome: Outcome | None = None, **changes: Any) -> str:
-    """Publish, claim and settle a job; its id."""
-    delivery = await running(backend, **changes)
+async def publish_and_settle(
+    backend: Adapters, outcome: Outcome | None = None, **changes: Any
+) -> str:
+    """Publish, claim and settle a job. Return its id."""
+    delivery = await publish_and_claim(backend, **changes)
     if await settle(backend, delivery, outcome or Succeeded(RESULT)):
         raise AssertionError("a settlement under a lease that is held was refused")
     return delivery.id
 
 
 def settlement(delivery: Delivery, outcome: Outcome, **changes: Any) -> Settlement:
-    """The end of a delivery, with the story a worker would tell of it."""
-    story = Attempt(
+    """Return the settlement of a delivery, with the attempt that a worker records."""
+    attempt = Attempt(
         delivery.attempt,
         "worker",
         delivery.claimed,
@@ -157,23 +160,23 @@ def settlement(delivery: Delivery, outcome: Outcome, **changes: Any) -> Settleme
         failure=getattr(outcome, "failure", None),
         reason=getattr(outcome, "reason", ""),
     )
-    made = Settlement(lease=delivery.lease, outcome=outcome, attempt=story)
+    made = Settlement(lease=delivery.lease, outcome=outcome, attempt=attempt)
     return msgspec.structs.replace(made, **changes)
 
 
 async def settle(
-    backend: Backend, delivery: Delivery, outcome: Outcome, **changes: Any
+    backend: Adapters, delivery: Delivery, outcome: Outcome, **changes: Any
 ) -> list[Lease]:
-    """Settle one delivery; what was refused."""
+    """Settle one delivery. Return the leases that were refused."""
     return await backend.broker.settle([settlement(delivery, outcome, **changes)])
 
 
-async def depths(backend: Backend) -> dict[tuple[str, str], int]:
-    """Live jobs by queue and state."""
+async def depths(backend: Adapters) -> dict[tuple[str, str], int]:
+    """Return the number of live jobs by queue and state."""
     found = await backend.broker.depths()
     return {(depth.queue, depth.state.value): depth.jobs for depth in found}
 
 
 def ids(found: Sequence[Delivery | Envelope | Published]) -> list[str]:
-    """The jobs' ids, in order."""
+    """Return the ids of the jobs, in order."""
     return [one.id for one in found]

@@ -1,4 +1,4 @@
-"""Messages arrive as they were sent, in order, and until they are accepted."""
+"""Messages arrive as they were sent, in order, until they are accepted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from umbel.testing.transports.server import (
     receive,
     receive_all,
     send,
-    tale,
+    transport_test,
 )
 
 
-class Carrying:
-    """What is sent arrives, whole and once."""
+class Delivering:
+    """A sent message arrives complete and once."""
 
-    @tale
+    @transport_test
     async def test_a_message_arrives_as_it_was_sent(self, s: Server) -> None:
         async with s.open() as one:
             sent = envelope(
@@ -46,7 +46,7 @@ class Carrying:
             assert read(arrival) == sent
             await one.accept([arrival])
 
-    @tale
+    @transport_test
     async def test_a_body_of_bytes_arrives_as_it_was_sent(self, s: Server) -> None:
         async with s.open() as one:
             body = Body(MESSAGEPACK, bytes(range(256)) * 10)
@@ -54,7 +54,7 @@ class Carrying:
             found = await receive_all(one, 2)
             assert [read(a).body for a in found] == [body, Body(MESSAGEPACK, b"")]
 
-    @tale
+    @transport_test
     async def test_a_large_body_arrives(self, s: Server) -> None:
         async with s.open() as one:
             data = b'{"args":["' + b"x" * 900_000 + b'"],"kwargs":{}}'
@@ -63,36 +63,36 @@ class Carrying:
             assert arrival.data == data
             await one.accept([arrival])
 
-    @tale
+    @transport_test
     async def test_a_body_over_the_servers_limit_is_refused_and_nothing_is_sent(
         self, s: Server
     ) -> None:
         async with s.open() as one:
-            large = envelope(s, body=Body("application/json", b"1" * (one.limit + 1)))
+            large = envelope(s, body=Body("application/json", b"1" * (one.max_body_bytes + 1)))
             with pytest.raises(MessageTooLarge):
                 await one.send([envelope(s), large])
             assert await is_empty(one)
 
-    @tale
+    @transport_test
     async def test_messages_of_a_lane_arrive_in_order(self, s: Server) -> None:
         async with s.open() as one:
             sent = await send(one, s, 150) + await send(one, s, 150)
             assert ids(await receive_all(one, 300)) == sent
 
-    @tale
+    @transport_test
     async def test_each_lane_gives_its_own(self, s: Server) -> None:
         async with s.open() as one:
             (io,) = await send(one, s, 1)
             (cpu,) = await send(one, s, 1, kind="cpu")
             (mail,) = await send(one, s, 1, queue="mail")
-            (nobody,) = await send(one, s, 1, kind="")
-            lanes = {IO: io, CPU: cpu, Lane("mail", "io"): mail, Lane("default", ""): nobody}
+            (without_kind,) = await send(one, s, 1, kind="")
+            lanes = {IO: io, CPU: cpu, Lane("mail", "io"): mail, Lane("default", ""): without_kind}
             for lane, job in lanes.items():
                 (arrival,) = await receive(one, lane)
                 assert (arrival.lane, ids([arrival])) == (lane, [job])
                 await one.accept([arrival])
 
-    @tale
+    @transport_test
     async def test_names_of_queues_may_hold_any_sign(self, s: Server) -> None:
         names = ["a b", "a.b", "a*", "a>", "a/b", "é", "A", "a:b", "x" * 200]
         async with s.open() as one:
@@ -103,7 +103,7 @@ class Carrying:
                 assert arrival.lane.queue == read(arrival).queue == queue
                 await one.accept([arrival])
 
-    @tale
+    @transport_test
     async def test_nothing_is_received_by_two(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             sent = await send(one, s, 60)
@@ -116,8 +116,10 @@ class Carrying:
             assert sorted(found) == sorted(sent)
             assert await is_empty(one)
 
-    @tale
-    async def test_purging_drops_what_waits_in_all_lanes_of_a_queue(self, s: Server) -> None:
+    @transport_test
+    async def test_purging_drops_the_waiting_messages_of_all_lanes_of_a_queue(
+        self, s: Server
+    ) -> None:
         async with s.open() as one:
             await send(one, s, 3)
             await send(one, s, 2, kind="cpu")
@@ -127,25 +129,27 @@ class Carrying:
             assert await is_empty(one, CPU)
             assert ids(await receive_all(one, 1, Lane("mail", "io"))) == [other]
 
-    @tale
-    async def test_purging_what_never_was_is_fine(self, s: Server) -> None:
+    @transport_test
+    async def test_purging_an_unknown_queue_has_no_effect(self, s: Server) -> None:
         async with s.open() as one:
             await one.purge("never")
 
 
 class Acknowledging:
-    """What is not accepted comes again; what is does not."""
+    """A message is delivered again unless it was accepted."""
 
-    @tale
-    async def test_what_was_accepted_does_not_come_again(self, s: Server) -> None:
+    @transport_test
+    async def test_an_accepted_message_is_not_redelivered(self, s: Server) -> None:
         async with s.open() as one:
             await send(one, s, 3)
             await receive_all(one, 3)
         async with s.open() as again:
             assert await is_empty(again)
 
-    @tale
-    async def test_what_was_not_accepted_comes_again_after_close(self, s: Server) -> None:
+    @transport_test
+    async def test_a_message_that_was_not_accepted_is_redelivered_after_close(
+        self, s: Server
+    ) -> None:
         async with s.open() as one:
             sent = await send(one, s, 3)
             found = await receive(one)
@@ -153,8 +157,8 @@ class Acknowledging:
         async with s.open() as again:
             assert sorted(ids(await receive_all(again, 3))) == sorted(sent)
 
-    @tale
-    async def test_what_was_released_comes_again_to_anybody(self, s: Server) -> None:
+    @transport_test
+    async def test_a_released_message_is_redelivered_to_any_receiver(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             (job,) = await send(one, s, 1)
             await one.release(await receive(one))
@@ -162,7 +166,7 @@ class Acknowledging:
             assert ids([arrival]) == [job]
             await other.accept([arrival])
 
-    @tale
+    @transport_test
     async def test_accepting_twice_is_fine(self, s: Server) -> None:
         async with s.open() as one:
             await send(one, s, 1)
@@ -172,7 +176,7 @@ class Acknowledging:
             (job,) = await send(one, s, 1)
             assert ids(await receive_all(one, 1)) == [job]
 
-    @tale
+    @transport_test
     async def test_closing_twice_is_fine(self, s: Server) -> None:
         async with s.open() as one:
             await send(one, s, 1)

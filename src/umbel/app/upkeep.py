@@ -1,0 +1,51 @@
+"""The periodic duties of the process that owns a store: workers without a router, and routers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from umbel.app.link_backend import LinkBackend
+from umbel.backends import Backend
+from umbel.clock import Clock
+from umbel.configuration import Settings
+from umbel.router import DeadWorkerReaper, DeploymentReaper, MissingTasks, Pruner
+from umbel.telemetry import Telemetry
+
+_DAY_SECONDS = 86_400
+
+
+def open_upkeep(
+    backend: Backend, settings: Settings, clock: Clock, telemetry: Telemetry, every: float
+) -> list[Callable[[], Awaitable[object]]]:
+    """Return the duties, each to be called every ``every`` seconds in the current event loop."""
+    if isinstance(backend, LinkBackend):
+        return []  # the router at the other end of the link has these duties
+    roles = backend.open()
+    common: dict[str, Any] = {"clock": clock, "telemetry": telemetry}
+    reaper = DeadWorkerReaper(
+        roles.registry,
+        roles.broker,
+        roles.routes,
+        **common,
+        every=every,
+        idle=settings.route_idle or None,
+    )
+    pruner = Pruner(
+        roles.records,
+        age=settings.keep_days * _DAY_SECONDS,
+        keep=settings.keep_count,
+        worker_count=reaper.count_workers,
+        **common,
+    )
+    missing_tasks = MissingTasks(
+        roles.registry,
+        roles.control,
+        roles.records,
+        roles.deployments,
+        after=settings.missing_task_days * _DAY_SECONDS,
+        worker_count=reaper.count_workers,
+        **common,
+    )
+    deployment_reaper = DeploymentReaper(roles.deployments, telemetry=telemetry)
+    return [reaper.run_once, pruner.run_once, deployment_reaper.run_once, missing_tasks.run_once]
