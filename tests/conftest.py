@@ -41,6 +41,26 @@ EXTENDED = (
     # Scenarios that run on SQLite, too.
     *("to_the_grave[postgres", "buried_with_the_reason[postgres", "keeps_the_order[postgres"),
     *("plans_run[postgres", "is_missing[postgres", "is_told_too[postgres"),
+    *("under_faults[postgres", "lease_costs_no_attempt[postgres", "_lengths_runs_once[postgres"),
+    *("for_two_leases_is_recorded_once[postgres", "kinds_full_budget[postgres"),
+    *("for_that_kind[postgres", "without_that_budget[postgres"),
+    # Another pair, another call or more seeds of the same kind.
+    *("test_missing_tasks.py::test_a_worker_without_a_task_delays_jobs_that_another_runs_by",),
+    *("_missing_task_stays[nats", "taken_for_stalled[nats", "keep_others_waiting[nats"),
+    *("can_be_cancelled[nats", "queue_have_is_reported[nats", "_reported_and_buried[nats"),
+    *("as_long_as_the_first[nats", "as_long_as_the_first[redis", "clock_of_the_store[rabbitmq"),
+    *(
+        "peer_is_dropped[wait_finished",
+        "however_far_it_got[False",
+        "seed_brings_the_promises_hold[1",
+    ),
+    *(
+        "promises_hold[2",
+        "promises_hold[3",
+        "promises_hold[6",
+        "promises_hold[7",
+        "promises_hold[8",
+    ),
 )
 """Left to ``make test-all``: with these a run takes half an hour on two cores."""
 

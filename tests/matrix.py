@@ -26,21 +26,21 @@ def tell(terminal: Any) -> None:
     """One line for each adapter."""
     passed: dict[str, int] = defaultdict(int)
     failed: dict[str, int] = defaultdict(int)
-    lacks: dict[str, set[str]] = defaultdict(set)
+    lacking: dict[str, set[str]] = defaultdict(set)
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminal.stats.get(outcome, ()):
             for name, adapter in getattr(report, "user_properties", ()):
                 if name == "adapter":
                     passed[adapter] += outcome == "passed"
                     failed[adapter] += outcome in ("failed", "error")
-                    lacks[adapter].update(_LACKS.findall(str(report.longrepr)))
+                    lacking[adapter].update(_LACKS.findall(str(report.longrepr)))
     if not passed:
         return
     terminal.write_sep("-", "adapters that ran their suites")
     for adapter in sorted(passed):
         title, _, suites = adapter.partition("|")
         wrong = f", {failed[adapter]} FAILED" if failed[adapter] else ""
-        without = f"; cannot: {', '.join(sorted(lacks[adapter]))}" if lacks[adapter] else ""
+        without = f"; cannot: {', '.join(sorted(lacking[adapter]))}" if lacking[adapter] else ""
         terminal.write_line(f"{title:42} {passed[adapter]:4} passed{wrong} ({suites}{without})")
 
 

@@ -37,7 +37,7 @@ import pytest
 
 import umbel
 from umbel import Handle, Limit, Pool, Rate, Signature, Snooze, Task, Umbel, Unique, errors
-from umbel.backends.sqlite.database import Home
+from umbel.backends.sqlite.database import SqliteFile
 from umbel.cli.entry import cli
 from umbel.configuration import Settings
 from umbel.messages import TRANSITIONS, State
@@ -446,7 +446,7 @@ def test_the_wire_format_page_names_every_attribute() -> None:
 
 def test_the_sql_page_names_every_table_and_column() -> None:
     text = read("reference/sql-schema.md")
-    connection: sqlite3.Connection = Home(":memory:").connect(1.0)
+    connection: sqlite3.Connection = SqliteFile(":memory:").connect(1.0)
     tables = [
         row[0]
         for row in connection.execute(

@@ -65,10 +65,10 @@ class Memory:
     def _set(self, key: str, fields: Fields) -> None:
         self._touch(key)
         self._hashes.setdefault(key, {}).update(fields)
-        if key.startswith(f"{_ROOT}:held:"):
+        if key.startswith(f"{_ROOT}:leases:"):
             for job in fields:
                 self._owned_before.setdefault(job, self._owners.get(job, ""))
-                self._owners[job] = key.removeprefix(f"{_ROOT}:held:")
+                self._owners[job] = key.removeprefix(f"{_ROOT}:leases:")
 
     def _touch(self, key: str) -> None:
         self._before.setdefault(key, dict(self._hashes.get(key, {})))
@@ -192,7 +192,7 @@ class AppendLog:
             if firsts:
                 _, job, key = min(firsts)
                 client.zadd(key, {job: 0}, xx=True)
-                client.publish(f"{_ROOT}:hints", f"s:{_ROOT}:{key.rpartition(':')[2]}")
+                client.publish(f"{_ROOT}:wake_ups", f"s:{_ROOT}:{key.rpartition(':')[2]}")
 
     def _client(self) -> Any:
         return redis.Redis.from_url(self._url, decode_responses=True)

@@ -18,10 +18,10 @@ from umbel.router import Router
 PLANTS = ("fence", "record", "pause")
 
 _LUA = {
-    "fence": (r"if tonumber\(.*\) ~= fence then return false end", ""),
-    "pause": (r"redis\.call\('HKEYS', root \.\. ':pauses'\)", "{}"),
+    "fence": (r"if fences\[key\]\[id\] ~= fence then return false end", ""),
+    "pause": (r"(root \.\. )?':pauses', (?=(root \.\. )?':deployment_pauses')", ""),
 }
-"""The same in the language of Redis: what to replace, and by what."""
+"""The same bugs in the scripts of Redis: a pattern, and its replacement."""
 
 
 def plant(name: str) -> None:
@@ -47,7 +47,7 @@ def _no_pause() -> None:
 def _lost_records() -> None:
     """One success in eight is acknowledged, but leaves no record."""
     plain = Router.settle
-    PairBroker.settle = lambda self, settlements: self._ledger.settle(settlements)  # type: ignore[method-assign]
+    PairBroker.settle = lambda self, settlements: self._job_store.settle(settlements)  # type: ignore[method-assign]
 
     async def settle(self: Router, settlements: Sequence[Settlement]) -> list[Lease]:
         return await plain(self, [_forget_some(settlement) for settlement in settlements])

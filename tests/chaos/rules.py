@@ -196,7 +196,9 @@ def nothing_starts_after_it_expired(story: Story) -> Iterator[Violation]:
         for run in job.runs:
             if job.meant is None or job.meant.until is None or job.replayed:
                 continue
-            late = _store_time(story, run.start) - job.meant.until
+            # The seconds until it expires count from when the store took it.
+            taken = min((one.at for one in job.lines if one.what == "published"), default=0.0)
+            late = _store_time(story, run.start) - job.meant.until - max(taken - job.meant.at, 0.0)
             lease = job.leases.get(run.start.fence)
             since = lease.claimed.at if lease is not None else run.start.at
             if late <= PATIENCE or _jumped(story, since, run.start.at):

@@ -123,7 +123,7 @@ def _begin(crew: Crew, desk: Client) -> None:
         crew.reap()
         return len(desk.workers()) >= len(crew.workers)
 
-    until(all_enlisted, "the crew to enlist")
+    until(all_enlisted, "the crew to register")
 
 
 def _rage(crew: Crew, deck: Deck, plan: Plan) -> None:

@@ -8,15 +8,15 @@ ROOT = "umbel:{scenario}"
 PUBLISHED = ["HSET", f"{ROOT}:job:one", "task", "work", "queue", "default", "state", "queued"]
 CLAIMED = [
     ["HSET", f"{ROOT}:job:one", "state", "running", "fence", "1", "worker", "w"],
-    ["HSET", f"{ROOT}:held:life-a", "one", "1"],
+    ["HSET", f"{ROOT}:leases:life-a", "one", "1"],
 ]
 RELEASED = [
-    ["HDEL", f"{ROOT}:held:life-a", "one"],
+    ["HDEL", f"{ROOT}:leases:life-a", "one"],
     ["HSET", f"{ROOT}:job:one", "state", "queued"],
 ]
 STOLEN = [
     ["HSET", f"{ROOT}:job:one", "state", "running", "fence", "2"],
-    ["HSET", f"{ROOT}:held:life-b", "one", "2"],
+    ["HSET", f"{ROOT}:leases:life-b", "one", "2"],
 ]
 RECORDED = [["HSET", f"{ROOT}:job:one", "state", "succeeded", "reason", ""]]
 
@@ -73,7 +73,7 @@ def test_what_is_not_written_to_its_end_is_not_told_yet() -> None:
 def test_lives_pauses_and_their_confirmation_are_told_in_their_order() -> None:
     enlisted = [["HSET", f"{ROOT}:worker:life-a", "name", "w"]]
     paused = [["HSETNX", f"{ROOT}:pauses", "queue:default", "{}"], ["INCR", f"{ROOT}:epoch"]]
-    beaten = [["HSET", f"{ROOT}:worker:life-a", "beat", "1", "epoch", "1"]]
+    beaten = [["HSET", f"{ROOT}:worker:life-a", "heartbeats", "1", "epoch", "1"]]
     resumed = [["HDEL", f"{ROOT}:pauses", "queue:default"], ["INCR", f"{ROOT}:epoch"]]
     ended = [["DEL", f"{ROOT}:worker:life-a"]]
     assert told(enlisted, paused, beaten, beaten, resumed, ended) == [

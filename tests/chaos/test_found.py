@@ -17,7 +17,7 @@ from chaos.crew import Crew, Member
 from chaos.diary import Diary, read
 from umbel import Umbel, WorkerOptions
 from umbel.backends import Lane, Transport
-from umbel.backends.transport import Lost
+from umbel.backends.transport import OnLaneMissing
 from umbel.errors import Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 
@@ -67,17 +67,19 @@ def test_an_end_is_written_down_when_it_happens_not_when_somebody_looks(tmp_path
 PORTS = {"nats": 4222, "rabbitmq": 5672}
 
 
-def opened(broker: str, namespace: str, lost: Lost) -> Transport:
+def opened(broker: str, namespace: str, lost: OnLaneMissing) -> Transport:
     if broker == "nats":
-        from umbel.backends.nats.address import Home
+        from umbel.backends.nats.address import NatsAddress
         from umbel.backends.nats.transport import NatsTransport
 
-        return NatsTransport(Home("nats://127.0.0.1:4222"), namespace=namespace, lost=lost)
-    from umbel.backends.rabbitmq.address import Home as RabbitHome
+        return NatsTransport(
+            NatsAddress("nats://127.0.0.1:4222"), namespace=namespace, on_lane_missing=lost
+        )
+    from umbel.backends.rabbitmq.address import RabbitAddress
     from umbel.backends.rabbitmq.transport import RabbitTransport
 
-    home = RabbitHome("amqp://guest:guest@127.0.0.1:5672/")
-    return RabbitTransport(home, namespace=namespace, lost=lost)
+    address = RabbitAddress("amqp://guest:guest@127.0.0.1:5672/")
+    return RabbitTransport(address, namespace=namespace, on_lane_missing=lost)
 
 
 def deleted(broker: str, namespace: str, lane: Lane) -> bool:
@@ -102,7 +104,7 @@ def test_a_queue_is_not_made_before_the_books_know_that_it_was_missing(broker: s
     async def books_are_away(lane: Lane) -> None:
         raise Unavailable("no books")
 
-    async def sent(lost: Lost) -> None:
+    async def sent(lost: OnLaneMissing) -> None:
         transport = opened(broker, namespace, lost)
         try:
             await transport.send([job])

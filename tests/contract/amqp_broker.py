@@ -12,20 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_rabbitmq_node import Node, stop
+from rabbitmq_node import RabbitNode, skip_without_node, stop
 
 pytest.importorskip("proton")
-pika = pytest.importorskip("pika")
+pytest.importorskip("pika")
 
-import amqp_stranger  # noqa: E402
+import amqp_stranger
+import pika
 
-from umbel.backends import Lane  # noqa: E402
-from umbel.backends.amqp.queue_names import queue_name  # noqa: E402
-from umbel.messages import fresh_id  # noqa: E402
-from umbel.testing.transports.server import Asker  # noqa: E402
+from umbel.backends import Lane
+from umbel.backends.amqp.queue_names import queue_name
+from umbel.messages import fresh_id
+from umbel.testing.transports.server import ReplyClient
+
+skip_without_node()
 
 
-class AmqpNode(Node):
+class AmqpNode(RabbitNode):
     """A node with the plugin, whose processes can be sent signals."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,21 +72,15 @@ def running_node(purpose: str = "amqp") -> Iterator[AmqpNode]:
         shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
-def amqp_node() -> Iterator[AmqpNode]:
-    with running_node() as node:
-        yield node
-
-
 @contextmanager
-def channel_to(node: Node) -> Iterator[Any]:
+def channel_to(node: RabbitNode) -> Iterator[Any]:
     """An operator's way in, over the other protocol."""
     where = pika.ConnectionParameters("127.0.0.1", node.port)
     with pika.BlockingConnection(where) as connection:
         yield connection.channel()
 
 
-def delete(node: Node, namespace: str, lane: Lane) -> None:
+def delete(node: RabbitNode, namespace: str, lane: Lane) -> None:
     """Delete a lane's queue, as an operator might."""
     with channel_to(node) as channel:
         channel.queue_delete(queue_name(namespace, lane))
@@ -94,7 +91,7 @@ def address_of(namespace: str, lane: Lane) -> str:
     return f"/amq/queue/{queue_name(namespace, lane)}"
 
 
-def asker(node: AmqpNode) -> AbstractAsyncContextManager[Asker]:
+def reply_client(node: AmqpNode) -> AbstractAsyncContextManager[ReplyClient]:
     """Another program that waits for answers at a queue of its own."""
     name = f"answers-{fresh_id()}"
 
@@ -102,4 +99,4 @@ def asker(node: AmqpNode) -> AbstractAsyncContextManager[Asker]:
         with channel_to(node) as channel:
             channel.queue_delete(name)
 
-    return amqp_stranger.asker(node.url, f"/queue/{name}", leave)
+    return amqp_stranger.reply_client(node.url, f"/queue/{name}", leave)

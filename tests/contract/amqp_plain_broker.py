@@ -19,7 +19,7 @@ from proton.reactor import ApplicationEvent, Container, EventInjector
 
 
 class Queue:
-    """Messages in order, whoever wants them, and who has what."""
+    """Messages in order, the links that receive from it, and the unsettled deliveries."""
 
     def __init__(self) -> None:
         self.ready: deque[tuple[int, Message]] = deque()

@@ -1,4 +1,4 @@
-"""Another program, which knows AMQP 1.0 and nothing of ours: it has Proton's own client."""
+"""A foreign program that speaks AMQP 1.0: it uses Proton's own client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from proton import Message, Timeout
 from proton.utils import BlockingConnection
 
-from umbel.testing.transports.server import Asker, Heard
+from umbel.testing.transports.server import ReceivedMessage, ReplyClient
 
 
 def connect(url: str) -> BlockingConnection:
@@ -44,7 +44,7 @@ class Listener:
         self._turn = threading.Lock()
         self._closed = False
 
-    def hear(self) -> Heard | None:
+    def receive(self) -> ReceivedMessage | None:
         """The next answer, if it comes in a moment."""
         with self._turn:
             if self._closed:
@@ -58,7 +58,7 @@ class Listener:
             name.removeprefix("cloudEvents:"): value for name, value in message.properties.items()
         }
         content_type, body = str(message.content_type), bytes(message.body)
-        return Heard(attributes, content_type, body, message.correlation_id)
+        return ReceivedMessage(attributes, content_type, body, message.correlation_id)
 
     def close(self) -> None:
         """Leave."""
@@ -69,16 +69,18 @@ class Listener:
 
 
 @asynccontextmanager
-async def asker(url: str, address: str, leave: Callable[[], None]) -> AsyncIterator[Asker]:
+async def reply_client(
+    url: str, address: str, leave: Callable[[], None]
+) -> AsyncIterator[ReplyClient]:
     """The same, as the suite wants it."""
     listener = await asyncio.to_thread(Listener, url, address, leave)
 
-    async def hear() -> Heard:
+    async def receive() -> ReceivedMessage:
         while True:
-            if (heard := await asyncio.to_thread(listener.hear)) is not None:
+            if (heard := await asyncio.to_thread(listener.receive)) is not None:
                 return heard
 
     try:
-        yield Asker(address=listener.address, hear=hear)
+        yield ReplyClient(address=listener.address, receive=receive)
     finally:
         await asyncio.to_thread(listener.close)

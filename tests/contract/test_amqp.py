@@ -8,16 +8,14 @@ from contextlib import asynccontextmanager
 
 import amqp_stranger
 import pytest
-from amqp_broker import AmqpNode, address_of, amqp_node, asker, delete
+from amqp_broker import AmqpNode, address_of, delete, reply_client
 
 from chaos.proxy import Proxy
 from umbel.backends import Lane, Transport
-from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.address import AmqpAddress
 from umbel.backends.amqp.transport import AmqpTransport
 from umbel.messages import fresh_id
-from umbel.testing.transports import Server, Servers, TransportSuite, by_queue
-
-__all__ = ["amqp_node"]
+from umbel.testing.transports import OpenServer, Server, TransportSuite, record_missing_queue
 
 pytestmark = pytest.mark.xdist_group("amqp-node")
 
@@ -29,8 +27,10 @@ async def amqp(node: AmqpNode) -> AsyncIterator[Server]:
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Transport]:
-        home = Home(f"amqp1://guest:guest@127.0.0.1:{proxy.port}")
-        transport = AmqpTransport(home, namespace=namespace, lost=by_queue(lost))
+        address = AmqpAddress(f"amqp1://guest:guest@127.0.0.1:{proxy.port}")
+        transport = AmqpTransport(
+            address, namespace=namespace, on_lane_missing=record_missing_queue(lost)
+        )
         try:
             yield transport
         finally:
@@ -53,7 +53,7 @@ async def amqp(node: AmqpNode) -> AsyncIterator[Server]:
             cut=cut,
             drop=drop,
             put=send,
-            asker=lambda: asker(node),
+            reply_client=lambda: reply_client(node),
             lost=lost,
         )
     finally:
@@ -64,7 +64,7 @@ class TestAmqp(TransportSuite):
     """Over the real server."""
 
     @pytest.fixture
-    def server(self, amqp_node: AmqpNode) -> Servers:
+    def server(self, amqp_node: AmqpNode) -> OpenServer:
         return lambda: amqp(amqp_node)
 
 

@@ -1,4 +1,4 @@
-"""What would disturb others on a shared broker: restarts, halts, deleted queues, rights, TLS."""
+"""Tests that need a broker of their own: restarts, halts, deleted queues, permissions, TLS."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ import pytest
 from amqp_broker import AmqpNode, channel_to, running_node
 from msgspec.structs import replace
 from pika.exceptions import ChannelClosedByBroker
-from test_rabbitmq_node import envelope, receive_surely, send_surely
+from rabbitmq_node import envelope, receive_until_found, send_until_accepted
 
 from chaos.proxy import Proxy
 from umbel.backends import Lane
 from umbel.backends.amqp import engine
-from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.address import AmqpAddress
 from umbel.backends.amqp.queue_names import queue_name
 from umbel.backends.amqp.transport import AmqpTransport
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import JSON, Body, fresh_id
-from umbel.testing.transports import by_queue
+from umbel.testing.transports import record_missing_queue
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("amqp-node")]
 
@@ -42,22 +42,37 @@ def node() -> Iterator[AmqpNode]:
         yield node
 
 
-def transport_to(node: AmqpNode, *, port: int = 0, lost: Any = None, **how: Any) -> AmqpTransport:
-    home = Home(f"amqp1://guest:guest@127.0.0.1:{port or node.port}?connect_timeout=2")
-    namespace = f"t{fresh_id()[-12:]}"
-    return AmqpTransport(home, namespace=namespace, lost=lost or (lambda _: None), **how)
+def transport_to(
+    node: AmqpNode,
+    *,
+    port: int = 0,
+    namespace: str = "",
+    on_lane_missing: Any = None,
+    **how: Any,
+) -> AmqpTransport:
+    address = AmqpAddress(f"amqp1://guest:guest@127.0.0.1:{port or node.port}?connect_timeout=2")
+    return AmqpTransport(
+        address,
+        namespace=namespace or new_namespace(),
+        on_lane_missing=on_lane_missing or (lambda _: None),
+        **how,
+    )
 
 
-def run(tale: Callable[[], Awaitable[None]], runner: str = "asyncio") -> None:
+def new_namespace() -> str:
+    return f"t{fresh_id()[-12:]}"
+
+
+def run(transport_test: Callable[[], Awaitable[None]], runner: str = "asyncio") -> None:
     async def told() -> None:
         async with asyncio.timeout(90):
-            await tale()
+            await transport_test()
 
     pytest.importorskip(runner).run(told())
 
 
 def test_a_broker_that_restarts_loses_nothing_and_is_found_again(node: AmqpNode) -> None:
-    async def tale() -> None:
+    async def transport_test() -> None:
         one = transport_to(node)
         first, second = envelope(), envelope()
         await one.send([first])
@@ -71,7 +86,7 @@ def test_a_broker_that_restarts_loses_nothing_and_is_found_again(node: AmqpNode)
             await one.check()
         await one.accept([held])
         await node.acontrol("start_app")
-        await send_surely(one, second)
+        await send_until_accepted(one, second)
         found: set[str] = set()
         while not found >= {first.id, second.id}:
             new = await one.receive({IO: 10}, 5)
@@ -79,15 +94,15 @@ def test_a_broker_that_restarts_loses_nothing_and_is_found_again(node: AmqpNode)
             found |= {each.id for each in new}
         await one.close()
 
-    run(tale)
+    run(transport_test)
 
 
 def test_a_broker_that_halts_is_an_error_in_time_and_goes_on_later(node: AmqpNode) -> None:
-    async def tale() -> None:
-        one = transport_to(node, patience=1.0)
+    async def transport_test() -> None:
+        one = transport_to(node, send_timeout=1.0)
         first, second = envelope(), envelope()
         await one.send([first])
-        await receive_surely(one, first.id)
+        await receive_until_found(one, first.id)
         waiting = asyncio.create_task(one.receive({IO: 1}, 60))
         await asyncio.sleep(0.2)
         node.signal(signal.SIGSTOP)
@@ -98,7 +113,7 @@ def test_a_broker_that_halts_is_an_error_in_time_and_goes_on_later(node: AmqpNod
                         await attempt
         finally:
             node.signal(signal.SIGCONT)
-        await send_surely(one, second)
+        await send_until_accepted(one, second)
         with suppress(Unavailable):
             await one.accept(await waiting)
         await one.close()
@@ -106,11 +121,11 @@ def test_a_broker_that_halts_is_an_error_in_time_and_goes_on_later(node: AmqpNod
         await other.check()
         await other.close()
 
-    run(tale)
+    run(transport_test)
 
 
 def test_a_broker_that_is_killed_loses_nothing_that_it_confirmed() -> None:
-    async def tale(node: AmqpNode) -> None:
+    async def transport_test(node: AmqpNode) -> None:
         one = transport_to(node)
         sent = [envelope() for _ in range(200)]
         await one.send(sent)
@@ -131,18 +146,19 @@ def test_a_broker_that_is_killed_loses_nothing_that_it_confirmed() -> None:
         await one.close()
 
     with running_node("amqp-killed") as node:
-        run(lambda: tale(node))
+        run(lambda: transport_test(node))
 
 
-def test_a_line_that_went_dead_is_noticed_by_whoever_waits(
+def test_a_waiting_receive_notices_a_dead_connection(
     node: AmqpNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "IDLE", 2.0)
+    monkeypatch.setattr(engine, "IDLE_TIMEOUT_SECONDS", 2.0)
     proxy = Proxy(node.port, 1)
 
-    async def tale() -> None:
-        one, other = transport_to(node, port=proxy.port), transport_to(node)
-        other._sender._lanes._namespace = one._sender._lanes._namespace
+    async def transport_test() -> None:
+        namespace = new_namespace()
+        one = transport_to(node, port=proxy.port, namespace=namespace)
+        other = transport_to(node, namespace=namespace)
         await one.receive({IO: 1}, 0.0)
         waiting = asyncio.create_task(one.receive({IO: 1}, 600))
         await asyncio.sleep(0.2)
@@ -152,12 +168,12 @@ def test_a_line_that_went_dead_is_noticed_by_whoever_waits(
         await asyncio.to_thread(proxy.be, "fine")
         sent = envelope()
         await other.send([sent])
-        await receive_surely(one, sent.id)
+        await receive_until_found(one, sent.id)
         await one.close()
         await other.close()
 
     try:
-        run(tale)
+        run(transport_test)
     finally:
         proxy.close()
 
@@ -165,9 +181,9 @@ def test_a_line_that_went_dead_is_noticed_by_whoever_waits(
 def test_what_was_confirmed_was_in_the_queue_whenever_that_is_deleted(node: AmqpNode) -> None:
     """RabbitMQ says of a queue that it deletes how many messages were in it.
 
-    While it deletes, which takes as long as its disk does, RabbitMQ 3 accepts what it drops and
-    says nothing. Of what is sent from then on until the loss is told nobody knows; the books have
-    it. What was confirmed before was there, and what is confirmed afterwards is in the new one.
+    While it deletes a queue, RabbitMQ 3 accepts messages and drops them without a notice. Messages
+    that are sent from then until the loss is reported may or may not exist; the job store has them.
+    Those confirmed before were in the queue; those confirmed afterwards are in the new queue.
     """
 
     async def keep_sending(one: AmqpTransport, lost: list[str], confirmed: list[str]) -> list[str]:
@@ -185,11 +201,14 @@ def test_what_was_confirmed_was_in_the_queue_whenever_that_is_deleted(node: Amqp
             names = [queue_name(namespace, IO) for namespace in namespaces]
             return [channel.queue_delete(name).method.message_count for name in names]
 
-    async def tale() -> None:
+    async def transport_test() -> None:
         lost: list[list[str]] = [[] for _ in range(12)]
         confirmed: list[list[str]] = [[] for _ in lost]
-        many = [transport_to(node, lost=by_queue(each)) for each in lost]
-        namespaces = [one._sender._lanes._namespace for one in many]
+        namespaces = [new_namespace() for _ in lost]
+        many = [
+            transport_to(node, namespace=name, on_lane_missing=record_missing_queue(each))
+            for name, each in zip(namespaces, lost, strict=True)
+        ]
         for one in many:
             await one.send([envelope()])
         for each in lost:
@@ -209,12 +228,12 @@ def test_what_was_confirmed_was_in_the_queue_whenever_that_is_deleted(node: Amqp
             assert {*last} <= {each.id for each in found_now}
             await one.close()
 
-    run(tale)
+    run(transport_test)
 
 
 @pytest.mark.parametrize("wait", [0.0, 10.0])
 def test_all_that_is_there_comes_at_once_if_there_is_room(node: AmqpNode, wait: float) -> None:
-    async def tale() -> None:
+    async def transport_test() -> None:
         one = transport_to(node)
         body = Body(JSON, b"1" * 20_000)
         for _ in range(5):
@@ -225,14 +244,16 @@ def test_all_that_is_there_comes_at_once_if_there_is_room(node: AmqpNode, wait: 
             await one.accept(found)
         await one.close()
 
-    run(tale)
+    run(transport_test)
 
 
 def test_a_queue_of_another_type_is_used_as_it_is(node: AmqpNode) -> None:
-    async def tale() -> None:
+    async def transport_test() -> None:
         lost: list[str] = []
-        one = transport_to(node, lost=by_queue(lost))
-        name = queue_name(one._sender._lanes._namespace, IO)
+        namespace = new_namespace()
+        on_lane_missing = record_missing_queue(lost)
+        one = transport_to(node, namespace=namespace, on_lane_missing=on_lane_missing)
+        name = queue_name(namespace, IO)
         with channel_to(node) as channel:
             channel.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
         sent = [envelope() for _ in range(300)]
@@ -248,31 +269,32 @@ def test_a_queue_of_another_type_is_used_as_it_is(node: AmqpNode) -> None:
         assert lost == []
         await one.close()
 
-    run(tale)
+    run(transport_test)
 
 
-def test_the_queues_that_it_makes_are_durable_and_everybodys(node: AmqpNode) -> None:
-    async def tale() -> None:
-        one = transport_to(node)
+def test_the_queues_that_it_creates_are_durable_and_shared(node: AmqpNode) -> None:
+    async def transport_test() -> None:
+        namespace = new_namespace()
+        one = transport_to(node, namespace=namespace)
         await one.send([envelope()])
-        name = queue_name(one._sender._lanes._namespace, IO)
+        name = queue_name(namespace, IO)
         with channel_to(node) as channel:
             found = channel.queue_declare(name, durable=True)  # refused if it were another
             assert found.method.message_count == 1
         await one.close()
 
-    run(tale)
+    run(transport_test)
 
 
 def test_a_body_over_the_brokers_limit_is_refused_by_name(node: AmqpNode) -> None:
-    async def tale() -> None:
+    async def transport_test() -> None:
         one = transport_to(node)
         large = replace(envelope(), body=Body(JSON, b"1" * 20_000_000))
         with pytest.raises(MessageTooLarge, match="Pass a reference"):
             await one.send([large])
         await one.close()
 
-    run(tale)
+    run(transport_test)
 
 
 def test_the_program_in_the_documentation_asks_and_hears(node: AmqpNode, tmp_path: Path) -> None:
@@ -308,7 +330,7 @@ def wait_for_queue(node: AmqpNode, name: str) -> None:
             channel.queue_declare(name, passive=True)
             return
         time.sleep(0.1)
-    raise AssertionError(f"nobody made {name}")
+    raise AssertionError(f"{name} was not created")
 
 
 HELLO = """
@@ -335,59 +357,61 @@ BLOCKS = re.compile(r"```python\n(.*?)```\n", re.DOTALL)
     ],
 )
 def test_a_wrong_address_is_an_error_that_says_so(node: AmqpNode, url: str, said: str) -> None:
-    async def tale() -> None:
-        home = Home(url.format(port=node.port, tls_port=node.tls_port))
-        one = AmqpTransport(home, namespace="x", lost=lambda _: None)
+    async def transport_test() -> None:
+        address = AmqpAddress(url.format(port=node.port, tls_port=node.tls_port))
+        one = AmqpTransport(address, namespace="x", on_lane_missing=lambda _: None)
         for attempt in (one.check(), one.send([envelope()]), one.receive({IO: 1}, 30)):
             async with asyncio.timeout(12):
                 with pytest.raises(Unavailable, match=said):
                     await attempt
         await one.close()
 
-    run(tale)
+    run(transport_test)
 
 
 @pytest.mark.parametrize("permissions", [("", ".*", ".*"), (".*", ".*", ""), ("", "", "")])
-def test_a_right_that_is_missing_is_named(
-    node: AmqpNode, permissions: tuple[str, str, str]
-) -> None:
-    async def tale() -> None:
+def test_a_missing_permission_is_named(node: AmqpNode, permissions: tuple[str, str, str]) -> None:
+    async def transport_test() -> None:
         user = f"u{fresh_id()[-6:]}"
         await node.acontrol("add_user", user, "secret")
         await node.acontrol("set_permissions", user, *permissions)
-        home = Home(f"amqp1://{user}:secret@127.0.0.1:{node.port}")
-        one = AmqpTransport(home, namespace="x", lost=lambda _: None)
+        address = AmqpAddress(f"amqp1://{user}:secret@127.0.0.1:{node.port}")
+        one = AmqpTransport(address, namespace="x", on_lane_missing=lambda _: None)
         for attempt in (one.receive({IO: 1}, 30), one.receive({IO: 1}, 30)):
             with pytest.raises(Unavailable, match=r"access to queue .* refused"):
                 await attempt
         await one.close()
 
-    run(tale)
+    run(transport_test)
 
 
 @pytest.mark.parametrize("runner", ["asyncio", "uvloop"])
 def test_tls_carries_messages_to_a_broker_that_is_trusted(node: AmqpNode, runner: str) -> None:
-    async def tale() -> None:
+    async def transport_test() -> None:
         url = f"amqp1s://guest:guest@127.0.0.1:{node.tls_port}"
-        one = AmqpTransport(Home(f"{url}?cafile={node.certificate}"), namespace="tls", lost=print)
+        one = AmqpTransport(
+            AmqpAddress(f"{url}?cafile={node.certificate}"), namespace="tls", on_lane_missing=print
+        )
         sent = [envelope() for _ in range(500)]
         await one.send(sent)
-        await receive_surely(one, sent[-1].id)
+        await receive_until_found(one, sent[-1].id)
         await one.close()
-        stranger = AmqpTransport(Home(url), namespace="tls", lost=print)
+        stranger = AmqpTransport(AmqpAddress(url), namespace="tls", on_lane_missing=print)
         with pytest.raises(Unavailable, match="certificate"):
             await stranger.check()
-        careless = AmqpTransport(Home(f"{url}?verify=false"), namespace="tls", lost=print)
+        careless = AmqpTransport(
+            AmqpAddress(f"{url}?verify=false"), namespace="tls", on_lane_missing=print
+        )
         await careless.check()
         await careless.close()
 
-    run(tale, runner)
+    run(transport_test, runner)
 
 
 @pytest.mark.parametrize(
     "said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"AMQP\x03\x01\x00\x00" * 50]
 )
-def test_something_else_that_answers_is_an_error_in_time(said: bytes) -> None:
+def test_a_server_of_another_protocol_is_an_error_in_time(said: bytes) -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(said)
         if said:
@@ -396,11 +420,11 @@ def test_something_else_that_answers_is_an_error_in_time(said: bytes) -> None:
             await reader.read()
         writer.close()
 
-    async def tale() -> None:
+    async def transport_test() -> None:
         server = await asyncio.start_server(babble, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        home = Home(f"amqp1://guest:guest@127.0.0.1:{port}?connect_timeout=1")
-        one = AmqpTransport(home, namespace="x", lost=lambda _: None)
+        address = AmqpAddress(f"amqp1://guest:guest@127.0.0.1:{port}?connect_timeout=1")
+        one = AmqpTransport(address, namespace="x", on_lane_missing=lambda _: None)
         for _ in range(3):
             async with asyncio.timeout(5):
                 with pytest.raises(Unavailable):
@@ -408,4 +432,4 @@ def test_something_else_that_answers_is_an_error_in_time(said: bytes) -> None:
         await one.close()
         server.close()
 
-    run(tale)
+    run(transport_test)

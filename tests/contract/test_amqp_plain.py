@@ -1,4 +1,4 @@
-"""The transport's suite over AMQP 1.0 as the specification has it, with nothing of RabbitMQ's."""
+"""The transport suite over plain AMQP 1.0, without anything specific to RabbitMQ."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from amqp_plain_broker import PlainBroker, plain_broker
 
 from chaos.proxy import Proxy
 from umbel.backends import Lane, Transport
-from umbel.backends.amqp.address import Home
+from umbel.backends.amqp.address import AmqpAddress
 from umbel.backends.amqp.connections import connect
 from umbel.backends.amqp.queue_names import queue_name
-from umbel.backends.amqp.reconnecting import agrees
+from umbel.backends.amqp.reconnecting import wait_until_open
 from umbel.backends.amqp.transport import AmqpTransport
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import JSON, Body, fresh_id
-from umbel.testing.transports import Server, Servers, TransportSuite, by_queue
+from umbel.testing.transports import OpenServer, Server, TransportSuite, record_missing_queue
 from umbel.testing.transports.faults import receive_surely, send_surely
 from umbel.testing.transports.server import (
     IO,
-    Asker,
+    ReplyClient,
     envelope,
     receive_all,
     send,
-    tale,
+    transport_test,
 )
 
 
-def asker(broker: PlainBroker) -> AbstractAsyncContextManager[Asker]:
+def reply_client(broker: PlainBroker) -> AbstractAsyncContextManager[ReplyClient]:
     """Another program that waits for answers at a queue of its own."""
     name = f"answers-{fresh_id()}"
-    return amqp_stranger.asker(broker.url, name, lambda: broker.delete(name))
+    return amqp_stranger.reply_client(broker.url, name, lambda: broker.delete(name))
 
 
 @asynccontextmanager
@@ -47,8 +47,10 @@ async def served(broker: PlainBroker) -> AsyncIterator[Server]:
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[Transport]:
-        home = Home(f"amqp1://127.0.0.1:{proxy.port}")
-        transport = AmqpTransport(home, namespace=namespace, lost=by_queue(lost))
+        address = AmqpAddress(f"amqp1://127.0.0.1:{proxy.port}")
+        transport = AmqpTransport(
+            address, namespace=namespace, on_lane_missing=record_missing_queue(lost)
+        )
         try:
             yield transport
         finally:
@@ -71,7 +73,7 @@ async def served(broker: PlainBroker) -> AsyncIterator[Server]:
             cut=cut,
             drop=drop,
             put=other,
-            asker=lambda: asker(broker),
+            reply_client=lambda: reply_client(broker),
             lost=lost,
         )
     finally:
@@ -79,10 +81,10 @@ async def served(broker: PlainBroker) -> AsyncIterator[Server]:
 
 
 class TestPlainAmqp(TransportSuite):
-    """Over a broker that makes queues by itself, so that nobody can tell that one was missing."""
+    """Over a broker that creates queues by itself, so that a missing queue cannot be detected."""
 
     @pytest.fixture
-    def server(self) -> Servers:
+    def server(self) -> OpenServer:
         @asynccontextmanager
         async def one() -> AsyncIterator[Server]:
             with plain_broker() as broker:
@@ -91,8 +93,8 @@ class TestPlainAmqp(TransportSuite):
 
         return one
 
-    @tale
-    async def test_a_deleted_lane_is_made_anew_and_told(self, s: Server) -> None:
+    @transport_test
+    async def test_a_deleted_lane_is_created_again_and_reported(self, s: Server) -> None:
         async with s.open() as one, s.open() as sender:
             await send(sender, s, 1)
             await receive_all(one, 1)
@@ -103,8 +105,8 @@ class TestPlainAmqp(TransportSuite):
             await receive_surely(one, sent)
             assert "default" in s.lost
 
-    @tale
-    async def test_whoever_makes_a_lane_tells_it_once(self, s: Server) -> None:
+    @transport_test
+    async def test_a_created_lane_is_reported_once(self, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             await send(one, s, 1, queue="new")
             await other.receive({Lane("new", "io"): 1}, 0.0)
@@ -120,19 +122,19 @@ class TestPlainAmqpOnUvloop(TestPlainAmqp):
         monkeypatch.setattr(asyncio, "run", uvloop.run)
 
 
-def told(story: Callable[[PlainBroker, Server], Awaitable[None]], **how: object) -> None:
-    async def all_of_it() -> None:
+def run(scenario: Callable[[PlainBroker, Server], Awaitable[None]], **how: object) -> None:
+    async def main() -> None:
         with plain_broker(**how) as broker:  # type: ignore[arg-type]
             async with asyncio.timeout(45), served(broker) as server:
-                await story(broker, server)
+                await scenario(broker, server)
 
-    asyncio.run(all_of_it())
+    asyncio.run(main())
 
 
-def test_a_queue_that_is_missing_is_named_and_used_when_somebody_has_made_it() -> None:
-    async def story(broker: PlainBroker, s: Server) -> None:
+def test_a_missing_queue_is_named_and_used_once_it_exists() -> None:
+    async def scenario(broker: PlainBroker, s: Server) -> None:
         async with s.open() as one:
-            missing = rf"no queue {s.namespace}\.default\.io .*make it there"
+            missing = rf"no queue {s.namespace}\.default\.io .*create it there"
             with pytest.raises(Unavailable, match=missing):
                 await one.send([envelope(s)])
             with pytest.raises(Unavailable, match=missing):
@@ -147,40 +149,40 @@ def test_a_queue_that_is_missing_is_named_and_used_when_somebody_has_made_it() -
                 await one.receive({IO: 1}, 30)
             assert s.lost == ["default", "default"]
 
-    told(story, makes_queues=False)
+    run(scenario, makes_queues=False)
 
 
 def test_the_brokers_own_limit_counts() -> None:
-    async def story(broker: PlainBroker, s: Server) -> None:
+    async def scenario(broker: PlainBroker, s: Server) -> None:
         async with s.open() as one:
             await send(one, s, 1)
-            assert one.limit == 134_464
+            assert one.max_body_bytes == 134_464
             with pytest.raises(MessageTooLarge, match="the broker takes 134,464"):
                 await one.send([envelope(s, body=Body(JSON, b"1" * 150_000))])
             with pytest.raises(MessageTooLarge, match="the broker takes"):
                 await one.send([envelope(s, headers={"long": "x" * 250_000})])
             assert len(await receive_all(one, 1)) == 1
 
-    told(story, largest=200_000)
+    run(scenario, largest=200_000)
 
 
-def test_a_receiver_that_waited_in_vain_leaves_no_credit() -> None:
-    async def story(broker: PlainBroker, s: Server) -> None:
+def test_a_receive_without_messages_leaves_no_credit() -> None:
+    async def scenario(broker: PlainBroker, s: Server) -> None:
         async with s.open() as one:
             assert await one.receive({IO: 5}, 0.1) == []
             assert broker.credit(queue_name(s.namespace, IO)) == 0
 
-    told(story)
+    run(scenario)
 
 
-def test_what_came_for_somebody_who_was_cancelled_goes_to_another() -> None:
-    async def story(broker: PlainBroker, s: Server) -> None:
+def test_messages_of_a_cancelled_receive_go_to_another_receiver() -> None:
+    async def scenario(broker: PlainBroker, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             waiting = asyncio.create_task(one.receive({IO: 5}, 30))
             while not broker.credit(queue_name(s.namespace, IO)):
                 await asyncio.sleep(0.01)
             (sent,) = await send(other, s, 1)
-            while not intake_of(one).waiting:
+            while not receiver_of(one).waiting:
                 await asyncio.sleep(0)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -188,34 +190,34 @@ def test_what_came_for_somebody_who_was_cancelled_goes_to_another() -> None:
             (found,) = await receive_all(other, 1)
             assert found.id == sent
 
-    told(story)
+    run(scenario)
 
 
-def test_what_comes_while_nobody_receives_goes_back() -> None:
-    async def story(broker: PlainBroker, s: Server) -> None:
+def test_a_message_that_arrives_without_a_receive_call_is_released() -> None:
+    async def scenario(broker: PlainBroker, s: Server) -> None:
         async with s.open() as one, s.open() as other:
             await one.receive({IO: 1}, 0.0)
-            intake_of(one).link.more(1)  # as if what was taken back had been on its way
+            receiver_of(one).link.add_credit(1)  # as if what was taken back had been on its way
             while not broker.credit(queue_name(s.namespace, IO)):
                 await asyncio.sleep(0.01)
             (sent,) = await send(other, s, 1)
             (found,) = await receive_all(other, 1)
             assert found.id == sent
 
-    told(story)
+    run(scenario)
 
 
 def test_a_link_that_was_lost_with_its_connection_was_not_refused() -> None:
-    async def story(broker: PlainBroker, s: Server) -> None:
-        connection = await connect(Home(f"amqp1://127.0.0.1:{broker.port}"))
-        link = connection.sender("anywhere")
-        connection.drop()
+    async def scenario(broker: PlainBroker, s: Server) -> None:
+        connection = await connect(AmqpAddress(f"amqp1://127.0.0.1:{broker.port}"))
+        link = connection.open_sender("anywhere")
+        connection.abort()
         with pytest.raises(Unavailable, match="connection was lost"):
-            await agrees(connection, link)
+            await wait_until_open(connection, link)
 
-    told(story)
+    run(scenario)
 
 
-def intake_of(transport: Transport) -> Any:
+def receiver_of(transport: Transport) -> Any:
     assert isinstance(transport, AmqpTransport)
     return transport._receiver._serving[IO]

@@ -1,4 +1,4 @@
-"""Every broker's suite over pairs: AMQP 1.0 carries the messages, another keeps the books."""
+"""The broker suite over pairs of AMQP 1.0 as the transport and another server as the store."""
 
 from __future__ import annotations
 
@@ -6,46 +6,48 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from amqp_broker import amqp_node, channel_to
-from test_rabbitmq_node import Node
-from test_split import postgres, split, sqlite
+from amqp_broker import AmqpNode, channel_to
+from pair_adapters import OpenTransportOf, open_pair
 
-from umbel.backends import Lost, OpenTransport
-from umbel.backends.amqp.address import Home
+from umbel.backends import Lane, OnLaneMissing, OpenTransport
+from umbel.backends.amqp.address import AmqpAddress
+from umbel.backends.amqp.queue_names import queue_name
 from umbel.backends.amqp.transport import AmqpTransport
-from umbel.testing import Backends
+from umbel.backends.transport import report_missing_lane
+from umbel.testing import OpenAdapters
 from umbel.testing.brokers import BrokerSuite
-
-__all__ = ["amqp_node", "postgres", "sqlite"]
 
 pytestmark = pytest.mark.xdist_group("amqp-node")
 
 
 @pytest.fixture
-def amqp(amqp_node: Node) -> Iterator[Any]:
-    home = Home(f"amqp1://guest:guest@127.0.0.1:{amqp_node.port}")
-    opened: list[AmqpTransport] = []
+def amqp(amqp_node: AmqpNode) -> Iterator[OpenTransportOf]:
+    address = AmqpAddress(f"amqp1://guest:guest@127.0.0.1:{amqp_node.port}")
+    made: set[str] = set()
 
-    def carry(namespace: str) -> OpenTransport:
-        def open_one(lost: Lost) -> AmqpTransport:
-            opened.append(AmqpTransport(home, namespace=namespace, lost=lost))
-            return opened[-1]
+    def transport_of(namespace: str) -> OpenTransport:
+        def open_transport(on_lane_missing: OnLaneMissing) -> AmqpTransport:
+            async def record(lane: Lane) -> None:
+                made.add(queue_name(namespace, lane))
+                await report_missing_lane(on_lane_missing, lane)
 
-        return open_one
+            return AmqpTransport(address, namespace=namespace, on_lane_missing=record)
 
-    yield carry
+        return open_transport
+
+    yield transport_of
     with channel_to(amqp_node) as channel:
-        for name in {name for one in opened for name in one._receiver._lanes._names.values()}:
+        for name in made:
             channel.queue_delete(name)
 
 
 class TestAmqpAndPostgres(BrokerSuite):
     @pytest.fixture
-    def backend(self, amqp: Any, postgres: Any) -> Backends:
-        return lambda: split(postgres(), amqp)
+    def backend(self, amqp: Any, postgres: Any) -> OpenAdapters:
+        return lambda: open_pair(postgres(), amqp)
 
 
 class TestAmqpAndSqlite(BrokerSuite):
     @pytest.fixture
-    def backend(self, amqp: Any, sqlite: Any) -> Backends:
-        return lambda: split(sqlite(), amqp)
+    def backend(self, amqp: Any, sqlite: Any) -> OpenAdapters:
+        return lambda: open_pair(sqlite(), amqp)

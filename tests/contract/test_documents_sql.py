@@ -13,8 +13,10 @@ from typing import Any, Protocol
 
 import jsonschema
 import pytest
-from test_split import needs
+from local_servers import POSTGRES_URL, needs
+from sqlite_adapters import open_sqlite
 
+from umbel.backends.sqlite.database import SqliteFile
 from umbel.messages import (
     MESSAGEPACK,
     Body,
@@ -28,9 +30,9 @@ from umbel.messages import (
     fresh_id,
     wire,
 )
-from umbel.messages.documents import addressed, answer_from, asked_by
-from umbel.testing import Backend, wrong_clocks
-from umbel.testing.acts import FAILURE, RESULT, finished, publish
+from umbel.messages.documents import add_correlation, document_from_record, find_reply_request
+from umbel.testing import Adapters, FakeClock, wrong_clocks
+from umbel.testing.actions import FAILURE, RESULT, publish, publish_and_settle
 
 
 class Ask(Protocol):
@@ -39,16 +41,14 @@ class Ask(Protocol):
     def __call__(self, job: str, namespace: str = "umbel") -> str | None: ...
 
 
-Told = Callable[[Backend, Ask], Awaitable[None]]
+Scenario = Callable[[Adapters, Ask], Awaitable[None]]
 
 
 class Unknown(Exception):
     """There is no such job."""
 
 
-def tell_sqlite(told: Told, folder: Path) -> None:
-    from test_sqlite import FakeClock, Home, opened
-
+def run_on_sqlite(scenario: Scenario, folder: Path) -> None:
     path = str(folder / "umbel.db")
 
     def ask(job: str, namespace: str = "umbel") -> str | None:
@@ -61,21 +61,24 @@ def tell_sqlite(told: Told, folder: Path) -> None:
         return rows[0][0]
 
     async def main() -> None:
-        async with opened(lambda: Home(path), FakeClock()) as backend:
-            await told(backend, ask)
+        async with open_sqlite(lambda: SqliteFile(path), FakeClock()) as backend:
+            await scenario(backend, ask)
 
     asyncio.run(main())
 
 
-def tell_postgres(told: Told) -> None:
+def run_on_postgres(scenario: Scenario) -> None:
     needs("postgres")
     import psycopg
-    from test_postgres import URL, Home, migrate, opened
+    from postgres_adapters import open_postgres
+
+    from umbel.backends.postgres.address import PostgresAddress
+    from umbel.backends.postgres.schema import migrate
 
     schema = f"umbel_documents_{fresh_id()[-6:]}"
 
     def ask(job: str, namespace: str = "umbel") -> str | None:
-        with psycopg.connect(URL) as connection:
+        with psycopg.connect(POSTGRES_URL) as connection:
             # The namespace may be left out when it is the usual one.
             asked = (job,) if namespace == "umbel" else (job, namespace)
             query = f"select {schema}.document({', '.join(['%s'] * len(asked))})::text"
@@ -87,22 +90,24 @@ def tell_postgres(told: Told) -> None:
             return found
 
     async def main() -> None:
-        await migrate(Home(f"{URL}?schema={schema}"))
-        async with opened(f"{URL}?schema={schema}", "umbel", wrong_clocks("documents")) as backend:
-            await told(backend, ask)
+        await migrate(PostgresAddress(f"{POSTGRES_URL}?schema={schema}"))
+        async with open_postgres(
+            f"{POSTGRES_URL}?schema={schema}", "umbel", wrong_clocks("documents")
+        ) as backend:
+            await scenario(backend, ask)
 
     try:
         asyncio.run(main())
     finally:
-        with psycopg.connect(URL, autocommit=True) as connection:
+        with psycopg.connect(POSTGRES_URL, autocommit=True) as connection:
             connection.execute(f"drop schema if exists {schema} cascade")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def tell(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Told], None]:
+def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
     if request.param == "sqlite":
-        return lambda told: tell_sqlite(told, tmp_path)
-    return tell_postgres
+        return lambda scenario: run_on_sqlite(scenario, tmp_path)
+    return run_on_postgres
 
 
 ENDS: list[Outcome] = [
@@ -119,14 +124,16 @@ ENDS: list[Outcome] = [
 
 @pytest.mark.parametrize("outcome", ENDS, ids=repr)
 def test_the_document_is_the_one_that_askers_are_sent(
-    tell: Callable[[Told], None], outcome: Outcome
+    run: Callable[[Scenario], None], outcome: Outcome
 ) -> None:
-    async def told(b: Backend, ask: Ask) -> None:
-        job = await finished(b, outcome, headers={"replyto": "x", "correlationid": "question 7"})
+    async def scenario(b: Adapters, ask: Ask) -> None:
+        job = await publish_and_settle(
+            b, outcome, headers={"replyto": "x", "correlationid": "question 7"}
+        )
         record = await b.records.find(job)
-        asked = asked_by(job, record.headers)
+        asked = find_reply_request(job, record.headers)
         assert asked is not None
-        wanted = addressed(answer_from(record), asked)
+        wanted = add_correlation(document_from_record(record), asked)
         text = ask(job)
         assert text is not None
         jsonschema.validate(json.loads(text), wire.schema())
@@ -136,46 +143,46 @@ def test_the_document_is_the_one_that_askers_are_sent(
         assert found.created == pytest.approx(wanted.created, abs=0.001)
         assert json.loads(found.body.data) == json.loads(wanted.body.data)
 
-    tell(told)
+    run(scenario)
 
 
 def test_a_job_that_is_not_finished_has_none_and_an_unknown_id_is_told_apart(
-    tell: Callable[[Told], None],
+    run: Callable[[Scenario], None],
 ) -> None:
-    async def told(b: Backend, ask: Ask) -> None:
+    async def scenario(b: Adapters, ask: Ask) -> None:
         queued = await publish(b)
         assert ask(queued.id) is None
         await b.broker.purge("default")
-        again = await finished(b, Retry(FAILURE, 3600.0))
+        again = await publish_and_settle(b, Retry(FAILURE, 3600.0))
         assert ask(again) is None
         nobody = fresh_id()
         with pytest.raises(Unknown, match=f"there is no job {nobody}"):
             ask(nobody)
 
-    tell(told)
+    run(scenario)
 
 
 def test_jobs_of_one_id_in_two_namespaces_have_each_their_document(
-    tell: Callable[[Told], None],
+    run: Callable[[Scenario], None],
 ) -> None:
-    async def told(b: Backend, ask: Ask) -> None:
+    async def scenario(b: Adapters, ask: Ask) -> None:
         async with b.another("elsewhere") as other:
-            job = await finished(b, Succeeded(RESULT))
+            job = await publish_and_settle(b, Succeeded(RESULT))
             with pytest.raises(Unknown, match=f"there is no job {job}"):
                 ask(job, "elsewhere")
-            await finished(other, Succeeded(Body("application/json", b"[7]")), id=job)
+            await publish_and_settle(other, Succeeded(Body("application/json", b"[7]")), id=job)
             for namespace, result in (("umbel", [42]), ("elsewhere", [7])):
                 text = ask(job, namespace)
                 assert text is not None
                 assert json.loads(text)["data"] == result
 
-    tell(told)
+    run(scenario)
 
 
-def test_a_result_that_is_no_json_is_told(tell: Callable[[Told], None]) -> None:
-    async def told(b: Backend, ask: Ask) -> None:
+def test_a_result_that_is_no_json_is_told(run: Callable[[Scenario], None]) -> None:
+    async def scenario(b: Adapters, ask: Ask) -> None:
         data = bytes(range(256))
-        text = ask(await finished(b, Succeeded(Body(MESSAGEPACK, data))))
+        text = ask(await publish_and_settle(b, Succeeded(Body(MESSAGEPACK, data))))
         assert text is not None
         event = json.loads(text)
         assert event["state"] == "succeeded"
@@ -186,13 +193,13 @@ def test_a_result_that_is_no_json_is_told(tell: Callable[[Told], None]) -> None:
             assert event["data"] is None
             assert event["reason"] == "data: application/msgpack, see the record"
 
-    tell(told)
+    run(scenario)
 
 
-def test_a_result_with_a_nul_is_told(tell: Callable[[Told], None]) -> None:
-    async def told(b: Backend, ask: Ask) -> None:
-        text = ask(await finished(b, Succeeded(Body("application/json", b'"a\\u0000b"'))))
+def test_a_result_with_a_nul_is_told(run: Callable[[Scenario], None]) -> None:
+    async def scenario(b: Adapters, ask: Ask) -> None:
+        text = ask(await publish_and_settle(b, Succeeded(Body("application/json", b'"a\\u0000b"'))))
         assert text is not None
         assert json.loads(wire.read(text.encode()).body.data) == "a\0b"
 
-    tell(told)
+    run(scenario)

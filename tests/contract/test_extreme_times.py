@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from umbel.backends import JobFilter
-from umbel.messages import State, Succeeded, fresh_id
-from umbel.testing import Backend, wrong_clocks
-from umbel.testing.acts import PLENTY, RESULT, enlist, envelope, kill, settle, take
+from umbel.messages import State, Succeeded
+from umbel.testing import Adapters
+from umbel.testing.actions import FULL_DEMAND, RESULT, claim, envelope, kill, register, settle
 
-HOST = "127.0.0.1"
 FAR = 5.7e11
 """A moment of the year 20000."""
 TIMES: dict[str, dict[str, float]] = {
@@ -26,57 +22,24 @@ TIMES: dict[str, dict[str, float]] = {
 }
 
 
-@pytest.fixture
-def sqlite(tmp_path: Any) -> Any:
-    from test_sqlite import FakeClock, Home, opened
-
-    return lambda: opened(lambda: Home(str(tmp_path / "jobs.db")), FakeClock(), f"t{fresh_id()}")
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Any]:
-    import psycopg
-    from test_postgres import URL, Home, migrate, opened
-
-    schema = f"umbel_times_{os.getpid()}_{fresh_id()[-6:]}"
-    asyncio.run(migrate(Home(f"{URL}?schema={schema}")))
-    clocks = wrong_clocks("extreme times")
-    yield lambda: opened(f"{URL}?schema={schema}", f"t{fresh_id()}", clocks)
-    with psycopg.connect(URL, autocommit=True) as connection:
-        connection.execute(f'drop schema "{schema}" cascade')
-
-
-@pytest.fixture
-def redis() -> Iterator[Any]:
-    import redis as library
-    from test_redis import opened
-
-    prefix = f"times-{os.getpid()}-{fresh_id()[-6:]}-"
-    clocks = wrong_clocks("extreme times")
-    yield lambda: opened(prefix, fresh_id(), clocks)
-    with library.Redis(HOST, 6379) as client:
-        for key in client.scan_iter(match=f"umbel:{{{prefix}*", count=1000):
-            client.delete(key)
-
-
 @pytest.mark.parametrize("times", [*TIMES])
-@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis_store"])
 def test_jobs_with_extreme_times_run_are_recovered_and_pruned_like_others(
     store: str, times: str, request: pytest.FixtureRequest
 ) -> None:
     backend = request.getfixturevalue(store)
 
-    async def scenario(b: Backend) -> None:
+    async def scenario(b: Adapters) -> None:
         odd, plain = envelope(b, **TIMES[times]), envelope(b)
         await b.broker.publish([odd, plain])
-        dead = await enlist(b)
-        assert {one.id for one in await take(b, dead)} == {odd.id, plain.id}
+        dead = await register(b)
+        assert {one.id for one in await claim(b, dead)} == {odd.id, plain.id}
         await kill(b, dead)
         assert {*await b.broker.recover()} == {odd.id, plain.id}
-        owner, taken = await enlist(b), []
+        owner, taken = await register(b), []
         async with asyncio.timeout(40):
             while len(taken) < 2:
-                taken += await b.broker.fetch(["default"], PLENTY, owner, 1.0)
+                taken += await b.broker.fetch(["default"], FULL_DEMAND, owner, 1.0)
         for one in taken:
             assert await settle(b, one, Succeeded(RESULT)) == []
         found = await b.records.search(JobFilter(states=(State.SUCCEEDED,)))
@@ -92,7 +55,7 @@ def test_jobs_with_extreme_times_run_are_recovered_and_pruned_like_others(
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis"])
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "redis_store"])
 def test_a_job_that_is_never_due_does_not_keep_others_from_their_time(
     store: str, request: pytest.FixtureRequest
 ) -> None:
@@ -103,8 +66,8 @@ def test_a_job_that_is_never_due_does_not_keep_others_from_their_time(
             never = envelope(b, not_before=float("inf"))
             plain = envelope(b)
             await b.broker.publish([never])
-            owner = await enlist(b)
-            waiting = asyncio.create_task(b.broker.fetch(["default"], PLENTY, owner, 30.0))
+            owner = await register(b)
+            waiting = asyncio.create_task(b.broker.fetch(["default"], FULL_DEMAND, owner, 30.0))
             await asyncio.sleep(0)
             await b.broker.publish([plain])
             async with asyncio.timeout(40):

@@ -10,19 +10,18 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from test_postgres_sql import SERVER
-from test_postgres_sql import home as home  # fixture
-from test_sqlite import opened as sqlite_opened
+from local_servers import POSTGRES_URL
+from sqlite_adapters import open_sqlite
 
-from umbel.backends.postgres.address import Home as PostgresHome
+from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.database import Database
 from umbel.backends.postgres.gates import PostgresGates
 from umbel.backends.postgres.records import PostgresRecords
-from umbel.backends.sqlite.database import Home
+from umbel.backends.sqlite.database import SqliteFile
 from umbel.clock import SystemClock
 from umbel.messages import Rule, Succeeded
-from umbel.testing import Backend, FakeClock
-from umbel.testing.acts import enlist, publish, settlement, take
+from umbel.testing import Adapters, FakeClock
+from umbel.testing.actions import claim, publish, register, settlement
 
 RATE = "rate:t/user"
 MANY = 2500
@@ -35,9 +34,9 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "umbel.db")
 
 
-def tell(path: str, scenario: Callable[[Backend], Awaitable[None]]) -> None:
+def tell(path: str, scenario: Callable[[Adapters], Awaitable[None]]) -> None:
     async def told() -> None:
-        async with sqlite_opened(lambda: Home(path, synchronous="off"), FakeClock()) as backend:
+        async with open_sqlite(lambda: SqliteFile(path, synchronous="off"), FakeClock()) as backend:
             await backend.gates.declare([RULE])
             await scenario(backend)
 
@@ -54,16 +53,16 @@ def put(path: str, rows: list[tuple[str, int, str]]) -> None:
         connection.executemany("insert into gate values ('umbel', ?, ?, ?)", rows)
 
 
-async def prune(b: Backend) -> None:
+async def prune(b: Adapters) -> None:
     assert await b.records.prune(older_than=1e9, keep=KEPT, limit=KEPT) == 0
 
 
 def test_fifty_tokens_used_once_leave_no_row(path: str) -> None:
-    async def scenario(b: Backend) -> None:
-        owner = await enlist(b)
+    async def scenario(b: Adapters) -> None:
+        owner = await register(b)
         for user in range(50):
             await publish(b, gates=(f"{RATE}#{user}",))
-        held = await take(b, owner)
+        held = await claim(b, owner)
         await b.broker.settle([settlement(one, Succeeded()) for one in held])
         await prune(b)
         assert len(kept(path)) == 50, "their rate is still felt"
@@ -78,7 +77,7 @@ def test_fifty_tokens_used_once_leave_no_row(path: str) -> None:
 
 
 def test_what_is_held_stays_and_so_does_a_rate_without_tokens(path: str) -> None:
-    async def scenario(b: Backend) -> None:
+    async def scenario(b: Adapters) -> None:
         put(path, [(f"{RATE}#ann", 1, "[1.0, 1.0]"), (RATE, 0, "[1.0, 1.0]")])
         await prune(b)
         assert kept(path) == [RATE, f"{RATE}#ann"]
@@ -87,7 +86,7 @@ def test_what_is_held_stays_and_so_does_a_rate_without_tokens(path: str) -> None
 
 
 def test_a_rate_that_the_code_no_longer_has_is_kept_for_some_hours(path: str) -> None:
-    async def scenario(b: Backend) -> None:
+    async def scenario(b: Adapters) -> None:
         await b.gates.declare([], [RATE])
         put(path, [(f"{RATE}#ann", 0, f"[{b.clock.now()}, {b.clock.now()}]")])
         b.advance(3600.0)
@@ -101,7 +100,7 @@ def test_a_rate_that_the_code_no_longer_has_is_kept_for_some_hours(path: str) ->
 
 
 def test_what_people_wrote_by_hand_stops_no_pruning(path: str) -> None:
-    async def scenario(b: Backend) -> None:
+    async def scenario(b: Adapters) -> None:
         put(path, [(f"{RATE}#{n}", 0, text) for n, text in enumerate(("", "{", '["x"]', "7"))])
         put(path, [("#", 0, "[1.0]"), (f"{RATE}#z", 0, "[1.0, 1.0]")])
         await prune(b)
@@ -111,7 +110,7 @@ def test_what_people_wrote_by_hand_stops_no_pruning(path: str) -> None:
 
 
 def test_very_many_go_at_once_and_those_in_use_cost_one_look_at_a_portion(path: str) -> None:
-    async def scenario(b: Backend) -> None:
+    async def scenario(b: Adapters) -> None:
         past, ahead = "[1.0, 1.0]", f"[{b.clock.now() + 60}, 1.0]"
         put(path, [(f"{RATE}#{n:05}", 0, past) for n in range(MANY)])
         await prune(b)
@@ -130,16 +129,16 @@ def test_very_many_go_at_once_and_those_in_use_cost_one_look_at_a_portion(path: 
     tell(path, scenario)
 
 
-def test_on_postgres_tokens_go_while_somebody_lets_others_pass(home: PostgresHome) -> None:
+def test_on_postgres_tokens_go_while_somebody_lets_others_pass(address: PostgresAddress) -> None:
     """Rows that are locked are not waited for, and go with the next look."""
 
     async def scenario() -> None:
-        database = Database(home)
+        database = Database(address)
         how = {"namespace": "umbel", "clock": SystemClock()}
         records = PostgresRecords(database, **how)
         await PostgresGates(database, **how).declare([RULE])
-        table = f"{home.schema}.gate"
-        async with await psycopg.AsyncConnection.connect(SERVER, autocommit=True) as other:
+        table = f"{address.schema}.gate"
+        async with await psycopg.AsyncConnection.connect(POSTGRES_URL, autocommit=True) as other:
             await other.execute(
                 f"""insert into {table}
                     select 'umbel', '{RATE}#' || n, 0, '{{1, 1}}' from generate_series(1, 1500) n

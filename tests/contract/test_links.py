@@ -1,4 +1,4 @@
-"""Every suite over a link: what a port promises holds when its other side is another process's."""
+"""Every suite over a link: the promises of a port also hold for calls from another process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pytest
 
 pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
 
-from test_sqlite import opened
+from sqlite_adapters import open_sqlite
 
 from umbel.backends import Broker, Control, Demand, Deployments, Gates, Records, Registry, Steps
-from umbel.backends.amqp.address import Home
-from umbel.backends.sqlite.database import Home as File
-from umbel.links import Link, LinkServer, Served, Stub, Take
+from umbel.backends.amqp.address import AmqpAddress
+from umbel.backends.sqlite.database import SqliteFile
+from umbel.links import LinkClient, LinkServer, MessageHandler, ServedPort, Stub
 from umbel.messages import Delivery, Lease, Settlement
 from umbel.router import Dispatcher
 from umbel.telemetry import Telemetry
-from umbel.testing import Backend, Backends, FakeClock
+from umbel.testing import Adapters, FakeClock, OpenAdapters
 from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite
 from umbel.testing.stores import StoreSuite
@@ -30,21 +30,21 @@ from umbel.testing.stores import StoreSuite
 class Everything:
     """Nodes for all of a backend's ports."""
 
-    def __init__(self, kept: Backend) -> None:
-        self._ports: dict[str, Served] = {
-            "broker": Served(Broker, kept.broker),
-            "records": Served(Records, kept.records),
-            "registry": Served(Registry, kept.registry),
-            "control": Served(Control, kept.control),
-            "gates": Served(Gates, kept.gates),
-            "steps": Served(Steps, kept.steps),
-            "deployments": Served(Deployments, kept.deployments),
+    def __init__(self, kept: Adapters) -> None:
+        self._ports: dict[str, ServedPort] = {
+            "broker": ServedPort(Broker, kept.broker),
+            "records": ServedPort(Records, kept.records),
+            "registry": ServedPort(Registry, kept.registry),
+            "control": ServedPort(Control, kept.control),
+            "gates": ServedPort(Gates, kept.gates),
+            "steps": ServedPort(Steps, kept.steps),
+            "deployments": ServedPort(Deployments, kept.deployments),
         }
 
-    def find(self, address: str) -> Served | Take | None:
+    def find(self, address: str) -> ServedPort | MessageHandler | None:
         return self._ports.get(address)
 
-    async def gone(self) -> None:
+    async def close(self) -> None:
         pass
 
 
@@ -54,7 +54,7 @@ class Dispatched:
     def __init__(self, broker: Any, clock: FakeClock) -> None:
         self._broker = broker
         self._dispatcher = Dispatcher(broker, clock)
-        self._line = self._dispatcher.line(())
+        self._line = self._dispatcher.waiting_workers(())
         self._owner = ""
 
     def __getattr__(self, name: str) -> Any:
@@ -63,11 +63,11 @@ class Dispatched:
     async def fetch(
         self, queues: Sequence[str], demand: Demand, owner: str, wait: float
     ) -> list[Delivery]:
-        self._line, self._owner = self._dispatcher.line(queues), owner
+        self._line, self._owner = self._dispatcher.waiting_workers(queues), owner
         return await self._line.fetch(owner, demand, wait)
 
-    def nudge(self) -> None:
-        self._line.nudge(self._owner)
+    def stop_waiting(self) -> None:
+        self._line.stop_waiting(self._owner)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         return await self._dispatcher.settle(settlements)
@@ -77,15 +77,15 @@ class Dispatched:
 
 
 @asynccontextmanager
-async def linked(books: Any, folder: Path, *, dispatched: bool) -> AsyncIterator[Backend]:
+async def linked(books: Any, folder: Path, *, dispatched: bool) -> AsyncIterator[Adapters]:
     """A backend on the other side of a link; whatever else a test opens has links of its own."""
     async with books as kept:
         if dispatched:
             kept = replace(kept, broker=Dispatched(kept.broker, kept.clock))
-        home = Home(f"umbel+unix://{folder}/{len(list(folder.iterdir()))}.sock")
-        server = LinkServer(home, lambda: Everything(kept), Telemetry())
+        address = AmqpAddress(f"umbel+unix://{folder}/{len(list(folder.iterdir()))}.sock")
+        server = LinkServer(address, lambda: Everything(kept), Telemetry())
         await server.start()
-        link = Link(home)
+        link = LinkClient(address)
 
         def another(namespace: str | None = None) -> Any:
             return linked(kept.another(namespace), folder, dispatched=dispatched)
@@ -116,22 +116,24 @@ async def linked(books: Any, folder: Path, *, dispatched: bool) -> AsyncIterator
             await server.close()
 
 
-def replace_capabilities(kept: Backend) -> Any:
+def replace_capabilities(kept: Adapters) -> Any:
     from msgspec.structs import replace as changed
 
-    return changed(kept.broker.capabilities, transactional=False, direct=False)
+    return changed(kept.broker.capabilities, transactional=False, blocking=False)
 
 
 class OverALink(BrokerSuite, GateTopics, RouteSuite, StoreSuite, MachineSuite):
     dispatched = False
 
     @pytest.fixture
-    def backend(self, tmp_path_factory: pytest.TempPathFactory) -> Backends:
+    def backend(self, tmp_path_factory: pytest.TempPathFactory) -> OpenAdapters:
         def open_one() -> object:
             folder = tmp_path_factory.mktemp("link")
             sockets = folder / "s"
             sockets.mkdir()
-            books = opened(lambda: File(str(folder / "umbel.db"), synchronous="off"), FakeClock())
+            books = open_sqlite(
+                lambda: SqliteFile(str(folder / "umbel.db"), synchronous="off"), FakeClock()
+            )
             return linked(books, sockets, dispatched=self.dispatched)
 
         return open_one  # type: ignore[return-value]

@@ -16,37 +16,26 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import test_nats
-import test_redis_transport
-from test_nats_server import Machine as NatsMachine
-from test_nats_server import machine as machine  # a fixture, as are those below
-from test_redis import prefix as prefix
-from test_redis_server import Server as RedisMachine
-from test_redis_server import needs_server
-from test_redis_server import start as start
-from test_redis_transport import envelope, ids, told
-from test_split import HOST, PORTS, split
-from test_split import nats as nats
-from test_split import postgres as postgres
-from test_split import rabbitmq as rabbitmq
-from test_split import redis as redis
-from test_split import redis_prefix as redis_prefix
-from test_split import sqlite as sqlite
-from test_split import vhost as vhost
+from local_servers import HOST, PORTS, POSTGRES_URL
+from nats_server import NatsServer
+from nats_transports import nats_corner
+from pair_adapters import open_pair
+from redis_server import RedisServer, needs_server
+from redis_transports import envelope, ids, redis_corner, run
 
 from chaos.proxy import Proxy
 from umbel import Umbel
-from umbel.backends import Demand, Lane, Lost, OpenTransport, Transport
+from umbel.backends import Demand, Lane, OnLaneMissing, OpenTransport, Transport
 from umbel.backends.pairs import MultiTransport, PartialPairBroker
-from umbel.backends.redis.address import Home
+from umbel.backends.redis.address import RedisAddress
 from umbel.backends.redis.transport import RedisTransport
 from umbel.backends.transport import Reply
 from umbel.errors import ConfigurationError, ResultTimeout, Unavailable
 from umbel.messages import fresh_id
-from umbel.messages.documents import Asked
-from umbel.testing import Backends, acts
+from umbel.messages.documents import ReplyRequest
+from umbel.testing import OpenAdapters, actions
 from umbel.testing.brokers import BrokerSuite
-from umbel.testing.transports import Server, Servers, TransportSuite
+from umbel.testing.transports import OpenServer, Server, TransportSuite
 
 IO, MAIL = Lane("default", "io"), Lane("mail", "io")
 NOWHERE = "redis://127.0.0.1:1"
@@ -89,10 +78,10 @@ class TestRedisWithNats(TransportSuite):
     """The queue ``mail`` goes by NATS."""
 
     @pytest.fixture
-    def server(self, prefix: str) -> Iterator[Servers]:
+    def server(self, redis_prefix: str) -> Iterator[OpenServer]:
         most, one = Proxy(PORTS["redis"], seed=0), Proxy(PORTS["nats"], seed=0)
         yield lambda: pair(
-            test_redis_transport.corner(f"{prefix}{fresh_id()[-12:]}", most), test_nats.corner(one)
+            redis_corner(f"{redis_prefix}{fresh_id()[-12:]}", most), nats_corner(one)
         )
         most.close()
         one.close()
@@ -102,10 +91,10 @@ class TestNatsWithRedis(TransportSuite):
     """The queue ``mail`` goes by Redis."""
 
     @pytest.fixture
-    def server(self, prefix: str) -> Iterator[Servers]:
+    def server(self, redis_prefix: str) -> Iterator[OpenServer]:
         most, one = Proxy(PORTS["nats"], seed=0), Proxy(PORTS["redis"], seed=0)
         yield lambda: pair(
-            test_nats.corner(most), test_redis_transport.corner(f"{prefix}{fresh_id()[-12:]}", one)
+            nats_corner(most), redis_corner(f"{redis_prefix}{fresh_id()[-12:]}", one)
         )
         most.close()
         one.close()
@@ -114,8 +103,8 @@ class TestNatsWithRedis(TransportSuite):
 def mapped(named: Mapping[str, Any], rest: Any) -> Callable[[str], OpenTransport]:
     """Queues by what carries them; None: nothing does."""
 
-    def carry(namespace: str) -> OpenTransport:
-        def opened(lost: Lost) -> Transport:
+    def transport_of(namespace: str) -> OpenTransport:
+        def opened(lost: OnLaneMissing) -> Transport:
             made: dict[Any, Transport | None] = {None: None}
             for one in (*named.values(), rest):
                 if one not in made:
@@ -124,39 +113,41 @@ def mapped(named: Mapping[str, Any], rest: Any) -> Callable[[str], OpenTransport
 
         return opened
 
-    return carry
+    return transport_of
 
 
 class TestThreeBrokersAndPostgres(BrokerSuite):
     @pytest.fixture
-    def backend(self, redis: Any, nats: Any, rabbitmq: Any, postgres: Any) -> Backends:
-        carry = mapped({"mail": nats, "other": rabbitmq}, redis)
-        return lambda: split(postgres(), carry)
+    def backend(self, redis: Any, nats: Any, rabbitmq: Any, postgres: Any) -> OpenAdapters:
+        transport_of = mapped({"mail": nats, "other": rabbitmq}, redis)
+        return lambda: open_pair(postgres(), transport_of)
 
 
 class TestPostgresItselfAndRedisForSome(BrokerSuite):
-    """Most queues stay in the books."""
+    """Most queues stay in the job store."""
 
     @pytest.fixture
-    def backend(self, redis: Any, postgres: Any) -> Backends:
-        carry = mapped({"mail": redis, "other": redis}, None)
-        return lambda: split(postgres(), carry, PartialPairBroker)
+    def backend(self, redis: Any, postgres: Any) -> OpenAdapters:
+        transport_of = mapped({"mail": redis, "other": redis}, None)
+        return lambda: open_pair(postgres(), transport_of, PartialPairBroker)
 
 
 class TestNatsAndSqliteItselfForSome(BrokerSuite):
-    """Some queues stay in the books."""
+    """Some queues stay in the job store."""
 
     @pytest.fixture
-    def backend(self, nats: Any, sqlite: Any) -> Backends:
-        carry = mapped({"mail": None, "other": None}, nats)
-        return lambda: split(sqlite(), carry, PartialPairBroker)
+    def backend(self, nats: Any, sqlite: Any) -> OpenAdapters:
+        transport_of = mapped({"mail": None, "other": None}, nats)
+        return lambda: open_pair(sqlite(), transport_of, PartialPairBroker)
 
 
 # --- one that is down ------------------------------------------------------------------------
 
 
 def transport(url: str, namespace: str = "n") -> RedisTransport:
-    return RedisTransport(Home(url), namespace=namespace, lost=str, life=2.0)
+    return RedisTransport(
+        RedisAddress(url), namespace=namespace, on_lane_missing=str, receiver_ttl=2.0
+    )
 
 
 async def receive_surely(one: Transport, room: Mapping[Lane, int], wanted: set[str]) -> None:
@@ -169,10 +160,12 @@ async def receive_surely(one: Transport, room: Mapping[Lane, int], wanted: set[s
 
 
 @needs_server
-def test_one_that_is_down_keeps_nobody_from_the_others(start: Callable[..., RedisMachine]) -> None:
-    up, down = start(), start()
+def test_one_that_is_down_keeps_nobody_from_the_others(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    up, down = start_redis(), start_redis()
 
-    async def tale() -> None:
+    async def scenario() -> None:
         one = MultiTransport({"mail": transport(down.url)}, transport(up.url))
         for at in range(3):
             down.stop()
@@ -202,7 +195,7 @@ def test_one_that_is_down_keeps_nobody_from_the_others(start: Callable[..., Redi
                 assert mail.id in ids(found)
                 await one.accept(found)
             else:
-                one.nudge()
+                one.stop_waiting()
                 await waiting
         up.stop()
         down.stop()
@@ -210,16 +203,16 @@ def test_one_that_is_down_keeps_nobody_from_the_others(start: Callable[..., Redi
             await one.receive({IO: 5, MAIL: 5}, 10)
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
 @needs_server
 def test_one_that_is_frozen_delays_the_others_by_a_moment_and_loses_nothing(
-    start: Callable[..., RedisMachine],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    up, frozen = start(), start()
+    up, frozen = start_redis(), start_redis()
 
-    async def tale() -> None:
+    async def scenario() -> None:
         one = MultiTransport({"mail": transport(frozen.url)}, transport(up.url))
         both = {IO: 5, MAIL: 5}
         await one.send([envelope(), envelope(queue="mail")])
@@ -240,14 +233,16 @@ def test_one_that_is_frozen_delays_the_others_by_a_moment_and_loses_nothing(
         await receive_surely(one, both, {each.id for each in mail})
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
 @needs_server
-def test_what_came_when_nobody_asked_any_more_goes_back(start: Callable[..., RedisMachine]) -> None:
-    server = start()
+def test_what_came_when_nobody_asked_any_more_goes_back(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
 
-    async def tale() -> None:
+    async def scenario() -> None:
         one = MultiTransport({"mail": transport(server.url)}, transport(server.url))
         other = transport(server.url)
         for _ in range(10):
@@ -267,14 +262,16 @@ def test_what_came_when_nobody_asked_any_more_goes_back(start: Callable[..., Red
         await one.close()
         await other.close()
 
-    told(tale)
+    run(scenario)
 
 
 @needs_server
-def test_a_late_answer_is_cut_to_the_room_there_is_now(start: Callable[..., RedisMachine]) -> None:
-    server = start()
+def test_a_late_answer_is_cut_to_the_room_there_is_now(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
 
-    async def tale() -> None:
+    async def scenario() -> None:
         one, other = (MultiTransport({}, transport(server.url)) for _ in range(2))
         await one.receive({IO: 4}, 0.0)
         sent = [envelope() for _ in range(4)]
@@ -293,65 +290,72 @@ def test_a_late_answer_is_cut_to_the_room_there_is_now(start: Callable[..., Redi
         await one.close()
         await other.close()
 
-    told(tale)
+    run(scenario)
 
 
 @needs_server
 def test_an_answer_goes_by_the_broker_that_its_question_came_by(
-    start: Callable[..., RedisMachine],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    first, second = start(), start()
+    first, second = start_redis(), start_redis()
 
-    async def tale() -> None:
+    async def scenario() -> None:
         one = MultiTransport({"mail": transport(second.url)}, transport(first.url))
         document = envelope(headers={"state": "succeeded"})
         await one.reply(
-            [Reply(Asked("a", "1"), document, "mail"), Reply(Asked("b", "2"), document)]
+            [
+                Reply(ReplyRequest("a", "1"), document, "mail"),
+                Reply(ReplyRequest("b", "2"), document),
+            ]
         )
         await one.close()
         assert (first.do("KEYS", "*"), second.do("KEYS", "*")) == ([b"b"], [b"a"])
 
-    told(tale)
+    run(scenario)
 
 
 @needs_server
 def test_what_waits_for_a_broker_that_is_down_keeps_nothing_else_in_the_books(
-    start: Callable[..., RedisMachine], redis: Any, sqlite: Any
+    start_redis: Callable[..., RedisServer], redis: Any, sqlite: Any
 ) -> None:
-    down = start()
+    down = start_redis()
     down.stop()
 
     def gone(namespace: str) -> OpenTransport:
-        return lambda lost: RedisTransport(Home(down.url), namespace=namespace, lost=lost)
+        return lambda lost: RedisTransport(
+            RedisAddress(down.url), namespace=namespace, on_lane_missing=lost
+        )
 
-    async def tale() -> None:
-        async with split(sqlite(), mapped({"mail": gone}, redis)) as b:
-            owner, ledger = await acts.enlist(b), b.broker._ledger  # type: ignore[attr-defined]
-            both = [acts.envelope(b, queue=q, kind="cpu", unique=q) for q in ("mail", "default")]
+    async def scenario() -> None:
+        async with open_pair(sqlite(), mapped({"mail": gone}, redis)) as b:
+            owner, job_store = await actions.register(b), b.job_store
+            both = [actions.envelope(b, queue=q, kind="cpu", unique=q) for q in ("mail", "default")]
             await b.broker.publish(both)
-            while await ledger.unsent(["default"], 10, 0.0):
+            while await job_store.find_unsent(["default"], 10, 0.0):
                 # It has no room for them; whoever fetches relays all the same.
-                assert await b.broker.fetch(["mail", "default"], Demand(1, 0), owner, 0.2) == []
-            assert [one.id for one in await ledger.unsent(["mail"], 10, 0.0)] == [both[0].id]
+                assert await b.broker.fetch(["mail", "default"], Demand.of(io=1), owner, 0.2) == []
+            assert [one.id for one in await job_store.find_unsent(["mail"], 10, 0.0)] == [
+                both[0].id
+            ]
 
-    told(tale)
+    run(scenario)
 
 
 def test_a_demand_covers_what_is_kept_and_what_is_carried(redis: Any, postgres: Any) -> None:
-    async def tale() -> None:
-        carry = mapped({"mail": redis}, None)
-        async with split(postgres(), carry, PartialPairBroker) as b:
-            owner, done = await acts.enlist(b), set[str]()
-            sent = [acts.envelope(b, queue=("default", "mail")[at % 2]) for at in range(40)]
+    async def scenario() -> None:
+        transport_of = mapped({"mail": redis}, None)
+        async with open_pair(postgres(), transport_of, PartialPairBroker) as b:
+            owner, done = await actions.register(b), set[str]()
+            sent = [actions.envelope(b, queue=("default", "mail")[at % 2]) for at in range(40)]
             await b.broker.publish([one for one in sent if one.queue == "mail"])
             await b.broker.publish([one for one in sent if one.queue == "default"])
             while len(done) < 40:
-                found = await b.broker.fetch(["default", "mail"], Demand(3, 3), owner, 10)
+                found = await b.broker.fetch(["default", "mail"], Demand.of(io=3, cpu=3), owner, 10)
                 assert len(found) <= 3
                 done |= {one.id for one in found}
             assert done == {one.id for one in sent}
 
-    told(tale)
+    run(scenario)
 
 
 # --- applications ----------------------------------------------------------------------------
@@ -359,15 +363,15 @@ def test_a_demand_covers_what_is_kept_and_what_is_carried(redis: Any, postgres: 
 
 def test_settings_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> None:
     file, other = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
-    with pytest.raises(ConfigurationError, match=r"brokers\['mail'\]=.*broker and store in one"):
+    with pytest.raises(ConfigurationError, match=r"brokers\['mail'\]=.*both broker and store"):
         Umbel(file, brokers={"mail": other})
-    with pytest.raises(ConfigurationError, match=r"broker=.*broker and store in one"):
+    with pytest.raises(ConfigurationError, match=r"broker=.*both broker and store"):
         Umbel(broker=file, store=other)
     with pytest.raises(ConfigurationError, match=r"brokers\['mail'\]="):
         Umbel(file, brokers={"mail": "http://host"})
     with pytest.raises(ConfigurationError, match="brokers: give the URL of a broker"):
         Umbel(file, brokers={"mail": ""})
-    with pytest.raises(ConfigurationError, match=r"store=.*keeps no records"):
+    with pytest.raises(ConfigurationError, match=r"store=.*cannot store records"):
         Umbel(broker=file, store="nats://host")
 
 
@@ -444,11 +448,10 @@ class Shop:
 @pytest.fixture
 def schema() -> Iterator[str]:
     import psycopg
-    from test_postgres import URL
 
     name = f"umbel_mapped_{os.getpid()}_{fresh_id()[-6:]}"
-    yield f"{URL}?schema={name}"
-    with psycopg.connect(URL, autocommit=True) as connection:
+    yield f"{POSTGRES_URL}?schema={name}"
+    with psycopg.connect(POSTGRES_URL, autocommit=True) as connection:
         connection.execute(f'drop schema if exists "{name}" cascade')
 
 
@@ -458,21 +461,21 @@ def results(handles: list[Any]) -> list[int]:
 
 @needs_server
 def test_a_worker_serves_three_brokers_and_goes_on_while_one_is_down(
-    start: Callable[..., RedisMachine],
-    machine: NatsMachine,
+    start_redis: Callable[..., RedisServer],
+    nats_server: NatsServer,
     vhost: str,
     schema: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = start("--appendonly", "yes", "--appendfsync", "always")
-    machine.start()
+    server = start_redis("--appendonly", "yes", "--appendfsync", "always")
+    nats_server.start()
     rabbit = f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/{quote(vhost, safe='')}"
     shop = Shop(
         tmp_path,
         monkeypatch,
         broker=server.url,
-        brokers=f"mail={rabbit},bulk=nats://{machine.place}",
+        brokers=f"mail={rabbit},bulk=nats://{nats_server.address}",
         store=schema,
         namespace=f"t{fresh_id()[-12:]}",
     )
@@ -483,7 +486,7 @@ def test_a_worker_serves_three_brokers_and_goes_on_while_one_is_down(
         with server.client() as client:
             assert client.exists(f"umbel:{{{shop.app.settings.namespace}}}:stream:io:default")
 
-        machine.kill()
+        nats_server.kill()
         stranded = [shop.bulk.delay(n) for n in range(5)]
         others = [task.delay(n) for n, task in enumerate((shop.here, shop.mail) * 10)]
         assert results(others) == [*range(20)]
@@ -493,7 +496,7 @@ def test_a_worker_serves_three_brokers_and_goes_on_while_one_is_down(
         assert results(relayed) == [4, 4]
         with pytest.raises(ResultTimeout):
             stranded[0].get(timeout=0.5)
-        machine.start()
+        nats_server.start()
         assert results([*stranded, mixed[1]]) == [0, 1, 2, 3, 4, 2]
 
         server.stop()
@@ -508,12 +511,12 @@ def test_a_worker_serves_three_brokers_and_goes_on_while_one_is_down(
 
 @needs_server
 def test_a_database_keeps_its_queues_and_lends_one_to_a_broker(
-    start: Callable[..., RedisMachine],
+    start_redis: Callable[..., RedisServer],
     schema: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    server = start("--appendonly", "yes", "--appendfsync", "always")
+    server = start_redis("--appendonly", "yes", "--appendfsync", "always")
     shop = Shop(
         tmp_path,
         monkeypatch,
@@ -542,13 +545,13 @@ def test_a_database_keeps_its_queues_and_lends_one_to_a_broker(
 @needs_server
 @pytest.mark.parametrize("books", ["postgres", "sqlite"])
 def test_redis_carries_beside_another_store_and_may_lose_all_it_has(
-    start: Callable[..., RedisMachine],
+    start_redis: Callable[..., RedisServer],
     schema: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     books: str,
 ) -> None:
-    server = start("--appendonly", "no")
+    server = start_redis("--appendonly", "no")
     store = schema if books == "postgres" else f"sqlite:///{tmp_path}/books.db"
     shop = Shop(tmp_path, monkeypatch, broker=server.url, store=store)
     try:

@@ -9,21 +9,29 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("nats")
+
+import nats
+from local_servers import HOST, NATS_URL, PORTS
+from nats_transports import connect_and_clean, open_transport, refusal
+
 from chaos.proxy import Proxy
-from contract.test_nats import HOST, PORT, URL, cleaned, opened
-
-import nats  # isort: skip - test_nats has made sure that it is there
-
 from umbel.backends import Lane
-from umbel.backends.nats.address import Home
+from umbel.backends.nats.address import NatsAddress
 from umbel.backends.nats.connections import Connection
-from umbel.backends.nats.jetstream import make_stream
-from umbel.backends.nats.outgoing import Answer, Post
+from umbel.backends.nats.jetstream import create_stream
+from umbel.backends.nats.protocol import OutgoingMessage, Response
 from umbel.backends.nats.stream_names import stream_of
 from umbel.backends.nats.transport import NatsTransport
 from umbel.errors import ConfigurationError, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.messages.wire import read_message, write
+
+if refused := refusal():
+    pytest.skip(
+        f"not run: the lanes of NATS; {NATS_URL} does not answer ({refused})",
+        allow_module_level=True,
+    )
 
 IO, ANY = Lane("default", "io"), Lane("default", "")
 SOON = 5.0
@@ -36,19 +44,19 @@ def namespace() -> str:
 
 @pytest.fixture
 def proxy() -> Iterator[Proxy]:
-    made = Proxy(PORT, seed=0)
+    made = Proxy(PORTS["nats"], seed=0)
     yield made
     made.close()
 
 
-def told(namespace: str, tale: Callable[[nats.NATS], Awaitable[None]]) -> None:
+def run(namespace: str, scenario: Callable[[nats.NATS], Awaitable[None]]) -> None:
     """Run a test that has a client of nats-py's own, and clean up after it."""
 
-    async def tell() -> None:
-        async with asyncio.timeout(45), cleaned(namespace) as client:
-            await tale(client)
+    async def main() -> None:
+        async with asyncio.timeout(45), connect_and_clean(namespace) as client:
+            await scenario(client)
 
-    asyncio.run(tell())
+    asyncio.run(main())
 
 
 def envelopes(namespace: str, count: int, **changes: Any) -> list[Envelope]:
@@ -58,11 +66,14 @@ def envelopes(namespace: str, count: int, **changes: Any) -> list[Envelope]:
 
 
 def test_two_that_make_the_same_lane_at_once_tell_of_it_once_each_at_most(namespace: str) -> None:
-    async def tale(_: nats.NATS) -> None:
+    async def scenario(_: nats.NATS) -> None:
         for turn in range(10):
             lost: list[str] = []
             queue = f"new-{turn}"
-            async with opened(namespace, lost) as one, opened(namespace, lost) as other:
+            async with (
+                open_transport(namespace, lost) as one,
+                open_transport(namespace, lost) as other,
+            ):
                 await asyncio.gather(one.check(), other.check())
                 await asyncio.gather(
                     one.send(envelopes(namespace, 2, queue=queue)),
@@ -72,7 +83,7 @@ def test_two_that_make_the_same_lane_at_once_tell_of_it_once_each_at_most(namesp
                 )
                 assert lost in ([queue], [queue] * 2)
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_many_that_make_the_same_stream_at_once_find_one_maker(namespace: str) -> None:
@@ -85,13 +96,13 @@ def test_many_that_make_the_same_stream_at_once_find_one_maker(namespace: str) -
         async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
             return (await self._client.request(subject, data, timeout=timeout)).data
 
-    async def tale(client: nats.NATS) -> None:
-        clients = [await nats.connect(URL) for _ in range(6)]
+    async def scenario(client: nats.NATS) -> None:
+        clients = [await nats.connect(NATS_URL) for _ in range(6)]
         for turn in range(500):
             stream = stream_of(namespace, Lane(f"new-{turn}", "io"))
             made = await asyncio.gather(
                 *(
-                    make_stream(Client(one), stream, replicas=1, description=f"by {number}")
+                    create_stream(Client(one), stream, replicas=1, description=f"by {number}")
                     for number, one in enumerate(clients)
                 )
             )
@@ -100,12 +111,12 @@ def test_many_that_make_the_same_stream_at_once_find_one_maker(namespace: str) -
         for one in clients:
             await one.close()
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_a_script_that_knows_only_the_subject_sends_a_job(namespace: str) -> None:
-    async def tale(client: nats.NATS) -> None:
-        async with opened(namespace, []) as one:
+    async def scenario(client: nats.NATS) -> None:
+        async with open_transport(namespace, []) as one:
             await one.receive({ANY: 1}, 0.0)
             (sent,) = envelopes(namespace, 1, kind="")
             # What such a script consists of: a connection, a subject, an event as JSON.
@@ -130,17 +141,17 @@ def test_a_script_that_knows_only_the_subject_sends_a_job(namespace: str) -> Non
             assert (read[1].subject, read[1].body) == ("tests.ädd", Body(JSON, b'{"args": [2]}'))
             await one.accept(found)
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 @pytest.mark.parametrize("deleted", ["stream", "consumer"])
 def test_what_is_deleted_under_a_waiting_receiver_is_made_anew(
     namespace: str, deleted: str
 ) -> None:
-    async def tale(client: nats.NATS) -> None:
+    async def scenario(client: nats.NATS) -> None:
         lost: list[str] = []
         name = stream_of(namespace, IO).name
-        async with opened(namespace, lost) as one:
+        async with open_transport(namespace, lost) as one:
             await one.receive({IO: 1}, 0.0)
             waiting = asyncio.create_task(one.receive({IO: 1}, 30))
             await asyncio.sleep(0.2)
@@ -152,13 +163,13 @@ def test_what_is_deleted_under_a_waiting_receiver_is_made_anew(
                 while await is_away(client, name):
                     await asyncio.sleep(0.02)
             (sent,) = envelopes(namespace, 1)
-            async with opened(namespace, lost) as other:
+            async with open_transport(namespace, lost) as other:
                 await other.send([sent])
             (arrival,) = await waiting
             assert arrival.id == sent.id
             assert lost == ["default"] * (2 if deleted == "stream" else 1)
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 async def is_away(client: nats.NATS, stream: str) -> bool:
@@ -171,10 +182,10 @@ async def is_away(client: nats.NATS, stream: str) -> bool:
 
 @pytest.mark.parametrize("wait", [0.0, 0.5, 30.0])
 def test_what_was_deleted_before_receiving_is_made_anew(namespace: str, wait: float) -> None:
-    async def tale(client: nats.NATS) -> None:
+    async def scenario(client: nats.NATS) -> None:
         lost: list[str] = []
         name = stream_of(namespace, IO).name
-        async with opened(namespace, lost) as one:
+        async with open_transport(namespace, lost) as one:
             await one.receive({IO: 1}, 0.0)
             await client.jetstream().delete_stream(name)
             waiting = asyncio.create_task(one.receive({IO: 1}, wait))
@@ -182,16 +193,16 @@ def test_what_was_deleted_before_receiving_is_made_anew(namespace: str, wait: fl
                 while await is_away(client, name):
                     await asyncio.sleep(0.02)
             assert lost == ["default"] * 2
-            one.nudge()
+            one.stop_waiting()
             assert await waiting == []
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_a_deleted_consumer_loses_nothing(namespace: str) -> None:
-    async def tale(client: nats.NATS) -> None:
+    async def scenario(client: nats.NATS) -> None:
         lost: list[str] = []
-        async with opened(namespace, lost) as one:
+        async with open_transport(namespace, lost) as one:
             sent = envelopes(namespace, 3)
             await one.send(sent)
             await client.jetstream().delete_consumer(stream_of(namespace, IO).name, "umbel")
@@ -199,7 +210,7 @@ def test_a_deleted_consumer_loses_nothing(namespace: str) -> None:
             assert [a.id for a in found] == [one.id for one in sent]
             assert lost == ["default"]
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_what_is_repeated_because_its_answer_got_lost_arrives_once(
@@ -208,15 +219,17 @@ def test_what_is_repeated_because_its_answer_got_lost_arrives_once(
     publish = Connection.publish
     answered: list[int] = []
 
-    async def deaf(self: Connection, posts: list[Post], timeout: float) -> list[Answer | None]:
+    async def deaf(
+        self: Connection, posts: list[OutgoingMessage], timeout: float
+    ) -> list[Response | None]:
         answers = await publish(self, posts, timeout)
         if len(posts) < 10 or answered:
             return answers
         answered.append(len(posts))
         return [*answers[:4], *[None] * (len(answers) - 4)]
 
-    async def tale(_: nats.NATS) -> None:
-        async with opened(namespace, []) as one:
+    async def scenario(_: nats.NATS) -> None:
+        async with open_transport(namespace, []) as one:
             sent = envelopes(namespace, 10)
             monkeypatch.setattr(Connection, "publish", deaf)
             await one.send(sent)
@@ -226,12 +239,12 @@ def test_what_is_repeated_because_its_answer_got_lost_arrives_once(
             await one.accept(found)
             assert await one.receive({IO: 100}, 0.2) == []
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_the_same_job_may_be_sent_again(namespace: str) -> None:
-    async def tale(_: nats.NATS) -> None:
-        async with opened(namespace, []) as one:
+    async def scenario(_: nats.NATS) -> None:
+        async with open_transport(namespace, []) as one:
             sent = envelopes(namespace, 1)
             await one.send(sent)
             await one.send(sent)
@@ -239,12 +252,12 @@ def test_the_same_job_may_be_sent_again(namespace: str) -> None:
             assert [a.id for a in found] == [sent[0].id] * 2
             await one.accept(found)
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
-def test_messages_that_nobody_waits_for_any_more_go_to_others_at_once(namespace: str) -> None:
-    async def tale(_: nats.NATS) -> None:
-        async with opened(namespace, []) as one, opened(namespace, []) as other:
+def test_messages_of_a_cancelled_receive_go_to_others_at_once(namespace: str) -> None:
+    async def scenario(_: nats.NATS) -> None:
+        async with open_transport(namespace, []) as one, open_transport(namespace, []) as other:
             await other.receive({IO: 1}, 0.0)
             for _ in range(30):
                 waiting = asyncio.create_task(one.receive({IO: 50}, 30))
@@ -265,12 +278,12 @@ def test_messages_that_nobody_waits_for_any_more_go_to_others_at_once(namespace:
                         found += more
                 assert sorted(a.id for a in found) == sorted(e.id for e in sent)
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_a_room_full_of_large_messages_is_received(namespace: str) -> None:
-    async def tale(_: nats.NATS) -> None:
-        async with opened(namespace, []) as one, opened(namespace, []) as other:
+    async def scenario(_: nats.NATS) -> None:
+        async with open_transport(namespace, []) as one, open_transport(namespace, []) as other:
             sent = envelopes(namespace, 80, body=Body(JSON, b"1" * 900_000))
             await one.send(sent)
             found: list[str] = []
@@ -280,14 +293,14 @@ def test_a_room_full_of_large_messages_is_received(namespace: str) -> None:
                 found += [a.id for a in arrivals]
             assert found == [one.id for one in sent]
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_a_dead_line_is_an_error_within_seconds_and_then_forgotten(
     namespace: str, proxy: Proxy
 ) -> None:
-    async def tale(_: nats.NATS) -> None:
-        async with opened(namespace, [], proxy.port) as one:
+    async def scenario(_: nats.NATS) -> None:
+        async with open_transport(namespace, [], proxy.port) as one:
             first = envelopes(namespace, 1)
             await one.send(first)
             proxy.be("dead")
@@ -305,14 +318,14 @@ def test_a_dead_line_is_an_error_within_seconds_and_then_forgotten(
                 await one.accept(arrivals)
                 found |= {a.id for a in arrivals}
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_what_is_accepted_without_a_connection_is_told_on_the_next(
     namespace: str, proxy: Proxy
 ) -> None:
-    async def tale(_: nats.NATS) -> None:
-        async with opened(namespace, [], proxy.port) as one:
+    async def scenario(_: nats.NATS) -> None:
+        async with open_transport(namespace, [], proxy.port) as one:
             await one.send(envelopes(namespace, 3))
             found = await one.receive({IO: 3}, SOON)
             await asyncio.to_thread(proxy.cut)
@@ -321,35 +334,65 @@ def test_what_is_accepted_without_a_connection_is_told_on_the_next(
             await one.check()
             assert await one.receive({IO: 3}, 3.0) == []
 
-    told(namespace, tale)
+    run(namespace, scenario)
+
+
+def test_a_message_with_invalid_headers_does_not_stop_the_receiver(namespace: str) -> None:
+    """nats-py stops reading for ever if it parses a status line that is not UTF-8."""
+
+    async def scenario(_: nats.NATS) -> None:
+        async with open_transport(namespace, []) as one:
+            assert await one.receive({IO: 1}, 0.0) == []
+            headers, subject = b"NATS/1.0 503 \xff\r\n\r\n", stream_of(namespace, IO).subject
+            reader, writer = await asyncio.open_connection(HOST, PORTS["nats"])
+            writer.write(b'CONNECT {"headers": true, "verbose": false}\r\n')
+            sizes = f"{len(headers)} {len(headers) + 1}"
+            writer.write(f"HPUB {subject} {sizes}\r\n".encode() + headers + b"x\r\nPING\r\n")
+            while await reader.readline() != b"PONG\r\n":
+                pass
+            writer.close()
+            (bad,) = await one.receive({IO: 1}, SOON)
+            assert (*bad.read(), bad.data) == ({}, "", b"x")
+            await one.accept([bad])
+            (sent,) = envelopes(namespace, 1)
+            await one.send([sent])
+            (found,) = await one.receive({IO: 1}, SOON)
+            assert found.id == sent.id
+            await one.accept([found])
+
+    run(namespace, scenario)
 
 
 def test_a_subject_that_another_stream_keeps_is_said_with_the_remedy(namespace: str) -> None:
-    async def tale(client: nats.NATS) -> None:
+    async def scenario(client: nats.NATS) -> None:
         await client.jetstream().add_stream(name=f"{namespace}+mine", subjects=[f"{namespace}.>"])
-        async with opened(namespace, []) as one:
+        async with open_transport(namespace, []) as one:
             with pytest.raises(ConfigurationError, match=r"overlap.*choose another namespace"):
                 await one.send(envelopes(namespace, 1))
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_replicas_without_a_cluster_are_said_with_the_remedy(namespace: str) -> None:
-    async def tale(_: nats.NATS) -> None:
-        home = Home(f"{URL}?replicas=3")
-        one = NatsTransport(home, namespace=namespace, lost=print)
+    async def scenario(_: nats.NATS) -> None:
+        address = NatsAddress(f"{NATS_URL}?replicas=3")
+        one = NatsTransport(address, namespace=namespace, on_lane_missing=print)
         with pytest.raises(ConfigurationError, match="replicas=1"):
             await one.send(envelopes(namespace, 1))
         await one.close()
 
-    told(namespace, tale)
+    run(namespace, scenario)
 
 
 def test_it_runs_on_uvloop(namespace: str) -> None:
     uvloop = pytest.importorskip("uvloop")
 
-    async def tell() -> None:
-        async with asyncio.timeout(20), cleaned(namespace), opened(namespace, []) as one:
+    async def main() -> None:
+        async with (
+            asyncio.timeout(20),
+            connect_and_clean(namespace),
+            open_transport(namespace, []) as one,
+        ):
             sent = envelopes(namespace, 500)
             await one.send(sent)
             found = []
@@ -360,4 +403,4 @@ def test_it_runs_on_uvloop(namespace: str) -> None:
             assert [a.id for a in found] == [one.id for one in sent]
             assert await one.receive({IO: 100, ANY: 100}, 0.1) == []
 
-    uvloop.run(tell())
+    uvloop.run(main())

@@ -1,4 +1,4 @@
-"""NATS: answers obey nobody's orders, and what is too large is told without its data."""
+"""NATS: a reply is never a command to the server, and a large result is replaced by its size."""
 
 from __future__ import annotations
 
@@ -9,52 +9,56 @@ import pytest
 
 pytest.importorskip("nats")
 
-from test_nats import PORT, Proxy, corner
+from local_servers import PORTS
+from nats_transports import nats_corner
 
+from chaos.proxy import Proxy
 from umbel.backends.nats.stream_names import stream_of
 from umbel.messages import JSON, Body, Finish, State
-from umbel.messages.documents import Asked
-from umbel.testing.transports import Server, Servers
-from umbel.testing.transports.replies import hear, reply
-from umbel.testing.transports.server import IO, ids, read, receive_all, send, tale
+from umbel.messages.documents import ReplyRequest
+from umbel.testing.transports import OpenServer, Server
+from umbel.testing.transports.replies import receive_reply, reply
+from umbel.testing.transports.server import IO, ids, read, receive_all, send, transport_test
 
 
 class TestNatsReplies:
     """Through a proxy, as the suite."""
 
     @pytest.fixture
-    def server(self) -> Iterator[Servers]:
-        proxy = Proxy(PORT, seed=0)
-        yield lambda: corner(proxy)
+    def server(self) -> Iterator[OpenServer]:
+        proxy = Proxy(PORTS["nats"], seed=0)
+        yield lambda: nats_corner(proxy)
         proxy.close()
 
-    @tale
-    async def test_an_address_is_no_order_to_the_server(self, s: Server) -> None:
-        async with s.open() as one, s.asker() as asker:
+    @transport_test
+    async def test_a_reply_address_is_not_a_command_to_the_server(self, s: Server) -> None:
+        async with s.open() as one, s.reply_client() as reply_client:
             sent = await send(one, s, 1)
             stream = stream_of(s.namespace, IO).name
-            orders = [f"$JS.API.STREAM.{what}.{stream}" for what in ("DELETE", "PURGE")]
-            for order in orders:
-                await one.reply([reply(s, Asked(order, "q"))])
-            await one.reply([reply(s, Asked(asker.address, "q"))])
-            await hear(asker)  # the server has read all that came before
+            commands = [f"$JS.API.STREAM.{what}.{stream}" for what in ("DELETE", "PURGE")]
+            for command in commands:
+                await one.reply([reply(s, ReplyRequest(command, "q"))])
+            await one.reply([reply(s, ReplyRequest(reply_client.address, "q"))])
+            await receive_reply(reply_client)  # the server has read all that came before
             assert ids(await receive_all(one, 1)) == sent
 
-    @tale
-    async def test_a_result_that_is_too_large_is_told_without_it(self, s: Server) -> None:
-        async with s.open() as one, s.asker() as asker:
+    @transport_test
+    async def test_a_reply_says_that_the_result_is_too_large(self, s: Server) -> None:
+        async with s.open() as one, s.reply_client() as reply_client:
             large = Finish(State.SUCCEEDED, Body(JSON, b'"' + b"x" * 1_048_574 + b'"'))
-            await one.reply([reply(s, Asked(asker.address, "q"), large)])
+            await one.reply([reply(s, ReplyRequest(reply_client.address, "q"), large)])
             async with asyncio.timeout(10):
-                found = read(await asker.hear())
+                found = read(await reply_client.receive())
             assert found.headers["state"] == "succeeded"
-            assert found.headers["reason"].startswith("data: 1,048,576 bytes, 1,000,000 can be")
+            assert found.headers["reason"].startswith(
+                "data: 1,048,576 bytes, but the limit is 1,000,000"
+            )
             assert found.body.data == b"null"
 
-    @tale
-    async def test_while_nobody_asks_there_is_no_connection_for_answers(self, s: Server) -> None:
+    @transport_test
+    async def test_without_replies_there_is_no_connection_for_them(self, s: Server) -> None:
         async with s.open() as one:
             await send(one, s, 1)
             await receive_all(one, 1)
             await one.reply([])
-            assert one._answerer._link.living is None  # type: ignore[attr-defined]
+            assert one._reply_sender._reconnector.current is None  # type: ignore[attr-defined]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -17,87 +14,26 @@ import pytest
 
 pytest.importorskip("nats")
 
+from local_servers import HOST
+from nats_server import BINARY, NatsServer
+
 from umbel.backends import Lane
-from umbel.backends.nats.address import Home
+from umbel.backends.nats.address import NatsAddress
 from umbel.backends.nats.transport import NatsTransport
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
-from umbel.testing.transports import by_queue
+from umbel.testing.transports import record_missing_queue
 
-PROGRAM = shutil.which("nats-server")
-if PROGRAM is None:
+if BINARY is None:
     pytest.skip(
         "not run: NATS servers of our own; there is no nats-server", allow_module_level=True
     )
 
-HOST = "127.0.0.1"
 IO = Lane("default", "io")
 
 
-class Machine:
-    """A server process with a port and a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.socket() as found:
-            found.bind((HOST, 0))
-            self.port = int(found.getsockname()[1])
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def place(self) -> str:
-        return f"{HOST}:{self.port}"
-
-    def start(self, *options: str, jetstream: bool = True) -> None:
-        store = ["-js", "-sd", str(self.folder / "store")] if jetstream else []
-        self._process = subprocess.Popen(
-            [str(PROGRAM), "-a", HOST, "-p", str(self.port), *store, *options],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            try:
-                socket.create_connection((HOST, self.port), timeout=1).close()
-                return
-            except OSError:
-                time.sleep(0.02)
-        raise AssertionError("nats-server did not start")
-
-    def kill(self) -> None:
-        """Stop it at once, in the middle of whatever it does."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(10)
-            self._process = None
-
-    def freeze(self) -> None:
-        """From now on it answers nobody, and its connections stay open."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)  # all its threads are
-
-    def thaw(self) -> None:
-        """It goes on as if nothing had happened."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
-    def written(self, name: str, text: str) -> str:
-        """A file of this text, by its path."""
-        path = self.folder / name
-        path.write_text(text, encoding="utf-8")
-        return str(path)
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path)
-    yield made
-    made.kill()
-
-
 def transport(url: str, lost: Callable[[str], None] = str) -> NatsTransport:
-    return NatsTransport(Home(url), namespace="tests", lost=lost, ack_wait=1.0)
+    return NatsTransport(NatsAddress(url), namespace="tests", on_lane_missing=lost, ack_wait=1.0)
 
 
 def envelopes(count: int, data: bytes = b'{"args":[1],"kwargs":{}}') -> list[Envelope]:
@@ -108,12 +44,12 @@ def envelopes(count: int, data: bytes = b'{"args":[1],"kwargs":{}}') -> list[Env
     ]
 
 
-def told(tale: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def tell() -> None:
+def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
         async with asyncio.timeout(60):
-            await tale()
+            await scenario()
 
-    asyncio.run(tell())
+    asyncio.run(main())
 
 
 class Traffic:
@@ -148,20 +84,20 @@ class Traffic:
 
 
 def test_a_server_that_is_killed_and_started_again_loses_nothing_confirmed(
-    machine: Machine,
+    nats_server: NatsServer,
 ) -> None:
-    async def tale() -> None:
-        await asyncio.to_thread(machine.start)
-        traffic = Traffic(f"nats://{machine.place}")
+    async def scenario() -> None:
+        await asyncio.to_thread(nats_server.start)
+        traffic = Traffic(f"nats://{nats_server.address}")
         async with asyncio.TaskGroup() as group:
             group.create_task(traffic.send())
             group.create_task(traffic.receive())
             for _ in range(3):
                 await asyncio.sleep(0.5)
                 before = len(traffic.confirmed)
-                await asyncio.to_thread(machine.kill)
+                await asyncio.to_thread(nats_server.kill)
                 await asyncio.sleep(0.2)
-                await asyncio.to_thread(machine.start)
+                await asyncio.to_thread(nats_server.start)
                 while len(traffic.confirmed) == before:
                     await asyncio.sleep(0.02)
             traffic.over = True
@@ -170,18 +106,18 @@ def test_a_server_that_is_killed_and_started_again_loses_nothing_confirmed(
         await traffic.sender.close()
         await traffic.receiver.close()
 
-    told(tale)
+    run(scenario)
 
 
-def test_a_server_that_lost_its_store_gets_its_lanes_anew(machine: Machine) -> None:
-    async def tale() -> None:
-        await asyncio.to_thread(machine.start)
+def test_a_server_that_lost_its_store_gets_its_lanes_anew(nats_server: NatsServer) -> None:
+    async def scenario() -> None:
+        await asyncio.to_thread(nats_server.start)
         lost: list[str] = []
-        one = transport(f"nats://{machine.place}", by_queue(lost))
+        one = transport(f"nats://{nats_server.address}", record_missing_queue(lost))
         await one.send(envelopes(2))
-        await asyncio.to_thread(machine.kill)
-        shutil.rmtree(machine.folder / "store")
-        await asyncio.to_thread(machine.start)
+        await asyncio.to_thread(nats_server.kill)
+        shutil.rmtree(nats_server.folder / "store")
+        await asyncio.to_thread(nats_server.start)
         await asyncio.sleep(0.1)
         (sent,) = batch = envelopes(1)
         await one.send(batch)
@@ -190,12 +126,12 @@ def test_a_server_that_lost_its_store_gets_its_lanes_anew(machine: Machine) -> N
         assert lost == ["default", "default"]
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
-def test_no_server_is_an_error_at_once(machine: Machine) -> None:
-    async def tale() -> None:
-        one = transport(f"nats://{machine.place}")
+def test_no_server_is_an_error_at_once(nats_server: NatsServer) -> None:
+    async def scenario() -> None:
+        one = transport(f"nats://{nats_server.address}")
         for call in (one.send(envelopes(1)), one.receive({IO: 1}, 10.0), one.check()):
             async with asyncio.timeout(5):
                 with pytest.raises(
@@ -205,48 +141,48 @@ def test_no_server_is_an_error_at_once(machine: Machine) -> None:
         await one.accept([])
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
-def test_another_server_of_the_list_is_found(machine: Machine, tmp_path: Path) -> None:
-    async def tale() -> None:
-        await asyncio.to_thread(machine.start)
-        away = Machine(tmp_path)
-        one = transport(f"nats://{away.place},{machine.place}")
+def test_another_server_of_the_list_is_found(nats_server: NatsServer, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        await asyncio.to_thread(nats_server.start)
+        away = NatsServer(tmp_path)
+        one = transport(f"nats://{away.address},{nats_server.address}")
         await one.check()
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
-def test_without_jetstream_it_says_how_to_start_it(machine: Machine) -> None:
-    async def tale() -> None:
-        await asyncio.to_thread(machine.start, jetstream=False)
-        one = transport(f"nats://{machine.place}")
+def test_without_jetstream_it_says_how_to_start_it(nats_server: NatsServer) -> None:
+    async def scenario() -> None:
+        await asyncio.to_thread(nats_server.start, jetstream=False)
+        one = transport(f"nats://{nats_server.address}")
         for call in (one.send(envelopes(1)), one.receive({IO: 1}, 10.0), one.check()):
             with pytest.raises(Unavailable, match="nats-server -js"):
                 await call
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
 @pytest.mark.parametrize("who", ["", "me:wrong@", "token@"])
-def test_a_wrong_password_is_said(machine: Machine, who: str) -> None:
-    async def tale() -> None:
-        await asyncio.to_thread(machine.start, "--user", "me", "--pass", "p@ss:w/rd")
-        one = transport(f"nats://{who}{machine.place}")
+def test_a_wrong_password_is_said(nats_server: NatsServer, who: str) -> None:
+    async def scenario() -> None:
+        await asyncio.to_thread(nats_server.start, "--user", "me", "--pass", "p@ss:w/rd")
+        one = transport(f"nats://{who}{nats_server.address}")
         with pytest.raises(Unavailable, match=r"(?i)authorization.*check the user and password"):
             await one.check()
         await one.close()
-        right = transport(f"nats://me:p%40ss%3Aw%2Frd@{machine.place}")
+        right = transport(f"nats://me:p%40ss%3Aw%2Frd@{nats_server.address}")
         await right.check()
         await right.close()
 
-    told(tale)
+    run(scenario)
 
 
-def test_what_the_user_is_not_allowed_is_said(machine: Machine) -> None:
+def test_what_the_user_is_not_allowed_is_said(nats_server: NatsServer) -> None:
     config = """
     authorization { users: [ {
         user: me, password: me
@@ -254,39 +190,43 @@ def test_what_the_user_is_not_allowed_is_said(machine: Machine) -> None:
     } ] }
     """
 
-    async def tale() -> None:
-        await asyncio.to_thread(machine.start, "-c", machine.written("nats.conf", config))
-        one = transport(f"nats://me:me@{machine.place}")
+    async def scenario() -> None:
+        await asyncio.to_thread(
+            nats_server.start, "-c", nats_server.write_file("nats.conf", config)
+        )
+        one = transport(f"nats://me:me@{nats_server.address}")
         start = time.monotonic()
         with pytest.raises(Unavailable, match="allow the user"):
             await one.send(envelopes(1))
         assert time.monotonic() - start < 5
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
-def test_the_servers_own_limit_counts(machine: Machine) -> None:
-    async def tale() -> None:
-        config = machine.written("nats.conf", "max_payload: 200000")
-        await asyncio.to_thread(machine.start, "-c", config)
-        one = transport(f"nats://{machine.place}")
-        assert one.limit == 1_000_000
+def test_the_servers_own_limit_counts(nats_server: NatsServer) -> None:
+    async def scenario() -> None:
+        config = nats_server.write_file("nats.conf", "max_payload: 200000")
+        await asyncio.to_thread(nats_server.start, "-c", config)
+        one = transport(f"nats://{nats_server.address}")
+        assert one.max_body_bytes == 1_000_000
         await one.check()
-        assert 100_000 <= one.limit < 200_000
-        await one.send(envelopes(1, b"1" * one.limit))
-        with pytest.raises(MessageTooLarge, match=rf"{one.limit + 1:,} bytes.*{one.limit:,}"):
-            await one.send(envelopes(1, b"1" * (one.limit + 1)))
+        assert 100_000 <= one.max_body_bytes < 200_000
+        await one.send(envelopes(1, b"1" * one.max_body_bytes))
+        with pytest.raises(
+            MessageTooLarge, match=rf"{one.max_body_bytes + 1:,} bytes.*{one.max_body_bytes:,}"
+        ):
+            await one.send(envelopes(1, b"1" * (one.max_body_bytes + 1)))
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
-def test_a_full_disk_is_said_and_waited_for(machine: Machine) -> None:
-    async def tale() -> None:
-        config = machine.written("nats.conf", "jetstream { max_file_store: 2MB }")
-        await asyncio.to_thread(machine.start, "-c", config)
-        one = transport(f"nats://{machine.place}")
+def test_a_full_disk_is_said_and_waited_for(nats_server: NatsServer) -> None:
+    async def scenario() -> None:
+        config = nats_server.write_file("nats.conf", "jetstream { max_file_store: 2MB }")
+        await asyncio.to_thread(nats_server.start, "-c", config)
+        one = transport(f"nats://{nats_server.address}")
         with pytest.raises(Unavailable, match="free some space"):
             await one.send(envelopes(50, b"1" * 100_000))
         found = await one.receive({IO: 100}, 5.0)
@@ -301,37 +241,37 @@ def test_a_full_disk_is_said_and_waited_for(machine: Machine) -> None:
                     await asyncio.sleep(0.05)
         await one.close()
 
-    told(tale)
+    run(scenario)
 
 
-def test_tls_is_insisted_on_and_its_certificate_checked(machine: Machine) -> None:
+def test_tls_is_insisted_on_and_its_certificate_checked(nats_server: NatsServer) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("not run: TLS; there is no openssl to make a certificate")
-    cert, key = machine.folder / "cert.pem", machine.folder / "key.pem"
+    cert, key = nats_server.folder / "cert.pem", nats_server.folder / "key.pem"
     made = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
     made += f" -addext subjectAltName=IP:{HOST} -keyout {key} -out {cert}"
     subprocess.run([openssl, *made.split()], check=True, capture_output=True)
 
-    async def tale() -> None:
-        await asyncio.to_thread(machine.start)
-        plain = transport(f"tls://me:secret@{machine.place}")
+    async def scenario() -> None:
+        await asyncio.to_thread(nats_server.start)
+        plain = transport(f"tls://me:secret@{nats_server.address}")
         with pytest.raises(Unavailable, match="write nats:// instead of tls://"):
             await plain.check()
         await plain.close()
-        machine.kill()
+        nats_server.kill()
         options = ["--tls", "--tlscert", str(cert), "--tlskey", str(key)]
-        await asyncio.to_thread(machine.start, *options)
-        stranger = transport(f"tls://{machine.place}")
+        await asyncio.to_thread(nats_server.start, *options)
+        stranger = transport(f"tls://{nats_server.address}")
         with pytest.raises(Unavailable, match="ca= for the server's"):
             await stranger.check()
         await stranger.close()
         for scheme in ("tls", "nats"):
-            one = transport(f"{scheme}://{machine.place}?ca={cert}")
+            one = transport(f"{scheme}://{nats_server.address}?ca={cert}")
             await one.send(envelopes(3))
             found = await one.receive({IO: 3}, 5.0)
             assert len(found) == 3
             await one.accept(found)
             await one.close()
 
-    told(tale)
+    run(scenario)

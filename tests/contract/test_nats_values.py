@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 pytest.importorskip("nats")
 
 from umbel.backends import Lane
-from umbel.backends.nats.address import Home
-from umbel.backends.nats.headers import glimpse, read, write
+from umbel.backends.nats.address import NatsAddress
+from umbel.backends.nats.headers import find_id, read, write
 from umbel.backends.nats.stream_names import stream_of
 from umbel.backends.nats.transport import NatsTransport
 from umbel.errors import ConfigurationError
@@ -30,16 +30,16 @@ def envelope(**changes: object) -> Envelope:
 
 
 def test_an_address_has_servers_and_who_we_are() -> None:
-    home = Home("nats://me:p%40ss@one:4223,two,[::1]:5000/?replicas=3")
-    assert home.servers == ["nats://one:4223", "nats://two:4222", "nats://[::1]:5000"]
-    assert home.login == {"user": "me", "password": "p@ss"}
-    assert (home.replicas, home.tls, home.context) == (3, False, None)
-    assert "p@ss" not in home.address
+    address = NatsAddress("nats://me:p%40ss@one:4223,two,[::1]:5000/?replicas=3")
+    assert address.servers == ["nats://one:4223", "nats://two:4222", "nats://[::1]:5000"]
+    assert address.login == {"user": "me", "password": "p@ss"}
+    assert (address.replicas, address.requires_tls, address.ssl_context) == (3, False, None)
+    assert "p@ss" not in address.label
 
 
 def test_a_user_without_a_password_is_a_token() -> None:
-    home = Home("tls://s3cret@host")
-    assert (home.tls, home.login) == (True, {"token": "s3cret"})
+    address = NatsAddress("tls://s3cret@host")
+    assert (address.requires_tls, address.login) == (True, {"token": "s3cret"})
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_user_without_a_password_is_a_token() -> None:
         ("nats://host/jobs", r"no path"),
         ("nats://host?replicas=0", r"replicas='0': give a number from 1 to 5"),
         ("nats://host?replicas=many", r"replicas='many'"),
-        ("nats://host?replica=1", r"replica: no parameter .* there are replicas"),
+        ("nats://host?replica=1", r"replica: unknown in a NATS URL; use replicas"),
         ("tls://host?ca=/nowhere/ca.pem", r"ca='/nowhere/ca.pem': no such file"),
         ("tls://host?cert=/nowhere/cert.pem", r"cert and key: give both"),
         ("nats://host?creds=/nowhere/me.creds", r"creds='/nowhere/me.creds': no such file"),
@@ -61,20 +61,22 @@ def test_a_user_without_a_password_is_a_token() -> None:
 )
 def test_a_wrong_address_is_said_with_what_to_write(url: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
-        Home(url)
+        NatsAddress(url)
     assert "secret" not in str(caught.value)
 
 
 def test_a_file_that_is_no_certificate_is_said(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(ConfigurationError, match="PEM"):
-        Home(f"tls://host?ca={tmp_path}/ca.pem")
+        NatsAddress(f"tls://host?ca={tmp_path}/ca.pem")
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e9, float("nan")])
 def test_a_wrong_ack_wait_is_said(seconds: float) -> None:
     with pytest.raises(ConfigurationError, match="ack_wait"):
-        NatsTransport(Home("nats://host"), namespace="n", lost=str, ack_wait=seconds)
+        NatsTransport(
+            NatsAddress("nats://host"), namespace="n", on_lane_missing=str, ack_wait=seconds
+        )
 
 
 def test_ordinary_names_are_readable() -> None:
@@ -113,7 +115,7 @@ def test_any_text_survives_headers(subject: str, kind: str, headers: dict[str, s
     wanted = attributes(sent)
     assert found == wanted
     assert content_type == sent.body.content_type
-    assert glimpse(block) == found["id"]
+    assert find_id(block) == found["id"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_any_text_survives_headers(subject: str, kind: str, headers: dict[str, s
     ],
 )
 def test_an_id_that_is_not_written_as_ours_is_not_told_at_a_glance(headers: bytes) -> None:
-    assert glimpse(headers) is None
+    assert find_id(headers) is None
 
 
 @given(st.binary(max_size=200), st.binary(max_size=20))

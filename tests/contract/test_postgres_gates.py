@@ -12,32 +12,30 @@ from typing import Any
 
 import pytest
 
-psycopg = pytest.importorskip("psycopg")
+pytest.importorskip("psycopg")
 
-from test_postgres_sql import (  # noqa: E402
-    NEVER,
+import psycopg
+from local_servers import NEVER, POSTGRES_URL
+from postgres_broker import (
     OWNER,
     QUICK,
-    SERVER,
     broker_at,
+    connect,
     envelope,
     nodes,
-    plain,
     quickly,
     waiting_fetch,
 )
-from test_postgres_sql import home as home  # noqa: E402  # fixtures
-from test_postgres_sql import slow as slow  # noqa: E402
 
-from umbel.backends.broker import Demand  # noqa: E402
-from umbel.backends.postgres import scan_cursor as outlook  # noqa: E402
-from umbel.backends.postgres.address import Home  # noqa: E402
-from umbel.backends.postgres.broker import PostgresBroker  # noqa: E402
-from umbel.backends.postgres.gates import PostgresGates  # noqa: E402
-from umbel.backends.postgres.job_store import PostgresJobStore  # noqa: E402
-from umbel.clock import SystemClock  # noqa: E402
-from umbel.errors import LeaseLost  # noqa: E402
-from umbel.messages import (  # noqa: E402
+from umbel.backends.broker import Demand
+from umbel.backends.postgres import scan_cursor
+from umbel.backends.postgres.address import PostgresAddress
+from umbel.backends.postgres.broker import PostgresBroker
+from umbel.backends.postgres.gates import PostgresGates
+from umbel.backends.postgres.job_store import PostgresJobStore
+from umbel.clock import SystemClock
+from umbel.errors import LeaseLost
+from umbel.messages import (
     Attempt,
     Delivery,
     Interrupted,
@@ -49,18 +47,20 @@ from umbel.messages import (  # noqa: E402
 )
 
 THREE, PAIR = "limit:three", "pool:pair"
-ROOM = Demand(5, 5)
+ROOM = Demand.of(io=5, cpu=5)
 
 
 @asynccontextmanager
-async def gated(home: Home, capacity: int = 1) -> AsyncIterator[tuple[PostgresBroker, Any]]:
+async def gated(
+    address: PostgresAddress, capacity: int = 1
+) -> AsyncIterator[tuple[PostgresBroker, Any]]:
     """A broker and its gates: one limit, and one pool of two."""
-    async with broker_at(home) as broker:
-        gates = PostgresGates(broker._database, namespace="umbel", clock=SystemClock())
+    async with broker_at(address) as broker:
+        gates = PostgresGates(broker.database, namespace="umbel", clock=SystemClock())
         await gates.declare(
             [Rule(name=THREE, capacity=capacity), Rule(name=PAIR, kind="pool")], lifted=[]
         )
-        await gates.enrol("pair", {"one": {}, "two": {}})
+        await gates.add_members("pair", {"one": {}, "two": {}})
         yield broker, gates
 
 
@@ -74,7 +74,7 @@ async def settle(
     assert await broker.settle(ends) == []
 
 
-def test_at_full_speed_no_gate_admits_too_many_and_no_slot_leaks(home: Home) -> None:
+def test_at_full_speed_no_gate_admits_too_many_and_no_slot_leaks(address: PostgresAddress) -> None:
     most = {THREE: 3, PAIR: 2}
     running: Counter[str] = Counter()
     in_hand: set[str] = set()
@@ -82,10 +82,10 @@ def test_at_full_speed_no_gate_admits_too_many_and_no_slot_leaks(home: Home) -> 
     published = 0
 
     async def work(stop: float) -> None:
-        async with broker_at(home) as broker:
+        async with broker_at(address) as broker:
             rounds = 0
             while time.monotonic() < stop or seen.total() < published:
-                found = await broker.fetch(["q", "r"], Demand(2, 2), OWNER, 0.2)
+                found = await broker.fetch(["q", "r"], Demand.of(io=2, cpu=2), OWNER, 0.2)
                 held = [slot for one in found for slot in one.slots]
                 running.update(slot.gate for slot in held)
                 assert all(running[gate] <= many for gate, many in most.items()), running
@@ -104,7 +104,7 @@ def test_at_full_speed_no_gate_admits_too_many_and_no_slot_leaks(home: Home) -> 
 
     async def send(stop: float) -> None:
         nonlocal published
-        async with broker_at(home) as broker:
+        async with broker_at(address) as broker:
             lines = ((THREE,), (PAIR,), (THREE, PAIR), ())
             while time.monotonic() < stop:
                 batch = [
@@ -117,7 +117,7 @@ def test_at_full_speed_no_gate_admits_too_many_and_no_slot_leaks(home: Home) -> 
                     await asyncio.sleep(0.002)
 
     async def scenario() -> None:
-        async with gated(home, capacity=3) as (_, gates), asyncio.timeout(40):
+        async with gated(address, capacity=3) as (_, gates), asyncio.timeout(40):
             stop = time.monotonic() + 2.0
             await asyncio.gather(send(stop), *(work(stop) for _ in range(5)))
             assert [gate for gate in await gates.gates() if gate.held or gate.waiting] == []
@@ -126,17 +126,19 @@ def test_at_full_speed_no_gate_admits_too_many_and_no_slot_leaks(home: Home) -> 
     asyncio.run(scenario())
     assert published == len(seen) > 50
     assert max(seen.values()) == 1
-    with plain() as connection:
+    with connect() as connection:
         for table in ("job", "knock"):
-            row = connection.execute(f"select count(*) from {home.schema}.{table}").fetchone()
+            row = connection.execute(f"select count(*) from {address.schema}.{table}").fetchone()
             assert row == (0,), table
 
 
-def test_publishing_in_an_open_transaction_keeps_nobody_from_passing(home: Home) -> None:
+def test_publishing_in_an_open_transaction_keeps_nobody_from_passing(
+    address: PostgresAddress,
+) -> None:
     async def scenario() -> None:
-        async with gated(home) as (broker, _), asyncio.timeout(QUICK):
+        async with gated(address) as (broker, _), asyncio.timeout(QUICK):
             await broker.publish([envelope(gates=(THREE,)) for _ in range(3)])
-            with psycopg.connect(SERVER) as connection:
+            with psycopg.connect(POSTGRES_URL) as connection:
                 late = envelope(gates=(THREE,))
                 broker.publish_within([late], connection)
                 for _ in range(3):
@@ -149,11 +151,13 @@ def test_publishing_in_an_open_transaction_keeps_nobody_from_passing(home: Home)
     asyncio.run(scenario())
 
 
-def test_what_is_published_after_a_savepoint_was_given_up_is_found(home: Home) -> None:
+def test_what_is_published_after_a_savepoint_was_given_up_is_found(
+    address: PostgresAddress,
+) -> None:
     async def scenario() -> None:
-        async with gated(home) as (broker, _):
+        async with gated(address) as (broker, _):
             await broker.fetch(["q"], ROOM, OWNER, 0)
-            with psycopg.connect(SERVER) as connection:
+            with psycopg.connect(POSTGRES_URL) as connection:
                 connection.execute("savepoint mine")
                 broker.publish_within([envelope(gates=(THREE,))], connection)
                 connection.execute("rollback to savepoint mine")
@@ -164,14 +168,16 @@ def test_what_is_published_after_a_savepoint_was_given_up_is_found(home: Home) -
     asyncio.run(scenario())
 
 
-def test_a_slot_that_is_free_only_when_a_transaction_ends_wakes_a_fetch(home: Home) -> None:
+def test_a_slot_that_is_free_only_when_a_transaction_ends_wakes_a_fetch(
+    address: PostgresAddress,
+) -> None:
     async def scenario() -> None:
-        async with gated(home) as (broker, _):
+        async with gated(address) as (broker, _):
             await broker.publish([envelope(gates=(THREE,)) for _ in range(2)])
             (first,) = await broker.fetch(["q"], ROOM, OWNER, 0)
             fetch = await waiting_fetch(broker)
-            with psycopg.connect(SERVER) as connection:
-                connection.execute(f"delete from {home.schema}.job where id = %s", (first.id,))
+            with psycopg.connect(POSTGRES_URL) as connection:
+                connection.execute(f"delete from {address.schema}.job where id = %s", (first.id,))
                 assert await broker.fetch(["q"], ROOM, OWNER, 0) == []  # looks, and sees nothing
                 connection.commit()
             assert len(await quickly(fetch)) == 1
@@ -180,14 +186,14 @@ def test_a_slot_that_is_free_only_when_a_transaction_ends_wakes_a_fetch(home: Ho
 
 
 def test_somebody_in_the_line_whose_row_is_locked_keeps_nobody_and_is_not_forgotten(
-    home: Home,
+    address: PostgresAddress,
 ) -> None:
     async def scenario() -> None:
-        async with gated(home, capacity=2) as (broker, _):
+        async with gated(address, capacity=2) as (broker, _):
             locked, other = envelope(gates=(THREE,)), envelope(gates=(THREE,))
             await broker.publish([locked, other])
-            with psycopg.connect(SERVER) as connection:
-                table = f"{home.schema}.job"
+            with psycopg.connect(POSTGRES_URL) as connection:
+                table = f"{address.schema}.job"
                 connection.execute(f"select 1 from {table} where id = %s for update", (locked.id,))
                 found = await broker.fetch(["q"], ROOM, OWNER, 0)
                 assert [one.id for one in found] == [other.id]
@@ -199,10 +205,10 @@ def test_somebody_in_the_line_whose_row_is_locked_keeps_nobody_and_is_not_forgot
 
 
 def test_a_fetch_of_queues_without_a_line_does_not_look_for_every_slot_set_free(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    address: PostgresAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        async with gated(home) as (broker, _), broker_at(home) as other:
+        async with gated(address) as (broker, _), broker_at(address) as other:
             jobs = [envelope(gates=(THREE,), queue="r") for _ in range(2)]
             await other.publish(jobs)
             fetch = await waiting_fetch(broker)
@@ -225,38 +231,38 @@ def test_a_fetch_of_queues_without_a_line_does_not_look_for_every_slot_set_free(
     asyncio.run(scenario())
 
 
-def test_what_a_worker_cannot_run_now_it_finds_when_it_can(home: Home) -> None:
+def test_what_a_worker_cannot_run_now_it_finds_when_it_can(address: PostgresAddress) -> None:
     async def scenario() -> None:
-        async with gated(home) as (broker, _):
+        async with gated(address) as (broker, _):
             (await waiting_fetch(broker)).cancel()
             jobs = [envelope(gates=(THREE,)), envelope(gates=(THREE,), subject="u"), envelope()]
             await broker.publish(jobs)
-            spared = Demand(5, 5, ("t",))
+            spared = Demand({"io": 5, "cpu": 5}, ("t",))
             found = await broker.fetch(["q"], spared, OWNER, 0.1)
             assert [one.id for one in found] == [jobs[1].id]
             await settle(broker, found, Parked(()))
             (again,) = await broker.fetch(["q"], spared, OWNER, 30)
             assert (again.id, again.slots) == (jobs[1].id, ())
-            assert await broker.waiting(["q"], ["io", "cpu"])
+            assert await broker.has_waiting_jobs(["q"], ["io", "cpu"])
             seen = [one.id for one in await broker.fetch(["q"], ROOM, OWNER, 30)]
             assert seen == [jobs[0].id, jobs[2].id]
 
     asyncio.run(scenario())
 
 
-def test_what_another_broker_carries_has_passed_its_gates(home: Home) -> None:
+def test_what_another_broker_carries_has_passed_its_gates(address: PostgresAddress) -> None:
     async def scenario() -> None:
-        async with gated(home) as (broker, gates):
+        async with gated(address) as (broker, gates):
             books = PostgresJobStore(
-                broker._database, namespace="umbel", clock=SystemClock(), safety_poll=NEVER
+                broker.database, namespace="umbel", clock=SystemClock(), safety_poll=NEVER
             )
             first, second = envelope(gates=(THREE,)), envelope(gates=(THREE,))
-            await books.note([first, second])
-            assert [one.id for one in await books.unsent(["q"], 10, 0)] == [first.id]
-            await books.sent([first.id])
-            taken = await books.take({first.id: "q", second.id: "q"}, OWNER)
+            await books.record_sent([first, second])
+            assert [one.id for one in await books.find_unsent(["q"], 10, 0)] == [first.id]
+            await books.mark_sent([first.id])
+            taken = await books.claim({first.id: "q", second.id: "q"}, OWNER)
             assert [(one.id, len(one.slots)) for one in taken.deliveries] == [(first.id, 1)]
-            fetch = asyncio.create_task(books.unsent(["q"], 10, 30))
+            fetch = asyncio.create_task(books.find_unsent(["q"], 10, 30))
             await asyncio.sleep(0.2)
             await settle(books, taken.deliveries)
             async with asyncio.timeout(QUICK):
@@ -267,10 +273,12 @@ def test_what_another_broker_carries_has_passed_its_gates(home: Home) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.usefixtures("slow")
-def test_while_looks_from_the_start_are_rare_everybody_still_passes(home: Home) -> None:
+@pytest.mark.usefixtures("slow_scans")
+def test_while_looks_from_the_start_are_rare_everybody_still_passes(
+    address: PostgresAddress,
+) -> None:
     async def scenario() -> None:
-        async with gated(home) as (broker, _):
+        async with gated(address) as (broker, _):
             jobs = [envelope(gates=(THREE,) * (n % 2), kind="io") for n in range(8)]
             seen: list[str] = []
             for batch in (jobs[:4], jobs[4:]):
@@ -286,13 +294,17 @@ def test_while_looks_from_the_start_are_rare_everybody_still_passes(home: Home) 
 
 
 def test_who_comes_to_a_line_is_noticed_between_rare_looks_from_the_start(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    address: PostgresAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked = outlook.Tail.looked
-    monkeypatch.setattr(outlook.Tail, "looked", lambda tail, _, *rest: looked(tail, 3600.0, *rest))
+    looked = scan_cursor.ScanPosition.record_full_scan
+    monkeypatch.setattr(
+        scan_cursor.ScanPosition,
+        "record_full_scan",
+        lambda tail, _, *rest: looked(tail, 3600.0, *rest),
+    )
 
     async def scenario() -> None:
-        async with gated(home) as (broker, _):
+        async with gated(address) as (broker, _):
             await broker.publish([envelope(kind="io")])
             assert len(await broker.fetch(["q"], ROOM, OWNER, QUICK)) == 1
             jobs = [envelope(gates=(THREE,), kind="io") for _ in range(2)]
@@ -305,32 +317,34 @@ def test_who_comes_to_a_line_is_noticed_between_rare_looks_from_the_start(
     asyncio.run(scenario())
 
 
-def test_what_passed_for_a_fetch_that_never_ended_goes_back(home: Home) -> None:
+def test_what_passed_for_a_fetch_that_never_ended_goes_back(address: PostgresAddress) -> None:
     async def scenario() -> None:
-        async with gated(home) as (broker, gates):
+        async with gated(address) as (broker, gates):
             jobs = [envelope(gates=(PAIR, THREE), kind="io") for _ in range(2)]
             await broker.publish(jobs)
-            room = {"io": 5, "cpu": 5, "owner": OWNER}
-            (row,) = await broker._grant(["q"], room)  # and then its process is stopped
+            room = Demand.of(io=5, cpu=5)
+            (row,) = await broker._grant(
+                ["q"], room, {"owner": OWNER}
+            )  # and then its process is stopped
             assert (row[1], row[-1]) == (jobs[0].id, True)
             assert await broker.fetch(["q"], ROOM, OWNER, 0) == []
             assert await broker.extend(OWNER, [], -60.0) == []
             assert [one.id for one in await broker.fetch(["q"], ROOM, OWNER, 0)] == [jobs[0].id]
-            with plain() as connection:
-                connection.execute(f"delete from {home.schema}.worker")
+            with connect() as connection:
+                connection.execute(f"delete from {address.schema}.worker")
             assert await broker.recover() == [jobs[0].id]
             assert [gate.held for gate in await gates.gates()] == [0, 1]  # the second has a member
 
     asyncio.run(scenario())
 
 
-def test_nobody_passes_for_a_worker_that_is_not_enlisted(home: Home) -> None:
+def test_nobody_passes_for_a_worker_that_is_not_enlisted(address: PostgresAddress) -> None:
     async def scenario() -> None:
-        async with gated(home, capacity=9) as (broker, gates):
+        async with gated(address, capacity=9) as (broker, gates):
             await broker.publish([envelope(gates=(THREE,), kind="io") for _ in range(3)])
-            assert len(await broker.fetch(["q"], Demand(1, 0), OWNER, 0)) == 1
+            assert len(await broker.fetch(["q"], Demand.of(io=1), OWNER, 0)) == 1
             with pytest.raises(LeaseLost):
-                await broker.fetch(["q"], Demand(1, 0), "nobody", 0)
+                await broker.fetch(["q"], Demand.of(io=1), "nobody", 0)
             (gate,) = await gates.gates(THREE)
             assert (gate.held, gate.waiting) == (1, 2)
 
@@ -338,15 +352,15 @@ def test_nobody_passes_for_a_worker_that_is_not_enlisted(home: Home) -> None:
 
 
 def test_what_has_passed_is_on_the_disk_when_a_fetch_returns(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    address: PostgresAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The passing itself waits for no disk, so that it keeps nobody."""
-    with plain() as connection:
+    with connect() as connection:
         if connection.execute("show synchronous_commit").fetchone() == ("off",):
             pytest.skip("this server does not wait for the disk")
 
     async def scenario() -> None:
-        async with gated(home, capacity=100) as (broker, _):
+        async with gated(address, capacity=100) as (broker, _):
             grant, written = broker._grant, list[Any]()
 
             async def noted(*given: Any) -> Any:
@@ -357,28 +371,28 @@ def test_what_has_passed_is_on_the_disk_when_a_fetch_returns(
             monkeypatch.setattr(broker, "_grant", noted)
             for _ in range(5):
                 await broker.publish([envelope(gates=(THREE,), kind="io") for _ in range(5)])
-                assert len(await broker.fetch(["q"], Demand(5, 5), OWNER, QUICK)) == 5
+                assert len(await broker.fetch(["q"], Demand.of(io=5, cpu=5), OWNER, QUICK)) == 5
                 assert lsn("pg_current_wal_flush_lsn") >= written[-1]
 
     def lsn(which: str) -> int:
         row = connection.execute(f"select {which}() - '0/0'::pg_lsn").fetchone()
         return int(row[0])
 
-    with plain() as connection:
+    with connect() as connection:
         asyncio.run(scenario())
 
 
-def test_a_statement_that_removes_many_jobs_frees_all_their_slots(home: Home) -> None:
+def test_a_statement_that_removes_many_jobs_frees_all_their_slots(address: PostgresAddress) -> None:
     async def scenario() -> None:
-        async with gated(home, capacity=9) as (broker, gates):
+        async with gated(address, capacity=9) as (broker, gates):
             lines = ((THREE, PAIR), (PAIR,), (THREE,), (THREE,), ())
             await broker.publish([envelope(gates=line) for line in lines])
             assert len(await broker.fetch(["q"], ROOM, OWNER, 0)) == 5
             assert [gate.held for gate in await gates.gates()] == [3, 2]
-            with plain() as connection:
-                connection.execute(f"delete from {home.schema}.job")
+            with connect() as connection:
+                connection.execute(f"delete from {address.schema}.job")
                 knocks = connection.execute(
-                    f"select key, freed, member from {home.schema}.knock order by key, member"
+                    f"select key, freed, member from {address.schema}.knock order by key, member"
                 ).fetchall()
             assert knocks == [(THREE, 3, None), (PAIR, 1, "one"), (PAIR, 1, "two")]
             assert [gate.held for gate in await gates.gates()] == [0, 0]
@@ -388,44 +402,50 @@ def test_a_statement_that_removes_many_jobs_frees_all_their_slots(home: Home) ->
 
 
 @pytest.mark.parametrize("gates", [(), (THREE,)])
-def test_one_of_unknown_kind_is_not_overtaken_at_a_gate(home: Home, gates: tuple[str, ...]) -> None:
+def test_one_of_unknown_kind_is_not_overtaken_at_a_gate(
+    address: PostgresAddress, gates: tuple[str, ...]
+) -> None:
     async def scenario() -> None:
-        async with gated(home, capacity=9) as (broker, _):
+        async with gated(address, capacity=9) as (broker, _):
             known = [envelope(gates=(THREE,), kind="io") for _ in range(3)]
             first = envelope(priority=1, gates=gates)
             await broker.publish([*known, first])
-            found = await broker.fetch(["q"], Demand(1, 1), OWNER, 0)
+            found = await broker.fetch(["q"], Demand.of(io=1, cpu=1), OWNER, 0)
             assert [one.id for one in found] == [first.id]
-            found = await broker.fetch(["q"], Demand(2, 2), OWNER, 0)
+            found = await broker.fetch(["q"], Demand.of(io=2, cpu=2), OWNER, 0)
             assert [one.id for one in found] == [known[0].id, known[1].id]
 
     asyncio.run(scenario())
 
 
-def test_who_has_passed_and_is_in_its_queue_is_not_overtaken_at_the_gate(home: Home) -> None:
+def test_who_has_passed_and_is_in_its_queue_is_not_overtaken_at_the_gate(
+    address: PostgresAddress,
+) -> None:
     async def scenario() -> None:
-        async with gated(home, capacity=9) as (broker, _):
+        async with gated(address, capacity=9) as (broker, _):
             jobs = [envelope(gates=(THREE,), kind="io") for _ in range(3)]
             await broker.publish(jobs)
-            await broker._grant(["q"], {"io": 1, "cpu": 0})  # as for another broker that carries it
-            found = await broker.fetch(["q"], Demand(1, 0), OWNER, 0)
+            await broker._grant(["q"], Demand.of(io=1), {})  # as for another broker that carries it
+            found = await broker.fetch(["q"], Demand.of(io=1), OWNER, 0)
             assert [one.id for one in found] == [jobs[0].id]
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("claimer", [None, OWNER])
-def test_a_look_at_a_line_reads_the_front_of_it(home: Home, claimer: str | None) -> None:
+def test_a_look_at_a_line_reads_the_front_of_it(
+    address: PostgresAddress, claimer: str | None
+) -> None:
     """As the server plans it within the function, with long lines and a long queue."""
     columns = "id, namespace, queue, kind, task, state, priority, body, gates, line"
-    with plain() as connection:
+    with connect() as connection:
         connection.execute(
-            f"insert into {home.schema}.worker (incarnation, namespace, entry, name)"
+            f"insert into {address.schema}.worker (incarnation, namespace, entry, name)"
             " values (%s, 'umbel', '{}', 'w')",
             (OWNER,),
         )
         connection.execute(
-            f"insert into {home.schema}.rule (namespace, name, declared)"
+            f"insert into {address.schema}.rule (namespace, name, declared)"
             """ values ('umbel', 'limit:l', '{"name": "limit:l", "capacity": 9}')"""
         )
         for state, gates, line in (
@@ -433,11 +453,11 @@ def test_a_look_at_a_line_reads_the_front_of_it(home: Home, claimer: str | None)
             *[("queued", "null", "null")],
         ):
             connection.execute(
-                f"insert into {home.schema}.job ({columns})"
+                f"insert into {address.schema}.job ({columns})"
                 f" select gen_random_uuid(), 'umbel', 'q', 'io', 't', '{state}', n % 5, 'x',"
                 f" {gates}, {line} from generate_series(1, 20000) n"
             )
-        connection.execute(f"analyze {home.schema}.job")
+        connection.execute(f"analyze {address.schema}.job")
         plans: list[dict[str, Any]] = []
         connection.add_notice_handler(lambda notice: _note(plans, notice.message_primary))
         connection.execute("load 'auto_explain'")
@@ -451,7 +471,8 @@ def test_a_look_at_a_line_reads_the_front_of_it(home: Home, claimer: str | None)
             connection.execute(f"set {setting}")
         row = connection.execute(
             "select count(*), count(owner)"
-            f" from {home.schema}.grant_slots('umbel', '{{q}}', 20, 20, '{{}}', %s)",
+            f" from {address.schema}.grant_slots("
+            "'umbel', '{q}', array['', 'io', 'cpu'], array[20, 20, 20], '{}', %s)",
             (claimer,),
         ).fetchone()
         assert row == (9, 9 if claimer else 0)

@@ -7,21 +7,27 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import closing, suppress
 from typing import Any, cast
 
 import pytest
 
-pika = pytest.importorskip("pika")
+pytest.importorskip("pika")
 
-from contract.test_rabbitmq import HOST, PORT, rabbit, vhost, with_channel  # noqa: E402
-from umbel.backends import Lane, Transport  # noqa: E402
-from umbel.backends.rabbitmq.address import Home  # noqa: E402
-from umbel.backends.rabbitmq.consumer import Intake  # noqa: E402
-from umbel.backends.rabbitmq.queue_names import queue_name  # noqa: E402
-from umbel.backends.rabbitmq.transport import RabbitTransport  # noqa: E402
-from umbel.errors import Unavailable  # noqa: E402
-from umbel.testing.transports import Server  # noqa: E402
-from umbel.testing.transports.server import (  # noqa: E402
+import pika
+from local_servers import HOST, PORTS
+from rabbitmq_transports import rabbitmq_corner, with_channel
+
+from integration.running import Proxy as SilentProxy
+from umbel.backends import Lane, Transport
+from umbel.backends.rabbitmq.address import RabbitAddress
+from umbel.backends.rabbitmq.consumer import LaneConsumer
+from umbel.backends.rabbitmq.queue_names import queue_name
+from umbel.backends.rabbitmq.transport import RabbitTransport
+from umbel.errors import Unavailable
+from umbel.messages import JSON, Body, Envelope, fresh_id
+from umbel.testing.transports import Server
+from umbel.testing.transports.server import (
     CPU,
     IO,
     SOON,
@@ -33,7 +39,6 @@ from umbel.testing.transports.server import (  # noqa: E402
     send,
 )
 
-__all__ = ["vhost"]
 Told = Callable[[Server], Coroutine[Any, Any, None]]
 
 
@@ -42,7 +47,7 @@ def tell(vhost: str) -> Callable[[Told], None]:
     """Run a tale over a corner of the server."""
 
     async def run(told: Told) -> None:
-        async with asyncio.timeout(45), rabbit(vhost) as server:
+        async with asyncio.timeout(45), rabbitmq_corner(vhost) as server:
             await told(server)
 
     return lambda told: asyncio.run(run(told))
@@ -51,15 +56,15 @@ def tell(vhost: str) -> Callable[[Told], None]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Acknowledgements are not sent because of the time alone."""
-    monkeypatch.setattr("umbel.backends.rabbitmq.consumer._SOON", 3600.0)
+    monkeypatch.setattr("umbel.backends.rabbitmq.consumer._ACKNOWLEDGE_DELAY", 3600.0)
 
 
-def intake_of(transport: Transport) -> Intake:
-    return cast(RabbitTransport, transport)._receiver._serving[IO]
+def consumer_of(transport: Transport) -> LaneConsumer:
+    return cast(RabbitTransport, transport)._receiver._consumers[IO]
 
 
 def test_a_larger_room_brings_more_and_nothing_twice(tell: Callable[[Told], None]) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             sent = await send(one, s, 200)
             found: list[str] = []
@@ -74,13 +79,13 @@ def test_a_larger_room_brings_more_and_nothing_twice(tell: Callable[[Told], None
                 found += ids(new)
             assert sorted(found) == sorted(sent)
 
-    tell(tale)
+    tell(transport_test)
 
 
 def test_what_was_handed_out_before_the_room_grew_can_still_be_accepted(
     tell: Callable[[Told], None],
 ) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             (first, second) = await send(one, s, 2)
             held = await receive(one, room=1)
@@ -91,13 +96,13 @@ def test_what_was_handed_out_before_the_room_grew_can_still_be_accepted(
         async with s.open() as again:
             assert await again.receive({IO: 10}, 0.0) == []
 
-    tell(tale)
+    tell(transport_test)
 
 
 def test_a_room_that_shrank_hides_nothing(tell: Callable[[Told], None]) -> None:
     """Room for ten was asked for while nothing came; another lane has filled it since."""
 
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one, s.open() as other:
             assert await one.receive({IO: 10, CPU: 10}, 0.0) == []
             sent = await send(other, s, 10)
@@ -106,26 +111,28 @@ def test_a_room_that_shrank_hides_nothing(tell: Callable[[Told], None]) -> None:
             theirs = await receive_all(other, 10 - len(mine))
             assert sorted(ids(mine) + ids(theirs)) == sorted(sent)
 
-    tell(tale)
+    tell(transport_test)
 
 
-def test_a_lane_that_nobody_asks_for_any_more_gives_back(tell: Callable[[Told], None]) -> None:
-    async def tale(s: Server) -> None:
+def test_an_unused_lane_returns_its_messages(
+    tell: Callable[[Told], None],
+) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one, s.open() as other:
             assert await one.receive({IO: 10, CPU: 10}, 0.0) == []
             sent = await send(other, s, 3, kind="cpu")
             asking = asyncio.create_task(one.receive({IO: 10}, 30))
             assert sorted(ids(await receive_all(other, 3, CPU))) == sorted(sent)
-            one.nudge()
+            one.stop_waiting()
             assert await asking == []
 
-    tell(tale)
+    tell(transport_test)
 
 
 def test_what_was_accepted_is_acknowledged_when_there_is_room_again(
     vhost: str, tell: Callable[[Told], None]
 ) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             await send(one, s, 8)
             await receive_all(one, 8)
@@ -136,7 +143,7 @@ def test_what_was_accepted_is_acknowledged_when_there_is_room_again(
         )
         assert left.method.message_count == 0
 
-    tell(tale)
+    tell(transport_test)
 
 
 @pytest.mark.parametrize(("soon", "many"), [(60.0, 11), (0.02, 1)], ids=["many", "a moment later"])
@@ -145,10 +152,10 @@ def test_acknowledgements_are_collected_until_there_are_many_or_for_a_moment(
 ) -> None:
     told: list[tuple[int, bool]] = []
 
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             assert await one.receive({IO: 40}, 0.0) == []
-            channel = cast(Any, intake_of(one)._channel)
+            channel = cast(Any, consumer_of(one)._channel)
             acknowledge = channel.acknowledge
 
             def spy(tag: int, and_lower: bool = False) -> None:
@@ -160,35 +167,35 @@ def test_acknowledgements_are_collected_until_there_are_many_or_for_a_moment(
                 assert told == []
                 await send(one, s, 1)
                 await one.accept(await receive(one, room=40))
-            one.nudge()
+            one.stop_waiting()
             waiting = asyncio.create_task(one.receive({IO: 40}, 30))
             while not told:
                 await asyncio.sleep(0.005)
             assert told == [(many, True)]
-            one.nudge()
+            one.stop_waiting()
             assert await waiting == []
 
-    monkeypatch.setattr("umbel.backends.rabbitmq.consumer._SOON", soon)
-    tell(tale)
+    monkeypatch.setattr("umbel.backends.rabbitmq.consumer._ACKNOWLEDGE_DELAY", soon)
+    tell(transport_test)
 
 
 def test_acknowledgements_do_not_take_away_a_small_room(
     tell: Callable[[Told], None], patient: None
 ) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             assert await one.receive({IO: 40}, 0.0) == []
             sent = await send(one, s, 43)
             held = ids(await receive_all(one, 40))
             assert held + ids(await receive_all(one, 3)) == sent
 
-    tell(tale)
+    tell(transport_test)
 
 
 def test_what_is_handed_out_and_not_accepted_takes_no_room_from_the_rest(
     tell: Callable[[Told], None], patient: None
 ) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             assert await one.receive({IO: 40}, 0.0) == []
             await send(one, s, 3)
@@ -200,32 +207,32 @@ def test_what_is_handed_out_and_not_accepted_takes_no_room_from_the_rest(
             sent = await send(one, s, 3)
             assert ids(await receive_all(one, 3)) == sent
 
-    tell(tale)
+    tell(transport_test)
 
 
 def test_nothing_is_asked_for_later_that_there_was_no_room_for_by_then(
     tell: Callable[[Told], None], patient: None
 ) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             assert await one.receive({IO: 40}, 0.0) == []
-            intake = intake_of(one)
+            consumer = consumer_of(one)
             await send(one, s, 3)
             await receive_all(one, 3)
-            intake.ask(40)  # what was accepted is acknowledged soon
+            consumer.set_capacity(40)  # what was accepted is acknowledged soon
             await send(one, s, 37)
-            assert await intake.count() == 0
-            found = intake.take(40)
+            assert await consumer.count() == 0
+            found = consumer.take(40)
             await one.accept(found)
-            intake._drop_spare()  # now, when there is room for three
+            consumer._acknowledge_surplus()  # now, when there is room for three
             await send(one, s, 10)
-            assert (len(found), await intake.count()) == (37, 7)
+            assert (len(found), await consumer.count()) == (37, 7)
 
-    tell(tale)
+    tell(transport_test)
 
 
 def test_sending_to_many_lanes_at_once(tell: Callable[[Told], None]) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         lanes = [Lane(f"q{number % 7}", kind) for number in range(70) for kind in ("io", "cpu")]
         made = [envelope(s, queue=lane.queue, kind=lane.kind) for lane in lanes]
         async with s.open() as one:
@@ -238,7 +245,7 @@ def test_sending_to_many_lanes_at_once(tell: Callable[[Told], None]) -> None:
             assert sorted(found) == sorted(each.id for each in made)
             assert sorted(s.lost) == sorted(f"q{n}" for n in range(7) for _ in range(2))
 
-    tell(tale)
+    tell(transport_test)
 
 
 FOREIGN = """
@@ -262,14 +269,14 @@ connection.close()
 def test_another_program_publishes_with_the_queues_name_alone(
     vhost: str, tell: Callable[[Told], None]
 ) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             await one.receive({Lane("default", ""): 1}, 0.0)
             command = [
                 sys.executable,
                 "-c",
                 FOREIGN,
-                str(PORT),
+                str(PORTS["rabbitmq"]),
                 vhost,
                 f"{s.namespace}.default.any",
             ]
@@ -279,7 +286,7 @@ def test_another_program_publishes_with_the_queues_name_alone(
             assert (found.subject, found.body.data) == ("tests.add", b'{"args":[1,2]}')
             await one.accept([arrival])
 
-    tell(tale)
+    tell(transport_test)
 
 
 class Hostile(pika.BasicProperties):
@@ -293,7 +300,7 @@ class Hostile(pika.BasicProperties):
 def test_headers_that_cannot_be_read_cost_nothing_but_themselves(
     vhost: str, tell: Callable[[Told], None]
 ) -> None:
-    async def tale(s: Server) -> None:
+    async def transport_test(s: Server) -> None:
         async with s.open() as one:
             await one.receive({IO: 10}, 0.0)
             name = queue_name(s.namespace, IO)
@@ -306,40 +313,68 @@ def test_headers_that_cannot_be_read_cost_nothing_but_themselves(
             (job,) = await send(one, s, 1)
             assert ids(await receive_all(one, 1)) == [job]
 
-    tell(tale)
+    tell(transport_test)
 
 
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        (f"amqp://guest:wrong@{HOST}:{PORT}/", "refuses this user and password"),
-        (f"amqp://guest:guest@{HOST}:{PORT}/nowhere", "vhost nowhere not found"),
-        (f"amqps://guest:guest@{HOST}:{PORT}/", "TLS failed"),
+        (f"amqp://guest:wrong@{HOST}:{PORTS['rabbitmq']}/", "refuses this user and password"),
+        (f"amqp://guest:guest@{HOST}:{PORTS['rabbitmq']}/nowhere", "vhost nowhere not found"),
+        (f"amqps://guest:guest@{HOST}:{PORTS['rabbitmq']}/", "TLS failed"),
         (f"amqp://guest:guest@{HOST}:1/", "check that the server runs"),
         ("amqp://guest:guest@nowhere.invalid/", "check that the server runs"),
     ],
 )
 def test_a_refusal_says_what_to_do(url: str, says: str) -> None:
-    async def tale() -> None:
-        transport = RabbitTransport(Home(url), namespace="n", lost=lambda _: None)
+    async def transport_test() -> None:
+        transport = RabbitTransport(
+            RabbitAddress(url), namespace="n", on_lane_missing=lambda _: None
+        )
         for attempt in (transport.check(), transport.receive({IO: 1}, 1.0)):
             with pytest.raises(Unavailable, match=says):
                 await attempt
         await transport.close()
 
-    asyncio.run(tale())
+    asyncio.run(transport_test())
 
 
 def test_a_server_that_accepts_and_never_answers_is_unavailable_in_time() -> None:
-    async def tale() -> None:
+    async def transport_test() -> None:
         server = await asyncio.start_server(lambda _, writer: None, HOST, 0)
         port = server.sockets[0].getsockname()[1]
-        home = Home(f"amqp://{HOST}:{port}/?connect_timeout=0.3")
-        transport = RabbitTransport(home, namespace="n", lost=lambda _: None)
+        address = RabbitAddress(f"amqp://{HOST}:{port}/?connect_timeout=0.3")
+        transport = RabbitTransport(address, namespace="n", on_lane_missing=lambda _: None)
         async with asyncio.timeout(5):
             with pytest.raises(Unavailable, match="did not answer in time"):
                 await transport.receive({IO: 1}, 1.0)
         await transport.close()
         server.close()
 
-    asyncio.run(tale())
+    asyncio.run(transport_test())
+
+
+def test_a_connection_that_went_silent_fails_all_its_callers_and_is_replaced(vhost: str) -> None:
+    async def scenario(port: int) -> None:
+        transport = RabbitTransport(
+            RabbitAddress(f"amqp://guest:guest@{HOST}:{port}/{vhost}?connect_timeout=1"),
+            namespace=f"t{fresh_id()[-12:]}",
+            on_lane_missing=lambda _: None,
+            confirm_timeout=0.5,
+        )
+        sent = Envelope(id=fresh_id(), subject="t", body=Body(JSON, b"{}"), kind="io")
+        await transport.send([sent])
+        proxy.silence()
+        sending = [transport.send([sent]) for _ in range(3)]
+        errors = await asyncio.gather(*sending, return_exceptions=True)
+        assert [type(error) for error in errors] == [Unavailable] * 3
+        proxy.mend()
+        async with asyncio.timeout(30):
+            while True:
+                with suppress(Unavailable):
+                    await transport.send([sent])
+                    break
+        await transport.close()
+
+    with closing(SilentProxy(HOST, PORTS["rabbitmq"])) as proxy:
+        asyncio.run(scenario(proxy.port))

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 pytest.importorskip("pika")
 
 from umbel.backends import Lane
-from umbel.backends.rabbitmq.address import Home
-from umbel.backends.rabbitmq.deliveries import Delivery
-from umbel.backends.rabbitmq.messages import LIMIT, to_heading, to_message
+from umbel.backends.rabbitmq.address import RabbitAddress
+from umbel.backends.rabbitmq.messages import MAX_BODY_BYTES, Delivery, to_headers, to_message
 from umbel.backends.rabbitmq.queue_names import queue_name
 from umbel.errors import BadMessage, ConfigurationError, MessageTooLarge
 from umbel.messages import JSON, Body, Envelope, fresh_id
@@ -52,17 +51,19 @@ def test_long_names_are_told_apart() -> None:
 
 
 def test_a_url_says_it_all() -> None:
-    home = Home("amqp://me:p%40ss@host.example:5673/my%2Fhost?heartbeat=7&connect_timeout=1.5")
-    parameters = home.parameters("test")
+    address = RabbitAddress(
+        "amqp://me:p%40ss@host.example:5673/my%2Fhost?heartbeat=7&connect_timeout=1.5"
+    )
+    parameters = address.parameters("test")
     assert (parameters.host, parameters.port) == ("host.example", 5673)
     assert (parameters.virtual_host, parameters.heartbeat) == ("my/host", 7)
     assert (parameters.credentials.username, parameters.credentials.password) == ("me", "p@ss")
-    assert home.connect_timeout == 1.5
-    assert home.address == "RabbitMQ my/host at host.example:5673"
+    assert address.connect_timeout == 1.5
+    assert address.label == "RabbitMQ my/host at host.example:5673"
 
 
 def test_what_a_url_leaves_out_is_rabbitmqs_default() -> None:
-    parameters = Home("amqps://host").parameters("test")
+    parameters = RabbitAddress("amqps://host").parameters("test")
     assert (parameters.port, parameters.virtual_host) == (5671, "/")
     assert parameters.credentials.username == "guest"
     assert parameters.ssl_options.server_hostname == "host"
@@ -91,7 +92,7 @@ def test_what_a_url_leaves_out_is_rabbitmqs_default() -> None:
 )
 def test_a_wrong_url_is_told_by_its_part(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Home(url)
+        RabbitAddress(url)
     assert says in str(caught.value)
 
 
@@ -118,12 +119,12 @@ def test_what_headers_cannot_hold_travels_in_the_body(changes: dict[str, object]
 def test_both_prefixes_are_read_and_other_headers_are_not() -> None:
     headers = {"cloudEvents_id": "1", "cloudEvents:type": "t", "x-death": [], b"\xff": 1}
     told = pika.BasicProperties(headers=headers)
-    assert to_heading(Delivery(1, told, b"")) == ({"id": "1", "type": "t"}, "")
+    assert to_headers(Delivery(1, told, b"")) == ({"id": "1", "type": "t"}, "")
 
 
 def test_a_message_that_is_too_large_names_both_sizes() -> None:
     with pytest.raises(MessageTooLarge, match=r"16,777,217 bytes.*16,777,216"):
-        to_message(envelope(body=Body(JSON, b"1" * (LIMIT + 1))), "q")
+        to_message(envelope(body=Body(JSON, b"1" * (MAX_BODY_BYTES + 1))), "q")
 
 
 def test_text_that_cannot_be_encoded_is_refused() -> None:

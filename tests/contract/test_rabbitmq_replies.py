@@ -9,23 +9,24 @@ from typing import Any
 
 import pytest
 
-pika = pytest.importorskip("pika")
+pytest.importorskip("pika")
 
-from test_rabbitmq import plain, rabbit, vhost, with_channel  # noqa: E402, F401
+import pika
+from rabbitmq_transports import connect, rabbitmq_corner, with_channel
 
-from umbel.backends import Arrival  # noqa: E402
-from umbel.backends.rabbitmq.queue_names import queue_name  # noqa: E402
-from umbel.messages import fresh_id  # noqa: E402
-from umbel.messages.documents import Asked, asked_by  # noqa: E402
-from umbel.messages.wire import MEDIA_TYPE, write  # noqa: E402
-from umbel.testing.transports import Server  # noqa: E402
-from umbel.testing.transports.replies import hear, reply  # noqa: E402
-from umbel.testing.transports.server import IO, envelope, ids, read, receive, send  # noqa: E402
+from umbel.backends import Arrival
+from umbel.backends.rabbitmq.queue_names import queue_name
+from umbel.messages import fresh_id
+from umbel.messages.documents import ReplyRequest, find_reply_request
+from umbel.messages.wire import MEDIA_TYPE, write
+from umbel.testing.transports import Server
+from umbel.testing.transports.replies import receive_reply, reply
+from umbel.testing.transports.server import IO, envelope, ids, read, receive, send
 
 
-def tell(vhost: str, told: Callable[[Server], Awaitable[None]]) -> None:  # noqa: F811
+def tell(vhost: str, told: Callable[[Server], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(40), rabbit(vhost) as server:
+        async with asyncio.timeout(40), rabbitmq_corner(vhost) as server:
             await told(server)
 
     asyncio.run(main())
@@ -44,9 +45,9 @@ def binary(job: str, **more: str) -> dict[str, str]:
     return {f"cloudEvents:{name}": value for name, value in attributes.items()}
 
 
-def asked_in(arrival: Arrival) -> Asked | None:
+def asked_in(arrival: Arrival) -> ReplyRequest | None:
     found = read(arrival)
-    return asked_by(found.id, found.headers)
+    return find_reply_request(found.id, found.headers)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def asked_in(arrival: Arrival) -> Asked | None:
 )
 @pytest.mark.parametrize("structured", [False, True])
 def test_the_properties_of_a_message_say_who_asks(
-    vhost: str,  # noqa: F811
+    vhost: str,
     properties: dict[str, str],
     attributes: dict[str, str],
     asked: tuple[str, str | None] | None,
@@ -81,19 +82,19 @@ def test_the_properties_of_a_message_say_who_asks(
             put: Any = lambda channel: channel.basic_publish("", queue, body, message)  # noqa: E731
             await asyncio.to_thread(with_channel, vhost, put)
             (arrival,) = await receive(one)
-            wanted = Asked(asked[0], asked[1] or job) if asked else None
+            wanted = ReplyRequest(asked[0], asked[1] or job) if asked else None
             assert asked_in(arrival) == wanted
             await one.accept([arrival])
 
     tell(vhost, told)
 
 
-def test_a_direct_reply_to_is_answered(vhost: str) -> None:  # noqa: F811
+def test_a_direct_reply_to_is_answered(vhost: str) -> None:
     async def told(s: Server) -> None:
         heard: list[tuple[Any, bytes]] = []
         async with s.open() as one:
             await one.receive({IO: 1}, 0.0)
-            with closing(plain(vhost)) as connection:
+            with closing(connect(vhost)) as connection:
                 channel = connection.channel()
                 channel.basic_consume(
                     "amq.rabbitmq.reply-to",
@@ -128,14 +129,14 @@ def test_a_direct_reply_to_is_answered(vhost: str) -> None:  # noqa: F811
 @pytest.mark.parametrize(
     "address", ["amq.rabbitmq.reply-to", "amq.rabbitmq.reply-to.g1h2AA", "amq.gen-gone", "umbel.no"]
 )
-def test_an_address_that_leads_nowhere_harms_nobody(vhost: str, address: str) -> None:  # noqa: F811
+def test_a_reply_to_an_unknown_address_is_dropped(vhost: str, address: str) -> None:
     async def told(s: Server) -> None:
-        async with s.open() as one, s.asker() as asker:
+        async with s.open() as one, s.reply_client() as reply_client:
             sent = await send(one, s, 1)
-            await one.reply([reply(s, Asked(address, "q"))])
+            await one.reply([reply(s, ReplyRequest(address, "q"))])
             sent += await send(one, s, 1)
-            await one.reply([reply(s, Asked(asker.address, "q"))])
-            assert (await hear(asker)).correlation == "q"
+            await one.reply([reply(s, ReplyRequest(reply_client.address, "q"))])
+            assert (await receive_reply(reply_client)).correlation == "q"
             found: list[str] = []
             while len(found) < 2:
                 new = await receive(one)

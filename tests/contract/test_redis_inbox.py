@@ -7,31 +7,29 @@ import json
 from collections.abc import Callable
 
 import pytest
-from test_answers import Place, event, over_redis, tell
 
-redis = pytest.importorskip("redis.asyncio")
+pytest.importorskip("redis.asyncio")
 
-from test_redis import URL  # noqa: E402
-from test_redis_server import OWNER, Server, broker_at, start  # noqa: E402, F401
+import redis.asyncio as redis
+from local_servers import NEVER, REDIS_URL
+from redis_server import OWNER, RedisServer, broker_at
+from reply_places import Place, event, over_redis, run
 
-from umbel.backends import (  # noqa: E402
+from umbel.backends import (
     Demand,
     JobFilter,
 )
-from umbel.backends.redis.address import Home  # noqa: E402
-from umbel.backends.redis.broker import RedisBroker  # noqa: E402
-from umbel.backends.redis.database import Database  # noqa: E402
-from umbel.clock import SystemClock  # noqa: E402
-from umbel.errors import Unavailable  # noqa: E402
-from umbel.messages import State, Succeeded, fresh_id  # noqa: E402
-from umbel.testing.acts import RESULT, depths, enlist, publish, settle, take, take_one  # noqa: E402
-
-NEVER = 3600.0
-"""Seconds between looks: what happens before was woken."""
+from umbel.backends.redis.address import RedisAddress
+from umbel.backends.redis.broker import RedisBroker
+from umbel.backends.redis.database import Database
+from umbel.clock import SystemClock
+from umbel.errors import Unavailable
+from umbel.messages import State, Succeeded, fresh_id
+from umbel.testing.actions import RESULT, claim, claim_one, depths, publish, register, settle
 
 
 def test_every_attribute_counts() -> None:
-    async def told(p: Place) -> None:
+    async def scenario(p: Place) -> None:
         job = fresh_id()
         await p.put(
             event(
@@ -46,7 +44,7 @@ def test_every_attribute_counts() -> None:
                 traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             )
         )
-        found = await take_one(p.backend, await enlist(p.backend), queues=["mail"])
+        found = await claim_one(p.backend, await register(p.backend), queues=["mail"])
         message = found.envelope
         assert (found.id, message.queue, message.kind, message.priority) == (job, "mail", "cpu", 7)
         assert (message.attempt, message.max_deaths, message.headers) == (2, 9, {"tenant": "acme"})
@@ -54,55 +52,58 @@ def test_every_attribute_counts() -> None:
         assert message.namespace == p.backend.namespace  # whose inbox it is counts
         assert json.loads(message.body.data) == {"args": [1, 2]}
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_what_is_not_due_waits() -> None:
-    async def told(p: Place) -> None:
+    async def scenario(p: Place) -> None:
         await p.put(event(notbefore="2200-01-01T00:00:00Z"))
-        assert await take(p.backend, await enlist(p.backend)) == []
+        assert await claim(p.backend, await register(p.backend)) == []
         assert await depths(p.backend) == {("default", "scheduled"): 1}
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_an_event_for_a_queue_that_others_serve_is_theirs() -> None:
-    async def told(p: Place) -> None:
+    async def scenario(p: Place) -> None:
         await p.put(event(queue="mail"))
-        owner = await enlist(p.backend)
-        assert await take(p.backend, owner) == []
+        owner = await register(p.backend)
+        assert await claim(p.backend, owner) == []
         assert await depths(p.backend) == {("mail", "queued"): 1}
-        await take_one(p.backend, owner, queues=["mail"])
+        await claim_one(p.backend, owner, queues=["mail"])
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_a_busy_queue_keeps_no_event_waiting() -> None:
-    async def told(p: Place) -> None:
-        owner = await enlist(p.backend)
+    async def scenario(p: Place) -> None:
+        owner = await register(p.backend)
         for _ in range(3):
             await publish(p.backend)
         await p.put(event())
-        await take_one(p.backend, owner, demand=Demand(1, 1))
+        await claim_one(p.backend, owner, demand=Demand.of(io=1, cpu=1))
         assert await depths(p.backend) == {("default", "queued"): 3, ("default", "running"): 1}
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_a_thousand_events_become_a_thousand_jobs_whoever_adopts_them() -> None:
-    async def told(p: Place) -> None:
+    async def scenario(p: Place) -> None:
         sent = [fresh_id() for _ in range(1000)]
         for job in sent:
             await p.put(event(id=job))
         b = p.backend
-        owner = await enlist(b)
+        owner = await register(b)
         others = [_broker(b.namespace) for _ in range(3)]
         try:
             found = await asyncio.gather(
-                *(each.fetch(["default"], Demand(100, 100), owner, 0.0) for each in others)
+                *(
+                    each.fetch(["default"], Demand.of(io=100, cpu=100), owner, 0.0)
+                    for each in others
+                )
             )
             got = [one.id for some in found for one in some]
-            while new := await take(b, owner):
+            while new := await claim(b, owner):
                 got += [one.id for one in new]
         finally:
             for each in others:
@@ -110,31 +111,33 @@ def test_a_thousand_events_become_a_thousand_jobs_whoever_adopts_them() -> None:
         assert sorted(got) == sorted(sent)
         assert got[:100] != []
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_the_same_event_twice_is_one_job() -> None:
-    async def told(p: Place) -> None:
+    async def scenario(p: Place) -> None:
         job = fresh_id()
         await p.put(event(id=job))
         await p.put(event(id=job))
-        owner = await enlist(p.backend)
-        found = await take_one(p.backend, owner)
+        owner = await register(p.backend)
+        found = await claim_one(p.backend, owner)
         await settle(p.backend, found, Succeeded(RESULT))
         await p.put(event(id=job))
-        assert await take(p.backend, owner) == []
+        assert await claim(p.backend, owner) == []
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_a_waiting_fetch_is_woken_by_a_push() -> None:
-    async def told(p: Place) -> None:
-        owner = await enlist(p.backend)
+    async def scenario(p: Place) -> None:
+        owner = await register(p.backend)
         broker = _broker(p.backend.namespace)
         try:
             for _ in range(3):
                 job = fresh_id()
-                waiting = asyncio.create_task(broker.fetch(["default"], Demand(5, 5), owner, NEVER))
+                waiting = asyncio.create_task(
+                    broker.fetch(["default"], Demand.of(io=5, cpu=5), owner, NEVER)
+                )
                 await _until_asleep(p.backend.namespace)
                 await p.put(event(id=job))
                 (found,) = await waiting
@@ -143,16 +146,18 @@ def test_a_waiting_fetch_is_woken_by_a_push() -> None:
         finally:
             await broker.close()
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_a_waiting_fetch_is_woken_after_its_connection_for_that_was_cut() -> None:
-    async def told(p: Place) -> None:
-        owner = await enlist(p.backend)
+    async def scenario(p: Place) -> None:
+        owner = await register(p.backend)
         broker = _broker(p.backend.namespace)
-        client = redis.Redis.from_url(URL)
+        client = redis.Redis.from_url(REDIS_URL)
         try:
-            waiting = asyncio.create_task(broker.fetch(["default"], Demand(5, 5), owner, NEVER))
+            waiting = asyncio.create_task(
+                broker.fetch(["default"], Demand.of(io=5, cpu=5), owner, NEVER)
+            )
             await _until_asleep(p.backend.namespace)
             for one in await client.client_list():
                 if (one["name"], one["cmd"]) == (p.backend.namespace, "blmove"):
@@ -165,76 +170,76 @@ def test_a_waiting_fetch_is_woken_after_its_connection_for_that_was_cut() -> Non
             await client.aclose()
             await broker.close()
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_an_event_beyond_all_size_is_buried_by_its_beginning() -> None:
-    async def told(p: Place) -> None:
+    async def scenario(p: Place) -> None:
         await p.put(event(data={"args": ["x" * 17_000_000]}))
         job = fresh_id()
         await p.put(event(id=job))
-        assert (await take_one(p.backend, await enlist(p.backend))).id == job
+        assert (await claim_one(p.backend, await register(p.backend))).id == job
         (record,) = await p.backend.records.search(JobFilter(states=(State.BURIED,)))
         assert record.reason.startswith("data: 17,000,")
         assert record.reason.endswith("the limit is 16,777,216")
         assert len(record.body.data) == 4096
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_an_inbox_that_is_no_list_stops_nobody() -> None:
-    async def told(p: Place) -> None:
-        client = redis.Redis.from_url(URL)
+    async def scenario(p: Place) -> None:
+        client = redis.Redis.from_url(REDIS_URL)
         await client.set(f"umbel:{{{p.backend.namespace}}}:inbox", "a mistake")
         await client.aclose()
         sent = await publish(p.backend)
-        assert (await take_one(p.backend, await enlist(p.backend))).id == sent.id
+        assert (await claim_one(p.backend, await register(p.backend))).id == sent.id
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 @pytest.mark.parametrize("name", ["sequence", "lane:io:new", "inbox", "job:1"])
 def test_an_answer_touches_no_key_of_ours(name: str) -> None:
-    async def told(p: Place) -> None:
+    async def scenario(p: Place) -> None:
         b = p.backend
         key = f"umbel:{{{b.namespace}}}:{name}"
-        owner = await enlist(b)
-        async with p.asker() as asker:
-            for address in (key, asker.address):
+        owner = await register(b)
+        async with p.reply_client() as reply_client:
+            for address in (key, reply_client.address):
                 await publish(b, headers={"replyto": address})
-                job = await take_one(b, owner)
+                job = await claim_one(b, owner)
                 await settle(b, job, Succeeded(RESULT))
-            await asker.hear()  # answers go out in order: the other one is over, too
-        client = redis.Redis.from_url(URL)
+            await reply_client.receive()  # answers go out in order: the other one is over, too
+        client = redis.Redis.from_url(REDIS_URL)
         assert await client.type(key) in (b"none", b"string")
         await client.aclose()
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def test_an_answer_may_go_to_the_slot_of_the_namespace() -> None:
-    async def told(p: Place) -> None:
+    async def scenario(p: Place) -> None:
         b = p.backend
         key = f"umbel:{{{b.namespace}}}:reply:mine"
         await publish(b, headers={"replyto": key})
-        await settle(b, await take_one(b, await enlist(b)), Succeeded(RESULT))
-        client = redis.Redis.from_url(URL)
+        await settle(b, await claim_one(b, await register(b)), Succeeded(RESULT))
+        client = redis.Redis.from_url(REDIS_URL)
         _, data = await client.blpop([key], timeout=10)
         assert json.loads(data)["data"] == [42]
         await client.aclose()
 
-    tell(over_redis(), told)
+    run(over_redis(), scenario)
 
 
 def _broker(namespace: str) -> RedisBroker:
     """Another process's, known to the server by the namespace; it practically never looks."""
-    database = Database(Home(f"{URL}?client_name={namespace}"))
+    database = Database(RedisAddress(f"{REDIS_URL}?client_name={namespace}"))
     return RedisBroker(database, namespace=namespace, clock=SystemClock(), safety_poll=NEVER)
 
 
 async def _until_asleep(namespace: str) -> None:
     """Until somebody waits at the inbox of this namespace, and for hints."""
-    client, wanted = redis.Redis.from_url(URL), {"blmove", "subscribe"}
+    client, wanted = redis.Redis.from_url(REDIS_URL), {"blmove", "subscribe"}
     while (
         wanted
         > {one["cmd"] for one in await client.client_list() if one["name"] == namespace} & wanted
@@ -252,37 +257,37 @@ async def _until_asleep(namespace: str) -> None:
     ids=["full", "broken"],
 )
 def test_events_wait_while_none_can_be_adopted_and_nobody_runs_in_circles(
-    start: Callable[..., Server],  # noqa: F811
+    start_redis: Callable[..., RedisServer],
     fault: tuple[str, ...],
     remedy: tuple[str, ...],
 ) -> None:
-    server = start("--maxmemory-policy", "noeviction")
+    server = start_redis("--maxmemory-policy", "noeviction")
 
-    async def told() -> None:
+    async def scenario() -> None:
         async with asyncio.timeout(40), broker_at(server.url, safety_poll=0.2) as broker:
             job = fresh_id()
             server.do("RPUSH", "umbel:{umbel}:inbox", event(id=job, queue="q"))
             server.do(*fault)
             server.do("CONFIG", "RESETSTAT")
-            assert await broker.fetch(["q"], Demand(1, 1), OWNER, 1.0) == []
+            assert await broker.fetch(["q"], Demand.of(io=1, cpu=1), OWNER, 1.0) == []
             calls = server.client().info("commandstats")["cmdstat_evalsha"]["calls"]
             assert calls < 30  # claim, peek and adopt, some five times
             assert server.do("LLEN", "umbel:{umbel}:inbox") == 1
             server.do(*remedy)
-            (found,) = await broker.fetch(["q"], Demand(1, 1), OWNER, 20.0)
+            (found,) = await broker.fetch(["q"], Demand.of(io=1, cpu=1), OWNER, 20.0)
             assert found.id == job
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_a_waiting_fetch_outlives_a_restart_of_the_server(
-    start: Callable[..., Server],  # noqa: F811
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start("--appendonly", "yes", "--appendfsync", "always")
+    server = start_redis("--appendonly", "yes", "--appendfsync", "always")
 
-    async def told() -> None:
+    async def scenario() -> None:
         async with asyncio.timeout(40), broker_at(server.url, safety_poll=0.2) as broker:
-            waiting = asyncio.create_task(broker.fetch(["q"], Demand(1, 1), OWNER, NEVER))
+            waiting = asyncio.create_task(broker.fetch(["q"], Demand.of(io=1, cpu=1), OWNER, NEVER))
             server.stop()
             server.start()
             job = fresh_id()
@@ -290,7 +295,7 @@ def test_a_waiting_fetch_outlives_a_restart_of_the_server(
             try:
                 (found,) = await waiting
             except Unavailable:  # it looked while there was no server
-                (found,) = await broker.fetch(["q"], Demand(1, 1), OWNER, 20.0)
+                (found,) = await broker.fetch(["q"], Demand.of(io=1, cpu=1), OWNER, 20.0)
             assert found.id == job
 
-    asyncio.run(told())
+    asyncio.run(scenario())

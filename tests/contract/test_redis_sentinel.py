@@ -14,32 +14,33 @@ from typing import Any
 
 import pytest
 
-redis = pytest.importorskip("redis")
+pytest.importorskip("redis")
 
-from test_redis_server import (  # noqa: E402
+import redis
+from redis_server import (
     BINARY,
     OWNER,
     PLENTY,
+    RedisServer,
+    TestedBroker,
     entry,
     envelope,
+    free_port,
+    is_subscribed,
     needs_server,
     settlement,
     until,
 )
-from test_redis_server import Server as Machine  # noqa: E402
-from test_redis_server import _free_port as free_port  # noqa: E402
-from test_redis_server import start as start  # noqa: E402  # a fixture
 
-from umbel import Umbel  # noqa: E402
-from umbel.backends import Lane  # noqa: E402
-from umbel.backends.redis.address import Home  # noqa: E402
-from umbel.backends.redis.broker import RedisBroker  # noqa: E402
-from umbel.backends.redis.database import Database  # noqa: E402
-from umbel.backends.redis.registry import RedisRegistry  # noqa: E402
-from umbel.backends.redis.transport import RedisTransport  # noqa: E402
-from umbel.clock import SystemClock  # noqa: E402
-from umbel.errors import ConfigurationError, Unavailable  # noqa: E402
-from umbel.testing.transports import by_queue  # noqa: E402
+from umbel import Umbel
+from umbel.backends import Lane
+from umbel.backends.redis.address import RedisAddress
+from umbel.backends.redis.database import Database
+from umbel.backends.redis.registry import RedisRegistry
+from umbel.backends.redis.transport import RedisTransport
+from umbel.clock import SystemClock
+from umbel.errors import ConfigurationError, Unavailable
+from umbel.testing.transports import record_missing_queue
 
 HOST, NAME = "127.0.0.1", "shop"
 CONFIGURATION = """
@@ -57,9 +58,9 @@ pytestmark = needs_server
 class Watched:
     """A primary with a replica, and three Sentinels that watch them."""
 
-    def __init__(self, folder: Path, start: Callable[..., Machine]) -> None:
-        self.primary = start("--appendonly", "yes")
-        self.replica = start("--replicaof", HOST, str(self.primary.port))
+    def __init__(self, folder: Path, start_redis: Callable[..., RedisServer]) -> None:
+        self.primary = start_redis("--appendonly", "yes")
+        self.replica = start_redis("--replicaof", HOST, str(self.primary.port))
         self._folder = folder
         self.ports = [free_port() for _ in range(3)]
         self._sentinels = [self._sentinel(port) for port in self.ports]
@@ -127,18 +128,18 @@ def _text(value: Any) -> str:
 
 
 @pytest.fixture
-def watched(tmp_path: Path, start: Callable[..., Machine]) -> Iterator[Watched]:
-    found = Watched(tmp_path, start)
+def watched(tmp_path: Path, start_redis: Callable[..., RedisServer]) -> Iterator[Watched]:
+    found = Watched(tmp_path, start_redis)
     yield found
     found.stop()
 
 
 @asynccontextmanager
-async def broker_at(url: str) -> AsyncIterator[RedisBroker]:
-    """A broker with an enlisted worker."""
-    database, clock = Database(Home(url)), SystemClock()
-    broker = RedisBroker(database, namespace="umbel", clock=clock)
-    await RedisRegistry(database, namespace="umbel", clock=clock).enlist(entry())
+async def broker_at(url: str) -> AsyncIterator[TestedBroker]:
+    """Open a broker and register a worker."""
+    database, clock = Database(RedisAddress(url)), SystemClock()
+    broker = TestedBroker(database, namespace="umbel", clock=clock)
+    await RedisRegistry(database, namespace="umbel", clock=clock).register(entry())
     try:
         yield broker
     finally:
@@ -161,7 +162,7 @@ def test_work_goes_on_after_the_primary_was_killed(watched: Watched, scheme: str
         async with broker_at(watched.url(scheme, f"{NAME}/3")) as broker:
             before = envelope()
             await broker.publish([before])
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
             assert len(await broker.fetch(["q"], PLENTY, OWNER, 5)) == 2
             with watched.primary.client(db=3) as client:
                 assert client.exists(f"umbel:{{umbel}}:job:{before.id}")
@@ -172,17 +173,16 @@ def test_work_goes_on_after_the_primary_was_killed(watched: Watched, scheme: str
             with pytest.raises(Unavailable):
                 await broker.publish([envelope()])
             with pytest.raises(Unavailable):
-                broker.publish_now([envelope()], 1.0)
+                broker.publish_blocking([envelope()], 1.0)
             after, directly = envelope(), envelope()
             await surely(lambda: broker.publish([after]))
             assert watched.named() == watched.replica.port
-            broker.publish_now([directly], 5.0)
+            broker.publish_blocking([directly], 5.0)
             held = await surely(lambda: broker.fetch(["q"], PLENTY, OWNER, 5))
             assert {one.id for one in held} == {waiting.id, after.id, directly.id}
             assert await broker.settle([settlement(one) for one in held]) == []
             # Hints come from the new primary, too.
-            root = broker._root
-            await until(lambda: broker._database.listener(root).hears(root))
+            await until(lambda: is_subscribed(broker))
             fetch = asyncio.create_task(broker.fetch(["q"], PLENTY, OWNER, 30))
             await asyncio.sleep(0.1)
             await broker.publish([envelope()])
@@ -195,7 +195,7 @@ def test_a_primary_that_was_only_frozen_is_left_when_it_is_one_no_more(watched: 
     async def scenario() -> None:
         async with broker_at(watched.url()) as broker:
             await broker.publish([envelope()])
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
             await asyncio.to_thread(watched.replicated)
             watched.primary.process.send_signal(signal.SIGSTOP)
             await asyncio.to_thread(watched.await_failover)
@@ -205,7 +205,7 @@ def test_a_primary_that_was_only_frozen_is_left_when_it_is_one_no_more(watched: 
             async with asyncio.timeout(20):
                 while True:
                     with suppress(Unavailable):
-                        broker.publish_now([envelope()], 2.0)
+                        broker.publish_blocking([envelope()], 2.0)
                         break
                 await surely(lambda: broker.publish([envelope()]))
             with watched.replica.client() as new:
@@ -216,23 +216,23 @@ def test_a_primary_that_was_only_frozen_is_left_when_it_is_one_no_more(watched: 
 
 
 def test_a_connection_to_what_became_a_replica_is_not_used_again(
-    start: Callable[..., Machine],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    one, other = start(), start()
+    one, other = start_redis(), start_redis()
 
     async def scenario() -> None:
         async with broker_at(one.url) as broker:
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
             before = {each["id"] for each in _ours(one)}
             one.do("REPLICAOF", HOST, str(other.port))
             for _ in range(2):
                 with pytest.raises(Unavailable, match="replica"):
                     await broker.publish([envelope()])
                 with pytest.raises(Unavailable, match="replica"):
-                    broker.publish_now([envelope()], 5.0)
+                    broker.publish_blocking([envelope()], 5.0)
             assert not before & {each["id"] for each in _ours(one)}
             one.do("REPLICAOF", "NO", "ONE")
-            await RedisRegistry(broker._database, namespace="umbel", clock=SystemClock()).enlist(
+            await RedisRegistry(broker.database, namespace="umbel", clock=SystemClock()).register(
                 entry()
             )
             await broker.publish([envelope()])
@@ -240,7 +240,7 @@ def test_a_connection_to_what_became_a_replica_is_not_used_again(
     asyncio.run(scenario())
 
 
-def _ours(server: Machine) -> list[Any]:
+def _ours(server: RedisServer) -> list[Any]:
     with server.client() as client:
         return [one for one in client.client_list() if one["name"] == "umbel"]
 
@@ -250,7 +250,10 @@ def test_messages_that_the_failover_lost_are_told_of(watched: Watched) -> None:
 
     async def scenario() -> None:
         io = Lane("default", "io")
-        one = RedisTransport(Home(watched.url()), namespace="n", lost=by_queue(lost), life=1.0)
+        address, on_lane_missing = RedisAddress(watched.url()), record_missing_queue(lost)
+        one = RedisTransport(
+            address, namespace="n", on_lane_missing=on_lane_missing, receiver_ttl=1.0
+        )
         kept = envelope(queue="default", kind="io")
         await one.send([kept])
         await one.receive({Lane("default", "cpu"): 1}, 0.0)
@@ -275,11 +278,11 @@ def test_a_server_that_is_no_primary_is_not_believed_to_be_one(watched: Watched)
         # The Sentinels take seconds to notice, and name it as before until then.
         watched.primary.do("REPLICAOF", HOST, str(watched.replica.port))
         assert watched.named() == watched.primary.port
-        home = Home(watched.url())
+        address = RedisAddress(watched.url())
         with pytest.raises(Unavailable, match=r"a failover is under way.*ends by itself"):
-            await home.durability()
+            await address.durability()
         with pytest.raises(redis.RedisError, match="a failover is under way"):
-            home.connect_blocking()
+            address.connect_blocking()
 
     asyncio.run(scenario())
 
@@ -287,14 +290,14 @@ def test_a_server_that_is_no_primary_is_not_believed_to_be_one(watched: Watched)
 def test_sentinels_that_are_gone_are_passed_over(watched: Watched) -> None:
     async def scenario() -> None:
         watched.stop_sentinel(0)
-        home = Home(watched.url())
-        assert "1 connected replica" in await home.durability()
+        address = RedisAddress(watched.url())
+        assert "1 connected replica" in await address.durability()
         watched.stop_sentinel(1)
         async with broker_at(watched.url()) as broker:
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
         watched.stop_sentinel(2)
         with pytest.raises(Unavailable, match=r"no Sentinel.*check that the Sentinels run"):
-            await home.durability()
+            await address.durability()
         with pytest.raises(Unavailable, match="no Sentinel"):
             async with broker_at(watched.url()):
                 pass
@@ -305,7 +308,7 @@ def test_sentinels_that_are_gone_are_passed_over(watched: Watched) -> None:
 def test_a_name_that_nobody_watches_is_said(watched: Watched) -> None:
     async def scenario() -> None:
         with pytest.raises(Unavailable, match=r"watches no 'other'.*the name in the URL"):
-            await Home(watched.url(path="other")).durability()
+            await RedisAddress(watched.url(path="other")).durability()
 
     asyncio.run(scenario())
 
@@ -322,9 +325,9 @@ def test_passwords_of_servers_and_sentinels_are_apart(watched: Watched) -> None:
         places = ",".join(f"{HOST}:{port}" for port in watched.ports)
         url = f"redis+sentinel://anna:data@{places}/{NAME}"
         who = "sentinel_username=anna&sentinel_password"
-        assert "replica" in await Home(f"{url}?{who}=watch").durability()
+        assert "replica" in await RedisAddress(f"{url}?{who}=watch").durability()
         with pytest.raises(Unavailable, match=r"correct user and password|no Sentinel"):
-            await Home(f"{url}?{who}=wrong").durability()
+            await RedisAddress(f"{url}?{who}=wrong").durability()
         shown = Umbel(f"{url}?{who}=watch").settings.public()["broker"]
         assert "data" not in shown
         assert "=watch" not in shown
@@ -347,7 +350,7 @@ sentinel monitor shop 127.0.0.1 {primary} 1
 
 
 def test_tls_is_spoken_with_sentinels_and_servers(
-    start: Callable[..., Machine], tmp_path: Path
+    start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
@@ -359,7 +362,7 @@ def test_tls_is_spoken_with_sentinels_and_servers(
     primary, port = free_port(), free_port()
     files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key))
     try:
-        start("--tls-port", str(primary), "--tls-auth-clients", "no", *files)
+        start_redis("--tls-port", str(primary), "--tls-auth-clients", "no", *files)
     except AssertionError:
         pytest.skip("not run: this redis-server does not speak TLS")
     config = tmp_path / "sentinel.conf"
@@ -372,7 +375,7 @@ def test_tls_is_spoken_with_sentinels_and_servers(
         async def publish() -> None:
             async with broker_at(f"{url}?ssl_ca_certs={certificate}") as broker:
                 await broker.publish([envelope()])
-                broker.publish_now([envelope()], 5.0)
+                broker.publish_blocking([envelope()], 5.0)
 
         await surely(publish)
         with pytest.raises(Unavailable, match=r"no Sentinel|ssl_ca_certs"):
@@ -397,9 +400,9 @@ def test_tls_is_spoken_with_sentinels_and_servers(
 )
 def test_a_wrong_url_is_refused_by_the_part_that_is_wrong(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Home(url)
+        RedisAddress(url)
 
 
 def test_an_address_names_the_sentinels_without_a_password() -> None:
-    home = Home("rediss+sentinel://me:secret@one:1,two/shop/2?sentinel_password=hidden")
-    assert home.address == "Redis 'shop' by the Sentinels at one:1, two:26379 with TLS"
+    address = RedisAddress("rediss+sentinel://me:secret@one:1,two/shop/2?sentinel_password=hidden")
+    assert address.label == "Redis 'shop' by the Sentinels at one:1, two:26379 with TLS"

@@ -7,175 +7,54 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-redis = pytest.importorskip("redis")
+pytest.importorskip("redis")
 
-from redis import exceptions as theirs  # noqa: E402
-
-from umbel.backends import (  # noqa: E402
-    Demand,
-    WorkerEntry,
+from redis import exceptions as theirs
+from redis_server import (
+    OWNER,
+    PLENTY,
+    RedisServer,
+    TestedBroker,
+    broker_at,
+    entry,
+    envelope,
+    free_port,
+    is_subscribed,
+    needs_server,
+    settlement,
+    until,
+    waiting_fetch,
 )
-from umbel.backends.redis.address import Home  # noqa: E402
-from umbel.backends.redis.broker import RedisBroker  # noqa: E402
-from umbel.backends.redis.database import Database  # noqa: E402
-from umbel.backends.redis.errors import explain  # noqa: E402
-from umbel.backends.redis.gates import RedisGates  # noqa: E402
-from umbel.backends.redis.listener import Listener  # noqa: E402
-from umbel.backends.redis.records import RedisRecords  # noqa: E402
-from umbel.backends.redis.registry import RedisRegistry  # noqa: E402
-from umbel.clock import SystemClock  # noqa: E402
-from umbel.errors import ConfigurationError, DuplicateJob, Unavailable  # noqa: E402
-from umbel.messages import (  # noqa: E402
-    JSON,
-    Attempt,
-    Body,
-    Delivery,
+
+from umbel.backends import (
+    Demand,
+)
+from umbel.backends.redis.address import RedisAddress
+from umbel.backends.redis.broker import RedisBroker
+from umbel.backends.redis.database import Database
+from umbel.backends.redis.errors import translate_error
+from umbel.backends.redis.gates import RedisGates
+from umbel.backends.redis.listener import Listener
+from umbel.backends.redis.records import RedisRecords
+from umbel.backends.redis.registry import RedisRegistry
+from umbel.clock import SystemClock
+from umbel.errors import ConfigurationError, DuplicateJob, Unavailable
+from umbel.messages import (
     Envelope,
     Rule,
-    Settlement,
-    Succeeded,
-    fresh_id,
 )
-
-BINARY = shutil.which("redis-server") or shutil.which("valkey-server")
-OWNER = "incarnation-1"
-PLENTY = Demand(100, 100)
-NEVER = 3600.0
-"""A safety poll so slow that only a push can explain an answer."""
-
-needs_server = pytest.mark.skipif(BINARY is None, reason="not run: there is no redis-server here")
-
-
-class Server:
-    """A server of a test's own."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.port = _free_port()
-        self.folder = folder
-        self.options = options
-        self.url = f"redis://127.0.0.1:{self.port}"
-        self.socket = folder / "redis.sock"
-        self.start()
-
-    def start(self) -> None:
-        command = [str(BINARY), "--port", str(self.port), "--bind", "127.0.0.1"]
-        command += ["--dir", str(self.folder), "--unixsocket", str(self.socket)]
-        command += ["--daemonize", "no", *self.options]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.02)
-        raise AssertionError("the server did not start")
-
-    def client(self, **options: Any) -> Any:
-        return redis.Redis(port=self.port, **options)
-
-    def do(self, *command: Any) -> Any:
-        with self.client() as client:
-            return client.execute_command(*command)
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.wait()
-
-
-def _free_port() -> int:
-    """One that is free, as is the one ten thousand above, for a cluster's bus.
-
-    Both below those that the kernel gives to connections.
-    """
-    while True:
-        port = random.randint(15_000, 22_000)
-        with socket.socket() as probe, socket.socket() as bus, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            bus.bind(("127.0.0.1", port + 10_000))
-            return port
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts servers, and ends them with the test."""
-    servers: list[Server] = []
-
-    def started(*options: str) -> Server:
-        folder = tmp_path / str(len(servers))
-        folder.mkdir()
-        servers.append(Server(folder, "--save", "", *options))
-        return servers[-1]
-
-    yield started
-    for server in servers:
-        server.stop()
-
-
-def entry(incarnation: str = OWNER) -> WorkerEntry:
-    return WorkerEntry(
-        incarnation=incarnation, name="w", host="h", pid=1, queues=("q",), io=1, cpu=1, lease=10.0
-    )
-
-
-def envelope(**fields: Any) -> Envelope:
-    body = Body(JSON, b'{"args": [], "kwargs": {}}')
-    return Envelope(**{"id": fresh_id(), "subject": "t", "queue": "q", "body": body, **fields})
-
-
-def settlement(one: Delivery) -> Settlement:
-    story = Attempt(1, "w", 0.0, 1.0, "succeeded")
-    return Settlement(lease=one.lease, outcome=Succeeded(), attempt=story)
-
-
-@asynccontextmanager
-async def broker_at(
-    url: str, *, safety_poll: float = NEVER, timeout: float = 10.0, owner: str = OWNER
-) -> AsyncIterator[RedisBroker]:
-    """A broker with an enlisted worker."""
-    database, clock = Database(Home(url), timeout=timeout), SystemClock()
-    broker = RedisBroker(database, namespace="umbel", clock=clock, safety_poll=safety_poll)
-    await RedisRegistry(database, namespace="umbel", clock=clock).enlist(entry(owner))
-    try:
-        yield broker
-    finally:
-        await broker.close()
-
-
-async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(15):
-        while not holds():
-            await asyncio.sleep(0.01)
-
-
-async def waiting_fetch(
-    broker: RedisBroker, owner: str = OWNER, demand: Demand = PLENTY
-) -> asyncio.Task[list[Delivery]]:
-    """A fetch that found nothing, and now relies on being told."""
-    task = asyncio.create_task(broker.fetch(["q"], demand, owner, 30))
-    await until(lambda: hears(broker))
-    await asyncio.sleep(0.05)
-    return task
-
-
-def hears(broker: RedisBroker) -> bool:
-    return broker._database.listener(broker._root).hears(broker._root)
-
 
 # --- addresses -------------------------------------------------------------------------------
 
@@ -191,7 +70,7 @@ def hears(broker: RedisBroker) -> bool:
     ],
 )
 def test_an_address_is_named_without_its_password(url: str, address: str) -> None:
-    assert Home(url).address == address
+    assert RedisAddress(url).label == address
 
 
 @pytest.mark.parametrize(
@@ -210,17 +89,19 @@ def test_an_address_is_named_without_its_password(url: str, address: str) -> Non
 )
 def test_a_wrong_url_is_refused_by_the_part_that_is_wrong(url: str, names: str) -> None:
     with pytest.raises(ConfigurationError, match=names):
-        Home(url)
+        RedisAddress(url)
 
 
 @needs_server
-def test_a_socket_and_a_database_of_its_own_are_used(start: Callable[..., Server]) -> None:
-    server = start()
+def test_a_socket_and_a_database_of_its_own_are_used(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
 
     async def scenario() -> None:
         async with broker_at(f"unix://{server.socket}?db=3") as broker:
             sent = envelope()
-            broker.publish_now([sent], 5.0)
+            broker.publish_blocking([sent], 5.0)
             assert [one.id for one in await broker.fetch(["q"], PLENTY, OWNER, 0)] == [sent.id]
         with server.client(db=3) as client:
             assert client.exists(f"umbel:{{umbel}}:job:{sent.id}")
@@ -233,9 +114,9 @@ def test_a_socket_and_a_database_of_its_own_are_used(start: Callable[..., Server
 
 @needs_server
 def test_a_batch_is_one_call_and_a_server_that_forgot_the_scripts_gets_them_again(
-    start: Callable[..., Server],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start()
+    server = start_redis()
 
     def calls() -> int:
         with server.client() as client:
@@ -255,17 +136,17 @@ def test_a_batch_is_one_call_and_a_server_that_forgot_the_scripts_gets_them_agai
             assert (len(held), calls() - before) == (100, 3)
             server.do("SCRIPT", "FLUSH")
             await broker.publish([envelope()])
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
             server.do("SCRIPT", "FLUSH")
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
             assert sum(depth.jobs for depth in await broker.depths()) == 2703
 
     asyncio.run(scenario())
 
 
 @needs_server
-def test_it_works_on_a_cluster(start: Callable[..., Server]) -> None:
-    server = start("--cluster-enabled", "yes")
+def test_it_works_on_a_cluster(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis("--cluster-enabled", "yes")
     server.do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 
     async def scenario() -> None:
@@ -294,23 +175,23 @@ def _bytes(answer: Any) -> bytes:
 
 @needs_server
 def test_a_full_server_takes_nothing_new_but_lets_workers_live_and_finish(
-    start: Callable[..., Server],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start("--maxmemory-policy", "noeviction")
+    server = start_redis("--maxmemory-policy", "noeviction")
 
     async def scenario() -> None:
         async with broker_at(server.url) as broker:
-            database = broker._database
+            database = broker.database
             registry = RedisRegistry(database, namespace="umbel", clock=SystemClock())
             records = RedisRecords(database, namespace="umbel", clock=SystemClock())
             await broker.publish([envelope() for _ in range(50)])
-            held = await broker.fetch(["q"], Demand(10, 10), OWNER, 0)
+            held = await broker.fetch(["q"], Demand.of(io=10, cpu=10), OWNER, 0)
             server.do("CONFIG", "SET", "maxmemory", "1")
             with pytest.raises(Unavailable, match="raise maxmemory"):
                 await broker.publish([envelope()])
             with pytest.raises(Unavailable, match="raise maxmemory"):
-                broker.publish_now([envelope()], 5.0)
-            assert await registry.beat(OWNER, running=1, epoch=0, stopping=False)
+                broker.publish_blocking([envelope()], 5.0)
+            assert await registry.heartbeat(OWNER, running=1, epoch=0, stopping=False)
             assert await broker.settle([settlement(one) for one in held]) == []
             more = await broker.fetch(["q"], PLENTY, OWNER, 0)
             assert len(held) + len(more) == 50
@@ -324,12 +205,14 @@ def test_a_full_server_takes_nothing_new_but_lets_workers_live_and_finish(
 
 
 @needs_server
-def test_on_a_full_server_jobs_pass_their_gates_and_finish(start: Callable[..., Server]) -> None:
-    server = start("--maxmemory-policy", "noeviction")
+def test_on_a_full_server_jobs_pass_their_gates_and_finish(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis("--maxmemory-policy", "noeviction")
 
     async def scenario() -> None:
         async with broker_at(server.url) as broker:
-            gates = RedisGates(broker._database, namespace="umbel", clock=SystemClock())
+            gates = RedisGates(broker.database, namespace="umbel", clock=SystemClock())
             await gates.declare([Rule(name="limit:t", capacity=0)])
             await broker.publish([envelope(gates=("limit:t",)) for _ in range(20)])
             server.do("CONFIG", "SET", "maxmemory", "1")
@@ -346,21 +229,21 @@ def test_on_a_full_server_jobs_pass_their_gates_and_finish(start: Callable[..., 
 
 @needs_server
 def test_a_flushed_server_starts_again_when_a_worker_declares_its_limits_anew(
-    start: Callable[..., Server],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server, rule = start(), Rule(name="limit:t", capacity=1)
+    server, rule = start_redis(), Rule(name="limit:t", capacity=1)
 
     async def scenario() -> None:
         async with broker_at(server.url) as broker:
             how: Any = {"namespace": "umbel", "clock": SystemClock()}
-            gates = RedisGates(broker._database, **how)
+            gates = RedisGates(broker.database, **how)
             await gates.declare([rule])
             await broker.publish([envelope(gates=("limit:t",)) for _ in range(2)])
             (held,) = await broker.fetch(["q"], PLENTY, OWNER, 0)
             server.do("FLUSHALL")
             server.do("SCRIPT", "FLUSH")
             assert await broker.settle([settlement(held)]) == [held.lease]
-            await RedisRegistry(broker._database, **how).enlist(entry())
+            await RedisRegistry(broker.database, **how).register(entry())
             sent = [envelope(gates=("limit:t",)) for _ in range(2)]
             await broker.publish(sent)
             waiting = await waiting_fetch(broker)
@@ -373,8 +256,10 @@ def test_a_flushed_server_starts_again_when_a_worker_declares_its_limits_anew(
 
 
 @needs_server
-def test_a_password_that_is_wrong_or_missing_is_named(start: Callable[..., Server]) -> None:
-    server = start("--requirepass", "secret")
+def test_a_password_that_is_wrong_or_missing_is_named(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis("--requirepass", "secret")
     base = f"127.0.0.1:{server.port}"
 
     async def refusal(url: str) -> str:
@@ -388,14 +273,16 @@ def test_a_password_that_is_wrong_or_missing_is_named(start: Callable[..., Serve
 
     async def scenario() -> None:
         async with broker_at(f"redis://:secret@{base}") as broker:
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
 
     asyncio.run(scenario())
 
 
 @needs_server
-def test_a_user_without_the_rights_is_told_which_to_grant(start: Callable[..., Server]) -> None:
-    server = start()
+def test_a_user_without_the_rights_is_told_which_to_grant(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
     server.do("ACL", "SETUSER", "anna", "on", ">x", "~other:*", "+@all")
 
     async def scenario() -> None:
@@ -407,9 +294,9 @@ def test_a_user_without_the_rights_is_told_which_to_grant(start: Callable[..., S
 
 
 @needs_server
-def test_a_replica_says_that_it_is_one(start: Callable[..., Server]) -> None:
-    primary = start()
-    replica = start("--replicaof", "127.0.0.1", str(primary.port))
+def test_a_replica_says_that_it_is_one(start_redis: Callable[..., RedisServer]) -> None:
+    primary = start_redis()
+    replica = start_redis("--replicaof", "127.0.0.1", str(primary.port))
 
     async def scenario() -> None:
         async with asyncio.timeout(15):
@@ -418,20 +305,20 @@ def test_a_replica_says_that_it_is_one(start: Callable[..., Server]) -> None:
         with pytest.raises(Unavailable, match="give the primary's address"):
             async with broker_at(replica.url):
                 pass
-        assert "1 connected replica may lag" in await Home(primary.url).durability()
+        assert "1 connected replica may lag" in await RedisAddress(primary.url).durability()
 
     asyncio.run(scenario())
 
 
-def _info(server: Server) -> bytes:
+def _info(server: RedisServer) -> bytes:
     with server.client() as client:
         found = client.info("replication")
     return _bytes(found)
 
 
 @needs_server
-def test_tls_where_there_is_none_is_named(start: Callable[..., Server]) -> None:
-    server = start()
+def test_tls_where_there_is_none_is_named(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
 
     async def scenario() -> None:
         with pytest.raises(Unavailable, match="speaks TLS"):
@@ -443,7 +330,7 @@ def test_tls_where_there_is_none_is_named(start: Callable[..., Server]) -> None:
 
 @needs_server
 def test_tls_is_spoken_and_what_lacks_for_it_is_named(
-    start: Callable[..., Server], tmp_path: Path
+    start_redis: Callable[..., RedisServer], tmp_path: Path
 ) -> None:
     openssl = shutil.which("openssl")
     if openssl is None:
@@ -453,17 +340,17 @@ def test_tls_is_spoken_and_what_lacks_for_it_is_named(
     made += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     made += ["-keyout", str(key), "-out", str(certificate)]
     subprocess.run(made, check=True, capture_output=True)
-    port = _free_port()
+    port = free_port()
     files = ("--tls-cert-file", str(certificate), "--tls-key-file", str(key))
     try:
-        start("--tls-port", str(port), "--tls-auth-clients", "no", *files)
+        start_redis("--tls-port", str(port), "--tls-auth-clients", "no", *files)
     except AssertionError:
         pytest.skip("not run: this redis-server does not speak TLS")
 
     async def scenario() -> None:
         async with broker_at(f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate}") as broker:
             fetch = await waiting_fetch(broker)
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
             assert len(await fetch) == 1
         with pytest.raises(Unavailable, match="give ssl_ca_certs"):
             async with broker_at(f"rediss://127.0.0.1:{port}"):
@@ -487,7 +374,7 @@ def test_a_server_that_is_not_there_is_named_with_what_to_check() -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (theirs.MovedError("3999 10.0.0.7:6381"), "lives on 10.0.0.7:6381"),
+        (theirs.MovedError("3999 10.0.0.7:6381"), "is on 10.0.0.7:6381"),
         (theirs.BusyLoadingError("LOADING Redis is loading"), "ends by itself"),
         (theirs.ReadOnlyError("READONLY You can't write"), "primary's address"),
         (theirs.ResponseError("MISCONF Redis is configured to save"), "free space"),
@@ -499,7 +386,7 @@ def test_a_server_that_is_not_there_is_named_with_what_to_check() -> None:
     ],
 )
 def test_each_refusal_has_its_remedy(error: Exception, says: str) -> None:
-    found = explain(error, "Redis at here")
+    found = translate_error(error, "Redis at here")
     assert isinstance(found, Unavailable)
     assert says in str(found)
     assert "Redis at here" in str(found)
@@ -509,19 +396,21 @@ def test_each_refusal_has_its_remedy(error: Exception, says: str) -> None:
 
 
 @needs_server
-def test_a_lost_listener_comes_back_and_everybody_looks_once(start: Callable[..., Server]) -> None:
-    server = start()
+def test_a_lost_listener_comes_back_and_everybody_looks_once(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
 
     async def scenario() -> None:
         async with broker_at(server.url) as broker, asyncio.timeout(20):
             for _ in range(2):
                 fetch = await waiting_fetch(broker)
                 server.do("CLIENT", "KILL", "TYPE", "pubsub")
-                await until(lambda: not hears(broker))
+                await until(lambda: not is_subscribed(broker))
                 # Nobody hears of this one: the listener is gone.
                 await broker.publish([envelope()])
                 assert len(await fetch) == 1
-            await until(lambda: hears(broker))
+            await until(lambda: is_subscribed(broker))
             fetch = await waiting_fetch(broker)
             await broker.publish([envelope()])
             assert len(await fetch) == 1
@@ -530,24 +419,26 @@ def test_a_lost_listener_comes_back_and_everybody_looks_once(start: Callable[...
 
 
 @needs_server
-def test_a_connection_that_only_looks_alive_is_noticed(start: Callable[..., Server]) -> None:
-    server = start()
+def test_a_connection_that_only_looks_alive_is_noticed(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
 
     async def scenario() -> None:
-        home = Home(server.url)
-        listener = Listener(home.connect, lambda: None, probe_every=0.1, probe_answer=0.3)
+        address = RedisAddress(server.url)
+        listener = Listener(address.connect, lambda: None, probe_every=0.1, probe_answer=0.3)
         listener.join("somebody", "root")
         try:
-            await until(lambda: listener.hears("root"))
+            await until(lambda: listener.is_subscribed("root"))
             await asyncio.sleep(0.5)
-            assert listener.hears("root"), "silence alone is no sign of death"
+            assert listener.is_subscribed("root"), "silence alone is no sign of death"
             server.process.send_signal(signal.SIGSTOP)
-            await until(lambda: not listener.hears("root"))
+            await until(lambda: not listener.is_subscribed("root"))
             server.process.send_signal(signal.SIGCONT)
-            with listener.bell.listen(["anything"]) as ear:
+            with listener.notifier.listen(["anything"]) as wake_up:
                 async with asyncio.timeout(10):
-                    assert await ear.wait(10), "after a gap everybody is to look"
-                await until(lambda: listener.hears("root"))
+                    assert await wake_up.wait(10), "after a gap everybody is to look"
+                await until(lambda: listener.is_subscribed("root"))
         finally:
             await listener.leave("somebody")
 
@@ -555,26 +446,28 @@ def test_a_connection_that_only_looks_alive_is_noticed(start: Callable[..., Serv
 
 
 @needs_server
-def test_one_listener_hears_for_several_namespaces(start: Callable[..., Server]) -> None:
-    server = start()
+def test_one_listener_hears_for_several_namespaces(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
 
     async def scenario() -> None:
-        home = Home(server.url)
-        one, two = Database(home), Database(home)
+        address = RedisAddress(server.url)
+        one, two = Database(address), Database(address)
         first, second = one.listener("umbel:{a}"), two.listener("umbel:{b}")
         assert first is second
         try:
-            await until(lambda: first.hears("umbel:{a}") and first.hears("umbel:{b}"))
+            await until(
+                lambda: first.is_subscribed("umbel:{a}") and first.is_subscribed("umbel:{b}")
+            )
             third = one.listener("umbel:{c}")
-            await until(lambda: all(third.hears(f"umbel:{{{name}}}") for name in "abc"))
-            assert len(server.do("PUBSUB", "CHANNELS", "*:hints")) == 3
-            with first.bell.listen(["r:umbel:{c}:q"]) as ear:
-                ear.clear()
-                server.do("PUBLISH", "umbel:{c}:hints", "r:umbel:{c}:q")
-                assert await ear.wait(10)
+            await until(lambda: all(third.is_subscribed(f"umbel:{{{name}}}") for name in "abc"))
+            assert len(server.do("PUBSUB", "CHANNELS", "*:wake_ups")) == 3
+            with first.notifier.listen(["r:umbel:{c}:q"]) as wake_up:
+                wake_up.clear()
+                server.do("PUBLISH", "umbel:{c}:wake_ups", "r:umbel:{c}:q")
+                assert await wake_up.wait(10)
         finally:
             await one.close()
-            assert second.hears("umbel:{b}")
+            assert second.is_subscribed("umbel:{b}")
             await two.close()
         await until(lambda: server.do("PUBSUB", "CHANNELS") == [])
 
@@ -583,9 +476,9 @@ def test_one_listener_hears_for_several_namespaces(start: Callable[..., Server])
 
 @needs_server
 def test_who_came_too_late_lets_others_go_first_and_is_there_when_they_are_not(
-    start: Callable[..., Server],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start()
+    server = start_redis()
 
     async def scenario() -> None:
         async with (
@@ -594,7 +487,7 @@ def test_who_came_too_late_lets_others_go_first_and_is_there_when_they_are_not(
             asyncio.timeout(10),
         ):
             # With room for one kind alone they are called, and not handed anything.
-            some = Demand(io=10)
+            some = Demand.of(io=10)
             fetches = [await waiting_fetch(one, demand=some)]
             fetches.append(await waiting_fetch(other, "other", some))
             for _ in range(2):  # the second is for who found nothing, and waits alone
@@ -608,8 +501,8 @@ def test_who_came_too_late_lets_others_go_first_and_is_there_when_they_are_not(
 
 
 @needs_server
-def test_without_any_hint_a_slow_look_remains(start: Callable[..., Server]) -> None:
-    server = start()
+def test_without_any_hint_a_slow_look_remains(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
     server.do("ACL", "SETUSER", "mute", "on", "nopass", "~*", "resetchannels", "+@all")
 
     async def scenario() -> None:
@@ -623,9 +516,9 @@ def test_without_any_hint_a_slow_look_remains(start: Callable[..., Server]) -> N
 
 
 @needs_server
-def test_a_user_who_may_hear_hints_alone_is_called(start: Callable[..., Server]) -> None:
-    server = start()
-    server.do("ACL", "SETUSER", "anna", "on", "nopass", "~*", "&umbel:*:hints", "+@all")
+def test_a_user_who_may_hear_hints_alone_is_called(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    server.do("ACL", "SETUSER", "anna", "on", "nopass", "~*", "&umbel:*:wake_ups", "+@all")
 
     async def scenario() -> None:
         url = f"redis://anna:x@127.0.0.1:{server.port}"
@@ -638,8 +531,8 @@ def test_a_user_who_may_hear_hints_alone_is_called(start: Callable[..., Server])
 
 
 @needs_server
-def test_a_restarted_server_is_found_again(start: Callable[..., Server]) -> None:
-    server = start("--appendonly", "yes", "--appendfsync", "always")
+def test_a_restarted_server_is_found_again(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis("--appendonly", "yes", "--appendfsync", "always")
 
     async def scenario() -> None:
         async with broker_at(server.url) as broker, asyncio.timeout(30):
@@ -648,7 +541,7 @@ def test_a_restarted_server_is_found_again(start: Callable[..., Server]) -> None
             with pytest.raises(Unavailable):
                 await broker.publish([envelope()])
             with pytest.raises(Unavailable):
-                broker.publish_now([envelope()], 1.0)
+                broker.publish_blocking([envelope()], 1.0)
             server.start()
             sent = envelope()
             while True:
@@ -665,16 +558,18 @@ def test_a_restarted_server_is_found_again(start: Callable[..., Server]) -> None
 
 
 @needs_server
-def test_a_frozen_server_keeps_nobody_beyond_the_deadline(start: Callable[..., Server]) -> None:
-    server = start()
+def test_a_frozen_server_keeps_nobody_beyond_the_deadline(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
 
     async def scenario() -> None:
         async with broker_at(server.url, timeout=0.5) as broker:
-            broker.publish_now([envelope()], 5.0)
+            broker.publish_blocking([envelope()], 5.0)
             server.process.send_signal(signal.SIGSTOP)
             try:
                 for work in (
-                    lambda: asyncio.to_thread(broker.publish_now, [envelope()], 0.3),
+                    lambda: asyncio.to_thread(broker.publish_blocking, [envelope()], 0.3),
                     lambda: broker.publish([envelope()]),
                 ):
                     began = time.monotonic()
@@ -684,7 +579,7 @@ def test_a_frozen_server_keeps_nobody_beyond_the_deadline(start: Callable[..., S
             finally:
                 server.process.send_signal(signal.SIGCONT)
             sent = envelope()
-            broker.publish_now([sent], 5.0)
+            broker.publish_blocking([sent], 5.0)
             got = await broker.fetch(["q"], PLENTY, OWNER, 0)
             assert sent.id in [one.id for one in got]
 
@@ -692,8 +587,8 @@ def test_a_frozen_server_keeps_nobody_beyond_the_deadline(start: Callable[..., S
 
 
 @needs_server
-def test_many_threads_publish_at_once(start: Callable[..., Server]) -> None:
-    server = start()
+def test_many_threads_publish_at_once(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
 
     async def scenario() -> None:
         async with broker_at(server.url) as broker:
@@ -701,7 +596,9 @@ def test_many_threads_publish_at_once(start: Callable[..., Server]) -> None:
 
             def publish_some(mine: list[list[Envelope]]) -> None:
                 for batch in mine:
-                    assert [p.id for p in broker.publish_now(batch, 10.0)] == [e.id for e in batch]
+                    assert [p.id for p in broker.publish_blocking(batch, 10.0)] == [
+                        e.id for e in batch
+                    ]
 
             threads = [
                 threading.Thread(target=publish_some, args=(batches[at::8],)) for at in range(8)
@@ -711,35 +608,35 @@ def test_many_threads_publish_at_once(start: Callable[..., Server]) -> None:
             await asyncio.to_thread(lambda: [thread.join() for thread in threads])
             assert sum(depth.jobs for depth in await broker.depths()) == 200
             with pytest.raises(DuplicateJob):
-                broker.publish_now([envelope(unique="k"), envelope(unique="k")], 5.0)
-            assert broker.publish_now(batches[0], 5.0)[0].existing
-            assert broker.publish_now([], 5.0) == []
+                broker.publish_blocking([envelope(unique="k"), envelope(unique="k")], 5.0)
+            assert broker.publish_blocking(batches[0], 5.0)[0].existing
+            assert broker.publish_blocking([], 5.0) == []
 
     asyncio.run(scenario())
 
 
 @needs_server
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_child_opens_a_connection_of_its_own(start: Callable[..., Server]) -> None:
-    server = start()
-    database = Database(Home(server.url))
+def test_a_child_opens_a_connection_of_its_own(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis()
+    database = Database(RedisAddress(server.url))
     broker = RedisBroker(database, namespace="umbel", clock=SystemClock())
-    broker.publish_now([envelope()], 5.0)
+    broker.publish_blocking([envelope()], 5.0)
     asyncio.run(broker.publish([envelope()]))
     with server.client() as client:
         before = {one["id"] for one in client.client_list() if one["name"] == "umbel"}
-        database.direct._lock.acquire()  # as a thread of the parent may, just then
+        database.blocking._lock.acquire()  # as a thread of the parent may, just then
         child = os.fork()
         if child == 0:
             try:
-                broker.publish_now([envelope()], 5.0)
+                broker.publish_blocking([envelope()], 5.0)
                 asyncio.run(_publish_and_close(broker))
                 os._exit(0)
             finally:
                 os._exit(1)
-        database.direct._lock.release()
+        database.blocking._lock.release()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        broker.publish_now([envelope()], 5.0)
+        broker.publish_blocking([envelope()], 5.0)
         after = {one["id"] for one in client.client_list() if one["name"] == "umbel"}
         assert after == before, "the parent's connection was closed or replaced"
         assert client.get("umbel:{umbel}:sequence") == b"5"
@@ -752,14 +649,16 @@ async def _publish_and_close(broker: RedisBroker) -> None:
 
 
 @needs_server
-def test_one_broker_serves_one_event_loop_after_another(start: Callable[..., Server]) -> None:
-    server = start()
-    database = Database(Home(server.url))
-    broker = RedisBroker(database, namespace="umbel", clock=SystemClock())
+def test_one_broker_serves_one_event_loop_after_another(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
+    database = Database(RedisAddress(server.url))
+    broker = TestedBroker(database, namespace="umbel", clock=SystemClock())
     registry = RedisRegistry(database, namespace="umbel", clock=SystemClock())
 
     async def scenario() -> None:
-        await registry.enlist(entry())
+        await registry.register(entry())
         fetch = await waiting_fetch(broker)
         await broker.publish([envelope()])
         assert len(await fetch) == 1
@@ -784,20 +683,20 @@ def test_one_broker_serves_one_event_loop_after_another(start: Callable[..., Ser
     ],
 )
 def test_what_a_dead_server_loses_is_told(
-    start: Callable[..., Server], options: tuple[str, ...], says: str
+    start_redis: Callable[..., RedisServer], options: tuple[str, ...], says: str
 ) -> None:
-    server = start(*options)
-    assert says in asyncio.run(Home(server.url).durability())
+    server = start_redis(*options)
+    assert says in asyncio.run(RedisAddress(server.url).durability())
 
 
 @needs_server
 def test_a_server_that_hides_its_settings_is_asked_what_it_does_tell(
-    start: Callable[..., Server],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start("--appendonly", "yes")
+    server = start_redis("--appendonly", "yes")
     server.do("ACL", "SETUSER", "anna", "on", ">x", "~*", "+@all", "-config")
     server.do("ACL", "SETUSER", "bert", "on", ">x", "~*", "+@all", "-config", "-info")
-    told = asyncio.run(Home(f"redis://anna:x@127.0.0.1:{server.port}").durability())
-    hidden = asyncio.run(Home(f"redis://bert:x@127.0.0.1:{server.port}").durability())
-    assert "appendfsync is not told" in told
+    told = asyncio.run(RedisAddress(f"redis://anna:x@127.0.0.1:{server.port}").durability())
+    hidden = asyncio.run(RedisAddress(f"redis://bert:x@127.0.0.1:{server.port}").durability())
+    assert "appendfsync cannot be read" in told
     assert "does not say" in hidden

@@ -6,109 +6,52 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
-from test_redis import URL
-from test_redis import prefix as prefix  # a fixture
-from test_redis_server import Server as Machine
-from test_redis_server import needs_server
-from test_redis_server import start as start  # a fixture
+from local_servers import HOST, REDIS_URL
+from redis_server import RedisServer, needs_server
+from redis_transports import (
+    RECEIVER_TTL,
+    envelope,
+    ids,
+    open_transport,
+    redis_corner,
+    retry_until_available,
+    run,
+    stream,
+)
 
 from chaos.proxy import Proxy
 from umbel.backends import Lane, Transport
-from umbel.backends.redis.address import Home
-from umbel.backends.redis.connections import ask
+from umbel.backends.redis.address import RedisAddress
+from umbel.backends.redis.connections import execute
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.transport import RedisTransport
 from umbel.backends.transport import Reply
 from umbel.errors import ConfigurationError, MessageTooLarge, Unavailable
-from umbel.messages import JSON, Body, Envelope, fresh_id
-from umbel.messages.documents import Asked
-from umbel.messages.wire import MEDIA_TYPE, read
-from umbel.testing.transports import Server, Servers, TransportSuite, by_queue
-from umbel.testing.transports.server import Asker, Heard
+from umbel.messages import JSON, Body, fresh_id
+from umbel.messages.documents import ReplyRequest
+from umbel.messages.wire import read
+from umbel.testing.transports import OpenServer, TransportSuite
 
-redis = pytest.importorskip("redis")
+pytest.importorskip("redis")
 
-HOST, PORT = "127.0.0.1", int(URL.rpartition(":")[2].partition("/")[0])
-LIFE = 1.0
-"""Seconds that a sign of life holds: short, for tests that wait for its end."""
+import redis
+
+PORT = int(REDIS_URL.rpartition(":")[2].partition("/")[0])
 IO, CPU = Lane("default", "io"), Lane("default", "cpu")
-
-
-def stream(namespace: str, lane: Lane) -> str:
-    return f"umbel:{{{namespace}}}:stream:{lane.kind}:{lane.queue}"
-
-
-@asynccontextmanager
-async def opened(
-    url: str, namespace: str, lost: list[str] | None = None, life: float = LIFE
-) -> AsyncIterator[RedisTransport]:
-    """A transport, closed afterwards."""
-    told = [] if lost is None else lost
-    transport = RedisTransport(Home(url), namespace=namespace, lost=by_queue(told), life=life)
-    try:
-        yield transport
-    finally:
-        await transport.close()
-
-
-@asynccontextmanager
-async def corner(namespace: str, proxy: Proxy) -> AsyncIterator[Server]:
-    """A corner of the server for one test."""
-    lost: list[str] = []
-    url = f"redis://{HOST}:{proxy.port}"
-    with redis.Redis.from_url(URL) as client:
-
-        async def cut() -> None:
-            await asyncio.to_thread(proxy.cut)
-
-        async def drop(lane: Lane) -> None:
-            client.delete(stream(namespace, lane))
-
-        async def put(
-            lane: Lane, attributes: Mapping[str, str], content_type: str, data: bytes
-        ) -> None:
-            fields: dict[str, Any] = {**attributes, "data": data}
-            if content_type:
-                fields["datacontenttype"] = content_type
-            client.xadd(stream(namespace, lane), fields)
-
-        yield Server(
-            namespace=namespace,
-            open=lambda: opened(url, namespace, lost),
-            cut=cut,
-            drop=drop,
-            put=put,
-            asker=lambda: asker(client, f"{namespace}:answers:{fresh_id()}"),
-            lost=lost,
-        )
-
-
-@asynccontextmanager
-async def asker(client: Any, address: str) -> AsyncIterator[Asker]:
-    """Somebody with redis-py who looks into a list."""
-
-    async def hear() -> Heard:
-        while (document := client.lpop(address)) is None:
-            await asyncio.sleep(0.02)
-        correlation = read(document).headers.get("correlationid")
-        return Heard({}, MEDIA_TYPE, document, correlation)
-
-    yield Asker(address=address, hear=hear)
-    client.delete(address)
 
 
 class TestRedis(TransportSuite):
     """One server."""
 
     @pytest.fixture
-    def server(self, prefix: str) -> Iterator[Servers]:
+    def server(self, redis_prefix: str) -> Iterator[OpenServer]:
         proxy = Proxy(PORT, seed=0)
-        yield lambda: corner(f"{prefix}{fresh_id()[-12:]}", proxy)
+        yield lambda: redis_corner(f"{redis_prefix}{fresh_id()[-12:]}", proxy)
         proxy.close()
 
 
@@ -121,43 +64,20 @@ class TestRedisOnUvloop(TestRedis):
         monkeypatch.setattr(asyncio, "run", uvloop.run)
 
 
-def envelope(**fields: Any) -> Envelope:
-    body = Body(JSON, b'{"args": [], "kwargs": {}}')
-    return Envelope(**{"id": fresh_id(), "subject": "t", "kind": "io", "body": body, **fields})
-
-
-def ids(arrivals: list[Any]) -> list[str]:
-    return [one.id for one in arrivals]
-
-
-def told(tale: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def tell() -> None:
-        async with asyncio.timeout(60):
-            await tale()
-
-    asyncio.run(tell())
-
-
-async def surely(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Again for as long as the server is out of reach."""
-    while True:
-        try:
-            return await work()
-        except Unavailable:
-            await asyncio.sleep(0.05)
-
-
 # --- who lives and who does not --------------------------------------------------------------
 
 HOLDER = """
 import asyncio, sys
 from umbel.backends import Lane
 from umbel.backends.redis.transport import RedisTransport
-from umbel.backends.redis.address import Home
+from umbel.backends.redis.address import RedisAddress
 
 async def main():
     url, namespace, life = sys.argv[1:]
-    transport = RedisTransport(Home(url), namespace=namespace, lost=print, life=float(life))
+    address, ttl = RedisAddress(url), float(life)
+    transport = RedisTransport(
+        address, namespace=namespace, on_lane_missing=print, receiver_ttl=ttl
+    )
     found = await transport.receive({Lane("default", "io"): 10}, 20)
     print("holds", *(one.id for one in found), flush=True)
     await asyncio.sleep(600)
@@ -181,13 +101,13 @@ def holds(process: subprocess.Popen[str]) -> list[str]:
     return []
 
 
-def test_what_a_killed_process_had_received_goes_to_others(prefix: str) -> None:
-    async def tale() -> None:
-        namespace = f"{prefix}{fresh_id()[-12:]}"
-        async with opened(URL, namespace) as one:
+def test_what_a_killed_process_had_received_goes_to_others(redis_prefix: str) -> None:
+    async def transport_test() -> None:
+        namespace = f"{redis_prefix}{fresh_id()[-12:]}"
+        async with open_transport(REDIS_URL, namespace) as one:
             sent = [envelope() for _ in range(3)]
             await one.send(sent)
-            process = await asyncio.to_thread(holder, URL, namespace, LIFE)
+            process = await asyncio.to_thread(holder, REDIS_URL, namespace, RECEIVER_TTL)
             try:
                 assert await asyncio.to_thread(holds, process) == [each.id for each in sent]
                 assert await one.receive({IO: 10}, 0.0) == []
@@ -200,78 +120,83 @@ def test_what_a_killed_process_had_received_goes_to_others(prefix: str) -> None:
                 await one.accept(new)
                 found += ids(new)
             assert found == [each.id for each in sent]
-        with redis.Redis.from_url(URL) as client:
+        with redis.Redis.from_url(REDIS_URL) as client:
             consumers = client.xinfo_consumers(stream(namespace, IO), "umbel")
             assert {one["name"] for one in consumers} <= {b"-"}, "the dead are forgotten"
             assert client.xlen(stream(namespace, IO)) == 0
 
-    told(tale)
+    run(transport_test)
 
 
-def test_nobody_takes_what_a_living_receiver_has_for_long(prefix: str) -> None:
-    async def tale() -> None:
-        namespace = f"{prefix}{fresh_id()[-12:]}"
-        async with opened(URL, namespace) as one, opened(URL, namespace) as other:
+def test_nobody_takes_what_a_living_receiver_has_for_long(redis_prefix: str) -> None:
+    async def transport_test() -> None:
+        namespace = f"{redis_prefix}{fresh_id()[-12:]}"
+        async with (
+            open_transport(REDIS_URL, namespace) as one,
+            open_transport(REDIS_URL, namespace) as other,
+        ):
             sent = envelope()
             await one.send([sent])
             held = await one.receive({IO: 10}, 10)
             # Several times the life of a sign, in which the other looks for the dead.
-            assert await other.receive({IO: 10}, 4 * LIFE) == []
+            assert await other.receive({IO: 10}, 4 * RECEIVER_TTL) == []
             await one.release(held)
             found = await other.receive({IO: 10}, 10)
             assert ids(held) == ids(found) == [sent.id]
             await other.accept(found)
 
-    told(tale)
+    run(transport_test)
 
 
 def test_what_was_accepted_is_gone_from_the_server_soon_without_another_receive(
-    prefix: str,
+    redis_prefix: str,
 ) -> None:
-    async def tale() -> None:
-        namespace = f"{prefix}{fresh_id()[-12:]}"
-        async with opened(URL, namespace) as one:
+    async def transport_test() -> None:
+        namespace = f"{redis_prefix}{fresh_id()[-12:]}"
+        async with open_transport(REDIS_URL, namespace) as one:
             await one.send([envelope()])
             await one.accept(await one.receive({IO: 10}, 10))
-            with redis.Redis.from_url(URL) as client:
+            with redis.Redis.from_url(REDIS_URL) as client:
                 while client.xlen(stream(namespace, IO)):
                     await asyncio.sleep(0.05)
                 assert client.xpending(stream(namespace, IO), "umbel")["pending"] == 0
 
-    told(tale)
+    run(transport_test)
 
 
 def test_what_a_lost_connection_had_brought_comes_again_long_before_its_name_expires(
-    prefix: str,
+    redis_prefix: str,
 ) -> None:
-    async def tale() -> None:
-        namespace, proxy = f"{prefix}{fresh_id()[-12:]}", Proxy(PORT, seed=0)
-        async with opened(f"redis://{HOST}:{proxy.port}", namespace, life=3600.0) as one:
+    async def transport_test() -> None:
+        namespace, proxy = f"{redis_prefix}{fresh_id()[-12:]}", Proxy(PORT, seed=0)
+        async with open_transport(
+            f"redis://{HOST}:{proxy.port}", namespace, receiver_ttl=3600.0
+        ) as one:
             sent = [envelope() for _ in range(3)]
             await one.send(sent)
             assert len(await one.receive({IO: 10}, 10)) == 3
             await asyncio.to_thread(proxy.cut)
-            found = await surely(lambda: one.receive({IO: 10}, 10))
+            found = await retry_until_available(lambda: one.receive({IO: 10}, 10))
             assert ids(found) == [each.id for each in sent]
             await one.accept(found)
         await asyncio.to_thread(proxy.close)
 
-    told(tale)
+    run(transport_test)
 
 
 @pytest.mark.parametrize("runner", ["asyncio", "uvloop"])
 def test_an_idle_connection_that_was_cut_is_replaced_without_a_word(runner: str) -> None:
     proxy = Proxy(PORT, seed=0)
 
-    async def tale() -> None:
-        database = Database(Home(f"redis://{HOST}:{proxy.port}"))
+    async def transport_test() -> None:
+        database = Database(RedisAddress(f"redis://{HOST}:{proxy.port}"))
         for _ in range(3):
-            assert await database.ask("PING") == b"PONG"
+            assert await database.execute("PING") == b"PONG"
             assert await asyncio.to_thread(proxy.cut) == 1
             await asyncio.sleep(0.05)
         await database.close()
 
-    pytest.importorskip(runner).run(tale())
+    pytest.importorskip(runner).run(transport_test())
     proxy.close()
 
 
@@ -279,25 +204,25 @@ def test_an_idle_connection_that_was_cut_is_replaced_without_a_word(runner: str)
 def test_a_line_that_closes_while_something_is_said_is_an_error_like_any_other(
     runner: str,
 ) -> None:
-    async def tale() -> None:
-        database = Database(Home(URL))
+    async def transport_test() -> None:
+        database = Database(RedisAddress(REDIS_URL))
 
         async def work(connection: Any) -> Any:
             connection._writer.transport.abort()
             await asyncio.sleep(0.05)
-            return await ask(connection, "PING")
+            return await execute(connection, "PING")
 
         with pytest.raises(Unavailable):
-            await database.use(work)
-        assert await database.ask("PING") == b"PONG"
+            await database.with_connection(work)
+        assert await database.execute("PING") == b"PONG"
         await database.close()
 
-    pytest.importorskip(runner).run(tale())
+    pytest.importorskip(runner).run(transport_test())
 
 
 def test_a_life_that_is_no_time_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="life=0"):
-        RedisTransport(Home(URL), namespace="n", lost=str, life=0)
+    with pytest.raises(ConfigurationError, match="receiver_ttl=0"):
+        RedisTransport(RedisAddress(REDIS_URL), namespace="n", on_lane_missing=str, receiver_ttl=0)
 
 
 # --- servers of its own ----------------------------------------------------------------------
@@ -305,17 +230,17 @@ def test_a_life_that_is_no_time_is_refused() -> None:
 
 @needs_server
 def test_a_batch_is_one_call_each_way_and_accepting_none_of_its_own(
-    start: Callable[..., Machine],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start()
+    server = start_redis()
 
     def calls() -> int:
         with server.client() as client:
             found = client.info("commandstats")
         return sum(found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
 
-    async def tale() -> None:
-        async with opened(server.url, "n", life=60.0) as one:
+    async def transport_test() -> None:
+        async with open_transport(server.url, "n", receiver_ttl=60.0) as one:
             for _ in range(2):
                 await one.send([envelope() for _ in range(500)])
                 await one.accept(await one.receive({IO: 500, CPU: 500}, 10))
@@ -329,15 +254,18 @@ def test_a_batch_is_one_call_each_way_and_accepting_none_of_its_own(
             server.do("SCRIPT", "FLUSH")
             assert len(await one.receive({IO: 5}, 10)) == 1
 
-    told(tale)
+    run(transport_test)
 
 
 @needs_server
-def test_a_flushed_server_is_told_and_serves_on(start: Callable[..., Machine]) -> None:
-    server, lost = start(), list[str]()
+def test_a_flushed_server_is_told_and_serves_on(start_redis: Callable[..., RedisServer]) -> None:
+    server, lost = start_redis(), list[str]()
 
-    async def tale() -> None:
-        async with opened(server.url, "n", lost) as one, opened(server.url, "n") as sender:
+    async def transport_test() -> None:
+        async with (
+            open_transport(server.url, "n", lost) as one,
+            open_transport(server.url, "n") as sender,
+        ):
             await sender.send([envelope() for _ in range(3)])
             held = await one.receive({IO: 1}, 10)
             lost.clear()
@@ -350,17 +278,17 @@ def test_a_flushed_server_is_told_and_serves_on(start: Callable[..., Machine]) -
             await sender.send([sent])
             assert ids(await one.receive({IO: 10}, 10)) == [sent.id]
 
-    told(tale)
+    run(transport_test)
 
 
 @needs_server
 def test_a_server_that_forgot_the_last_second_is_told_though_its_streams_are_there(
-    start: Callable[..., Machine],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server, lost = start("--appendonly", "no"), list[str]()
+    server, lost = start_redis("--appendonly", "no"), list[str]()
 
-    async def tale() -> None:
-        async with opened(server.url, "n", lost) as one:
+    async def transport_test() -> None:
+        async with open_transport(server.url, "n", lost) as one:
             kept, forgotten, later = envelope(), envelope(), envelope()
             await one.send([kept])
             assert await one.receive({CPU: 1}, 0.0) == []
@@ -369,23 +297,23 @@ def test_a_server_that_forgot_the_last_second_is_told_though_its_streams_are_the
             lost.clear()
             server.stop()
             server.start()
-            await surely(lambda: one.send([later]))
+            await retry_until_available(lambda: one.send([later]))
             assert lost == []
-            found = await surely(lambda: one.receive({IO: 10}, 10))
+            found = await retry_until_available(lambda: one.receive({IO: 10}, 10))
             assert ids(found) == [kept.id, later.id]
             await one.accept(found)
             assert lost == ["default"]
-            await one.receive({IO: 10}, 2 * LIFE)
+            await one.receive({IO: 10}, 2 * RECEIVER_TTL)
             assert lost == ["default"], "once is enough"
 
-    told(tale)
+    run(transport_test)
 
 
 @needs_server
 def test_a_server_that_is_killed_and_started_again_loses_nothing_confirmed(
-    start: Callable[..., Machine],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start("--appendonly", "yes", "--appendfsync", "always")
+    server = start_redis("--appendonly", "yes", "--appendfsync", "always")
     confirmed, received, over = set[str](), set[str](), asyncio.Event()
 
     async def sending(one: Transport) -> None:
@@ -398,14 +326,14 @@ def test_a_server_that_is_killed_and_started_again_loses_nothing_confirmed(
 
     async def receiving(one: Transport) -> None:
         while not (over.is_set() and received >= confirmed):
-            found = await surely(lambda: one.receive({IO: 50}, 0.5))
+            found = await retry_until_available(lambda: one.receive({IO: 50}, 0.5))
             await one.accept(found)
             received.update(ids(found))
 
-    async def tale() -> None:
+    async def transport_test() -> None:
         async with (
-            opened(server.url, "n") as one,
-            opened(server.url, "n") as sender,
+            open_transport(server.url, "n") as one,
+            open_transport(server.url, "n") as sender,
             asyncio.TaskGroup() as group,
         ):
             group.create_task(receiving(one))
@@ -419,17 +347,17 @@ def test_a_server_that_is_killed_and_started_again_loses_nothing_confirmed(
             over.set()
             await sends
 
-    told(tale)
+    run(transport_test)
 
 
 @needs_server
 def test_a_full_server_takes_nothing_new_but_gives_what_it_has(
-    start: Callable[..., Machine],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start("--maxmemory-policy", "noeviction")
+    server = start_redis("--maxmemory-policy", "noeviction")
 
-    async def tale() -> None:
-        async with opened(server.url, "n") as one:
+    async def transport_test() -> None:
+        async with open_transport(server.url, "n") as one:
             sent = envelope()
             await one.send([sent])
             server.do("CONFIG", "SET", "maxmemory", "1")
@@ -444,19 +372,21 @@ def test_a_full_server_takes_nothing_new_but_gives_what_it_has(
             server.do("CONFIG", "SET", "maxmemory", "0")
             await one.send([envelope()])
 
-    told(tale)
+    run(transport_test)
 
 
 @needs_server
-def test_it_works_on_a_cluster(start: Callable[..., Machine]) -> None:
-    server = start("--cluster-enabled", "yes")
+def test_it_works_on_a_cluster(start_redis: Callable[..., RedisServer]) -> None:
+    server = start_redis("--cluster-enabled", "yes")
     server.do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 
-    async def tale() -> None:
-        async with opened(server.url, "n") as one, opened(server.url, "n") as other:
-            waiting = asyncio.create_task(surely(lambda: other.receive({IO: 5, CPU: 5}, 30)))
+    async def transport_test() -> None:
+        async with open_transport(server.url, "n") as one, open_transport(server.url, "n") as other:
+            waiting = asyncio.create_task(
+                retry_until_available(lambda: other.receive({IO: 5, CPU: 5}, 30))
+            )
             sent = envelope()
-            await surely(lambda: one.send([sent]))
+            await retry_until_available(lambda: one.send([sent]))
             found = await waiting
             assert ids(found) == [sent.id]
             await other.release(found)
@@ -468,48 +398,48 @@ def test_it_works_on_a_cluster(start: Callable[..., Machine]) -> None:
             assert len(keys) > 3
             assert len(slots) == 1, "on one node of a cluster, whichever it is"
 
-    told(tale)
+    run(transport_test)
 
 
 @needs_server
 def test_a_restricted_user_is_served_and_one_without_the_keys_told_what_to_grant(
-    start: Callable[..., Machine],
+    start_redis: Callable[..., RedisServer],
 ) -> None:
-    server = start()
+    server = start_redis()
     rights = ("+@read", "+@write", "+@scripting", "+@pubsub", "+@connection")
     server.do("ACL", "SETUSER", "anna", "on", ">x", "~umbel:*", "&umbel:*", *rights)
     server.do("ACL", "SETUSER", "bert", "on", ">x", "~other:*", "+@all")
     place = f"127.0.0.1:{server.port}"
 
-    async def tale() -> None:
-        async with opened(f"redis://anna:x@{place}", "n") as one:
+    async def transport_test() -> None:
+        async with open_transport(f"redis://anna:x@{place}", "n") as one:
             await one.send([envelope()])
             found = await one.receive({IO: 5}, 10)
             assert len(found) == 1
             await one.accept(found)
-        async with opened(f"redis://bert:x@{place}", "n") as other:
+        async with open_transport(f"redis://bert:x@{place}", "n") as other:
             with pytest.raises(ConfigurationError, match="umbel:"):
                 await other.send([envelope()])
 
-    told(tale)
+    run(transport_test)
 
 
-def test_a_stream_of_another_kind_is_named(prefix: str) -> None:
-    async def tale() -> None:
-        namespace = f"{prefix}{fresh_id()[-12:]}"
-        with redis.Redis.from_url(URL) as client:
+def test_a_stream_of_another_kind_is_named(redis_prefix: str) -> None:
+    async def transport_test() -> None:
+        namespace = f"{redis_prefix}{fresh_id()[-12:]}"
+        with redis.Redis.from_url(REDIS_URL) as client:
             client.set(stream(namespace, IO), "mine")
-        async with opened(URL, namespace) as one:
+        async with open_transport(REDIS_URL, namespace) as one:
             for call in (one.send([envelope()]), one.receive({IO: 1}, 10)):
                 with pytest.raises(Unavailable, match="delete that key"):
                     await call
 
-    told(tale)
+    run(transport_test)
 
 
-def test_a_batch_of_large_messages_goes_in_several_steps(prefix: str) -> None:
-    async def tale() -> None:
-        async with opened(URL, f"{prefix}{fresh_id()[-12:]}") as one:
+def test_a_batch_of_large_messages_goes_in_several_steps(redis_prefix: str) -> None:
+    async def transport_test() -> None:
+        async with open_transport(REDIS_URL, f"{redis_prefix}{fresh_id()[-12:]}") as one:
             sent = [envelope(body=Body(JSON, b"1" * 3_000_000)) for _ in range(7)]
             await one.send(sent)
             found: list[str] = []
@@ -519,46 +449,48 @@ def test_a_batch_of_large_messages_goes_in_several_steps(prefix: str) -> None:
                 found += ids(new)
             assert found == [each.id for each in sent]
             with pytest.raises(MessageTooLarge, match="over Redis"):
-                await one.send([envelope(body=Body(JSON, b"1" * (one.limit + 1)))])
+                await one.send([envelope(body=Body(JSON, b"1" * (one.max_body_bytes + 1)))])
 
-    told(tale)
+    run(transport_test)
 
 
 # --- strangers and replies -------------------------------------------------------------------
 
 
-def test_a_whole_event_in_one_field_is_understood(prefix: str) -> None:
-    async def tale() -> None:
-        namespace = f"{prefix}{fresh_id()[-12:]}"
-        async with opened(URL, namespace) as one:
+def test_a_whole_event_in_one_field_is_understood(redis_prefix: str) -> None:
+    async def transport_test() -> None:
+        namespace = f"{redis_prefix}{fresh_id()[-12:]}"
+        async with open_transport(REDIS_URL, namespace) as one:
             job = fresh_id()
             event = (
                 '{"specversion": "1.0", "type": "umbel.command", "source": "/x", "subject": "t",'
                 f' "id": "{job}", "data": {{"args": [1]}}}}'
             )
-            with redis.Redis.from_url(URL) as client:
+            with redis.Redis.from_url(REDIS_URL) as client:
                 client.xadd(stream(namespace, IO), {"data": event})
             (arrival,) = await one.receive({IO: 5}, 10)
             assert read(arrival.data).id == job
             assert arrival.read().content_type == "application/cloudevents+json"
             await one.accept([arrival])
 
-    told(tale)
+    run(transport_test)
 
 
-def test_a_reply_is_added_to_the_list_that_was_named_and_kept_for_an_hour(prefix: str) -> None:
-    async def tale() -> None:
-        namespace = f"{prefix}{fresh_id()[-12:]}"
+def test_a_reply_is_added_to_the_list_that_was_named_and_kept_for_an_hour(
+    redis_prefix: str,
+) -> None:
+    async def transport_test() -> None:
+        namespace = f"{redis_prefix}{fresh_id()[-12:]}"
         address, own = f"umbel:answers:{namespace}", stream(namespace, IO)
         foreign = "umbel:{" + namespace + "-other}:unique"
-        with redis.Redis.from_url(URL) as client:
+        with redis.Redis.from_url(REDIS_URL) as client:
             client.set(f"{address}:text", "not a list")
-            async with opened(URL, namespace) as one:
+            async with open_transport(REDIS_URL, namespace) as one:
                 await one.send([envelope()])
                 documents = [envelope(headers={"state": "succeeded"}) for _ in range(2)]
                 places = [(address, document) for document in documents]
                 places += [(where, documents[0]) for where in (f"{address}:text", own, foreign)]
-                await one.reply([Reply(Asked(where, "1"), what) for where, what in places])
+                await one.reply([Reply(ReplyRequest(where, "1"), what) for where, what in places])
             found = [read(data) for data in client.lrange(address, 0, -1)]
             assert found == documents
             assert 3500 < client.ttl(address) <= 3600
@@ -567,4 +499,4 @@ def test_a_reply_is_added_to_the_list_that_was_named_and_kept_for_an_hour(prefix
             assert not client.exists(foreign)
             client.delete(address, f"{address}:text")
 
-    told(tale)
+    run(transport_test)

@@ -16,19 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlite_adapters import open_sqlite
 
 from umbel.backends import JobFilter
 from umbel.backends.sqlite.backlog import SqliteBacklog
-from umbel.backends.sqlite.database import Database, Home
+from umbel.backends.sqlite.database import Database, SqliteFile
 from umbel.clock import SystemClock
-from umbel.testing.acts import finished
+from umbel.testing.actions import publish_and_settle
 
 CROWD = 4
 FILES = 60
 
 
 def open_store(path: Path) -> None:
-    Home(str(path)).connect(10.0).close()
+    SqliteFile(str(path)).connect(10.0).close()
 
 
 def open_backlog(path: Path) -> None:
@@ -61,9 +62,9 @@ def test_closing_waits_for_the_thread_that_is_at_work(tmp_path: Path) -> None:
         return connection.execute("select 7").fetchone()
 
     async def scenario() -> None:
-        database = Database(Home(str(tmp_path / "umbel.db")))
+        database = Database(SqliteFile(str(tmp_path / "umbel.db")))
         await database.run(lambda connection: None)
-        working = asyncio.create_task(asyncio.to_thread(database.run_here, work, 10.0))
+        working = asyncio.create_task(asyncio.to_thread(database.run_blocking, work, 10.0))
         await asyncio.to_thread(began.wait, 10)
         await database.close()
         assert await working == (7,)
@@ -86,7 +87,7 @@ def modes(folder: Path) -> dict[str, str]:
 
 
 def test_a_new_database_and_its_log_are_the_owners_alone(tmp_path: Path, umask: int) -> None:
-    with closing(Home(str(tmp_path / "a.db")).connect(1.0)) as connection:
+    with closing(SqliteFile(str(tmp_path / "a.db")).connect(1.0)) as connection:
         connection.execute("create table t (x)")
         assert modes(tmp_path) == {"a.db": "0o600", "a.db-wal": "0o600", "a.db-shm": "0o600"}
 
@@ -94,7 +95,7 @@ def test_a_new_database_and_its_log_are_the_owners_alone(tmp_path: Path, umask: 
 def test_a_new_backlog_and_its_lock_are_the_owners_alone(tmp_path: Path, umask: int) -> None:
     backlog = SqliteBacklog(str(tmp_path / "b.db"), "umbel", SystemClock(), limit=10)
     assert backlog.oldest(1) == []
-    assert backlog.lead()
+    assert backlog.acquire_leadership()
     names = ("b.db", "b.db-wal", "b.db-shm", "b.db.umbel.lock")
     assert modes(tmp_path) == dict.fromkeys(names, "0o600")
     backlog.close()
@@ -147,17 +148,15 @@ class SetClock:
 def test_what_finishes_while_the_clock_is_behind_is_not_pruned_when_it_is_right_again(
     tmp_path: Path,
 ) -> None:
-    from test_sqlite import opened
-
     clock = SetClock()
 
     async def run() -> None:
-        home = Home(str(tmp_path / "jobs.db"))
-        async with opened(lambda: home, clock, "clocks") as b:  # type: ignore[arg-type]
-            before = await finished(b)
+        file = SqliteFile(str(tmp_path / "jobs.db"))
+        async with open_sqlite(lambda: file, clock, "clocks") as b:  # type: ignore[arg-type]
+            before = await publish_and_settle(b)
             assert await b.records.prune(older_than=86_400, keep=1000, limit=1000) == 0
             clock.ahead = -30 * 86_400.0
-            behind = await finished(b)
+            behind = await publish_and_settle(b)
             clock.ahead = 0.0
             assert await b.records.prune(older_than=86_400, keep=1000, limit=1000) == 0
             assert {one.id for one in await b.records.search(JobFilter())} == {before, behind}

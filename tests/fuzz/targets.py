@@ -10,14 +10,14 @@ import io
 import json
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from hostile import assert_readable, assert_refusal, storable
 from zoo import PARAMETERS, nothing
 
 from umbel.backends.rows import record
-from umbel.cli import answers, story
+from umbel.cli import job_details, output
 from umbel.clock import SystemClock
 from umbel.errors import BadMessage, NotEncodable
 from umbel.messages import (
@@ -41,7 +41,10 @@ from umbel.messages.columns import (
     read_sections,
 )
 from umbel.tasks import Registry, task
-from umbel.worker.activation import Activation, Activator
+from umbel.worker.activation import Activator
+from umbel.worker.incarnation import Incarnation
+from umbel.worker.progress import ProgressNotes
+from umbel.worker.runs import Activation
 
 JOB = "0190a3f0-0000-7000-8000-000000000001"
 KEY = b"the right key"
@@ -140,7 +143,12 @@ def _kept(text: str) -> str:
 
 _registry = Registry()
 _registry.add(task(name="zoo.nothing")(nothing))
-_activator = Activator(_registry, CODECS[JSON], lambda *_: None)
+_activator = Activator(
+    _registry,
+    CODECS[JSON],
+    incarnation=Incarnation("worker"),
+    progress=ProgressNotes(cast(Any, None)),
+)
 
 
 def activate(found: dict[str, str], data: bytes = b"{}", subject: str = "zoo.nothing") -> None:
@@ -196,8 +204,8 @@ def show(**changed: Any) -> None:
     found = record(tuple((ROW | changed).values()))
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
     with redirect_stdout(out):
-        answers.answer(story.view(found, CODECS[JSON]))
-        story.tell(found, CODECS[JSON], SystemClock().now())
+        output.print_json(job_details.job_document(found, CODECS[JSON]))
+        job_details.print_job(found, CODECS[JSON], SystemClock().now())
         out.flush()
     first = out.buffer.getvalue().partition(b"\n")[0]
     assert isinstance(msgspec.json.decode(first), dict)

@@ -48,51 +48,51 @@ class PatientBackend:
         self._app = app
         self._inner = app.backend
 
-    def open(self, *, inline: bool = False) -> Roles:
+    def open(self, *, is_loop_dedicated: bool = False) -> Roles:
         how: Any = {"namespace": self._place.namespace, "clock": self._app.clock}
         looks: Any = {**how, "safety_poll": PATIENCE}
         if self._place.kind == "sqlite":
+            from umbel.backends.sql.control import SqlControl
+            from umbel.backends.sql.deployments import SqlDeployments
             from umbel.backends.sqlite.broker import SqliteBroker
-            from umbel.backends.sqlite.control import SqliteControl
-            from umbel.backends.sqlite.database import Database, Home
-            from umbel.backends.sqlite.deployments import SqliteDeployments
+            from umbel.backends.sqlite.database import Database, SqliteFile
             from umbel.backends.sqlite.gates import SqliteGates
             from umbel.backends.sqlite.records import SqliteRecords
             from umbel.backends.sqlite.registry import SqliteRegistry
             from umbel.backends.sqlite.routes import SqliteRoutes
             from umbel.backends.sqlite.steps import SqliteSteps
 
-            file = Database(Home(self._place.path), inline=inline)
+            file = Database(SqliteFile(self._place.path), is_loop_dedicated=is_loop_dedicated)
             return Roles(
                 SqliteBroker(file, **looks),
                 SqliteRecords(file, **looks),
                 SqliteRegistry(file, **how),
-                SqliteControl(file, **how),
+                SqlControl(file, **how),
                 SqliteGates(file, **how),
                 SqliteSteps(file, **how),
-                SqliteDeployments(file, **how),
+                SqlDeployments(file, **how),
                 SqliteRoutes(file, **how),
             )
-        from umbel.backends.postgres.address import Home as Address
+        from umbel.backends.postgres.address import PostgresAddress
         from umbel.backends.postgres.broker import PostgresBroker
-        from umbel.backends.postgres.control import PostgresControl
         from umbel.backends.postgres.database import Database as Server
-        from umbel.backends.postgres.deployments import PostgresDeployments
         from umbel.backends.postgres.gates import PostgresGates
         from umbel.backends.postgres.records import PostgresRecords
         from umbel.backends.postgres.registry import PostgresRegistry
         from umbel.backends.postgres.routes import PostgresRoutes
         from umbel.backends.postgres.steps import PostgresSteps
+        from umbel.backends.sql.control import SqlControl
+        from umbel.backends.sql.deployments import SqlDeployments
 
-        server = Server(Address(self._place.url))
+        server = Server(PostgresAddress(self._place.url))
         return Roles(
             PostgresBroker(server, **looks),
             PostgresRecords(server, **looks),
             PostgresRegistry(server, **how),
-            PostgresControl(server, **how),
+            SqlControl(server, **how),
             PostgresGates(server, **how),
             PostgresSteps(server, **how),
-            PostgresDeployments(server, **how),
+            SqlDeployments(server, **how),
             PostgresRoutes(server, **how),
         )
 
@@ -122,7 +122,7 @@ class Place:
         """An application whose handles and workers wait for a push and, in effect, never poll."""
         app = self.app()
         app.backend = PatientBackend(self, app)
-        app._desk = Client(app.backend, app.settings, app.codec, app.clock)
+        app._client = Client(app.backend, app.settings, app.codec, app.clock)
         return app
 
     def ask(self, question: Callable[[Operations], Any]) -> Any:

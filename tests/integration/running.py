@@ -18,11 +18,13 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pytest
+from msgspec.structs import astuple
 
 from umbel import Handle, State, Umbel
+from umbel.backends import Roles
 from umbel.messages import Record, fresh_id
 from umbel.operations import Operations
-from umbel.router import Receiver, Router
+from umbel.router import DuplicateFilter, Router
 from umbel.telemetry import events
 from umbel.worker import Worker, WorkerOptions
 
@@ -383,11 +385,13 @@ Fault = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 class Faulty:
-    """An intake some of whose methods a test has put a fault into."""
+    """An intake or a role, some of whose methods a test has put a fault into."""
 
-    def __init__(self, inner: Router, faults: dict[str, Fault]) -> None:
+    def __init__(self, inner: Any, faults: dict[str, Fault]) -> None:
         self._inner = inner
         self._faults = faults
+        if isinstance(inner, Router):
+            self.roles = Roles(*(Faulty(role, faults) for role in astuple(inner.roles)))
 
     def __getattr__(self, name: str) -> Any:
         real, fault = getattr(self._inner, name), self._faults.get(name)
@@ -406,13 +410,13 @@ def with_faults(
     """How to build a worker whose intake has these faults; the dict may change meanwhile."""
 
     def build(app: Umbel, options: WorkerOptions) -> Worker:
-        receiver = Receiver(options.remember)
+        duplicates = DuplicateFilter(options.remember)
 
         def open_intake() -> Any:
             router = Router(
                 app.backend.open(),
                 queues=options.queues,
-                receiver=receiver,
+                duplicates=duplicates,
                 clock=app.clock,
                 telemetry=app.telemetry,
             )
@@ -425,7 +429,7 @@ def with_faults(
             codec=app.codec,
             clock=app.clock,
             telemetry=app.telemetry,
-            open_upkeep=app._open_upkeep,
+            open_upkeep=app._upkeep(),
         )
 
     return build
@@ -438,7 +442,7 @@ class Mortal(Worker):
         super().__init__(*args, **kwargs)
         self.died = Signal("its end")
 
-    def die(self, why: str) -> None:
+    def exit_stalled(self, reason: str) -> None:
         self.died.set()
 
 
@@ -560,8 +564,8 @@ def beats_pass(app: Umbel, count: int) -> None:
     """Wait until the one worker there is has beaten so often, in one incarnation."""
 
     def beats() -> int:
-        members = ask(app, lambda operations: operations._registry.members())
-        return max(member.beat for member in members)
+        members = ask(app, lambda operations: operations._roles.registry.workers())
+        return max(member.heartbeats for member in members)
 
     first = beats()
     until(lambda: beats() >= first + count, f"{count} heartbeats")

@@ -1,4 +1,4 @@
-"""The broker is out of reach: messages are kept, the caller goes on, and nothing overtakes."""
+"""The broker is unreachable: messages are kept, callers continue, and the order is kept."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from umbel.backends.sqlite.backlog import SqliteBacklog
 from umbel.clock import SystemClock
 from umbel.errors import BacklogFull, ConfigurationError, DuplicateJob, PublishTimeout
 from umbel.messages import JSON, Body, Envelope, fresh_id
-from umbel.publisher.memory_backlog import MemoryBacklog
-from umbel.publisher.reserve_backlog import Reserve
+from umbel.publisher.memory_backlog import MemoryBacklog, MemoryFallbackBacklog
 from umbel.resilience import Circuit
 from umbel.telemetry import events
 
@@ -81,18 +80,20 @@ def test_what_is_published_during_an_outage_is_published_after_it_in_order(
     proxy.cut()
     handles = [note.delay(number) for number in range(1, 30)]
     assert numbers(postgres) == [0]
-    assert app._desk._open().forwarder.held().messages == 29
+    assert app._client.forwarder.status().messages == 29
     proxy.mend()
     until(lambda: len(numbers(postgres)) == 30, "what was kept")
     assert numbers(postgres) == [*range(30)]
     assert {handle.id for handle in handles} < set(postgres.ids())
     until(lambda: bool(ears.of(events.BacklogEnded)), "the end of the backlog")
-    assert len(ears.of(events.BacklogBegun)) == 1
+    assert len(ears.of(events.BacklogStarted)) == 1
     note.delay(30)
     assert numbers(postgres)[-1] == 30
 
 
-def test_a_silent_broker_hangs_nobody_and_its_breaker_opens(distant: Place, proxy: Proxy) -> None:
+def test_a_silent_broker_hangs_no_caller_and_its_breaker_opens(
+    distant: Place, proxy: Proxy
+) -> None:
     app = distant.app(deadline=1.0, backlog="memory")
     note = adder(app)
     note.delay(0)
@@ -101,12 +102,12 @@ def test_a_silent_broker_hangs_nobody_and_its_breaker_opens(distant: Place, prox
     for number in range(8):
         note.delay(number)
     assert time.monotonic() - begun < SOON
-    forwarder = app._desk._open().forwarder
+    forwarder = app._client.forwarder
     until(lambda: forwarder.circuit() is not Circuit.CLOSED, "the breaker to open")
-    assert forwarder.held().messages == 8
+    assert forwarder.status().messages == 8
 
 
-def test_what_is_new_queues_up_behind_what_is_kept(
+def test_new_messages_queue_up_behind_the_backlog(
     postgres: Place, distant: Place, proxy: Proxy
 ) -> None:
     app = distant.app(deadline=1, backlog="memory")
@@ -150,13 +151,13 @@ def test_memory_takes_over_from_a_backlog_that_fails_and_is_published_first(
 ) -> None:
     clock, file = SystemClock(), tmp_path / "backlog.db"
     disk = SqliteBacklog(str(file), "one", clock, limit=100, busy=0.05)
-    reserve = Reserve(disk, MemoryBacklog(clock, limit=100))
+    reserve = MemoryFallbackBacklog(disk, MemoryBacklog(clock, limit=100))
     first, second, third = TestEveryBacklog.made(3)
     reserve.put([first])
     with locked(file):
         reserve.put([second])
     reserve.put([third])
-    assert reserve.held().kind == f"{file}, and memory"
+    assert reserve.status().kind == f"{file}, and memory"
     published = []
     while batch := reserve.oldest(10):
         published += batch
@@ -188,7 +189,7 @@ def locked(file: Path) -> Iterator[None]:
         connection.execute("rollback")
 
 
-def test_a_kept_message_that_is_refused_holds_nobody_up(
+def test_a_refused_message_does_not_block_the_backlog(
     postgres: Place, distant: Place, proxy: Proxy
 ) -> None:
     app = distant.app(deadline=1, backlog="memory")
@@ -220,7 +221,7 @@ def test_memory_does_not_hide_a_broker_that_was_never_there(distant: Place, prox
     until(lambda: len(distant.ids()) == 2, "what was kept")
 
 
-def test_whoever_hears_of_the_end_may_publish(
+def test_a_subscriber_of_the_backlogs_end_may_publish(
     postgres: Place, distant: Place, proxy: Proxy
 ) -> None:
     app = distant.app(deadline=1, backlog="memory")
@@ -244,7 +245,7 @@ def test_a_broker_that_answers_with_a_refusal_is_no_outage(postgres: Place) -> N
     note.options(unique="x").delay(0)
     with pytest.raises(DuplicateJob):
         note.options(unique="x").delay(1)
-    assert app._desk._open().forwarder.held().messages == 0
+    assert app._client.forwarder.status().messages == 0
 
 
 PUBLISH = """
@@ -303,7 +304,7 @@ def test_an_application_that_ends_publishes_what_it_has_in_memory(
     assert numbers(postgres) == [*range(6)]
 
 
-def test_what_is_lost_with_the_process_is_told(distant: Place, proxy: Proxy) -> None:
+def test_messages_lost_with_the_process_are_reported(distant: Place, proxy: Proxy) -> None:
     app = distant.app(deadline=2, backlog="memory")
     note, ears = adder(app), Ears(app)
     note.delay(0)
@@ -335,7 +336,7 @@ def led_elsewhere(opened: Callable[[], Backlog]) -> Iterator[None]:
     child = os.fork()
     if not child:
         try:
-            os.write(ready[1], b"y" if opened().lead() else b"n")
+            os.write(ready[1], b"y" if opened().acquire_leadership() else b"n")
             os.close(done[1])
             os.read(done[0], 1)
         finally:
@@ -392,11 +393,11 @@ class TestEveryBacklog:
         assert [e.id for e in backlog.oldest(3)] == [e.id for e in sent[:3]]
         backlog.remove([e.id for e in sent[:2]])
         assert backlog.oldest(100) == sent[2:]
-        held = backlog.held()
+        held = backlog.status()
         assert held.messages == 4
         assert held.oldest is not None
 
-    def test_the_time_that_a_message_is_kept_counts_of_its_seconds(self, opened: Any) -> None:
+    def test_the_time_in_the_backlog_counts_for_delays_and_expiry(self, opened: Any) -> None:
         backlog, (plain, short, long) = opened(), self.made(3)
         short, long = replace(short, delay=0.0, expires_in=0.001), replace(long, delay=3600.0)
         backlog.put([plain, short, long])
@@ -430,7 +431,7 @@ class TestEveryBacklog:
         left_out = [sent[0].id, sent[2].id]
         assert backlog.oldest(2, left_out) == [sent[1], sent[3]]
 
-    def test_the_same_message_is_kept_once(self, opened: Any) -> None:
+    def test_the_same_message_is_in_the_backlog_once(self, opened: Any) -> None:
         backlog, sent = opened(), self.made(2)
         backlog.put(sent)
         backlog.put(sent)
@@ -441,7 +442,7 @@ class TestEveryBacklog:
         backlog.put(self.made(2))
         with pytest.raises(BacklogFull):
             backlog.put(self.made(2))
-        assert backlog.held().messages == 2
+        assert backlog.status().messages == 2
 
     def test_one_id_waits_in_each_namespace_and_leaves_only_its_own(self, opened: Any) -> None:
         (sent,) = self.made(1)
@@ -457,19 +458,19 @@ class TestEveryBacklog:
         one, two = opened("one", limit=2), opened("two", limit=2)
         one.put(self.made(2))
         two.put(self.made(2))
-        assert two.held().messages == 2
+        assert two.status().messages == 2
 
-    def test_a_process_that_leads_keeps_no_other_namespace_waiting(self, opened: Any) -> None:
+    def test_a_leading_process_does_not_block_other_namespaces(self, opened: Any) -> None:
         mine, other = opened("one"), opened("two")
         if isinstance(mine, MemoryBacklog):
             pytest.skip("a backlog in memory is its process's own")
         with led_elsewhere(lambda: opened("one")):
-            assert not mine.lead()
-            assert other.lead()
+            assert not mine.acquire_leadership()
+            assert other.acquire_leadership()
 
     def test_only_one_leads(self, opened: Any) -> None:
         one = opened()
-        assert one.lead()
-        assert one.lead()
+        assert one.acquire_leadership()
+        assert one.acquire_leadership()
         one.close()
         one.close()

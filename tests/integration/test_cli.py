@@ -18,7 +18,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
-from running import postgres_schema
+from running import DEADLINE, postgres_schema
 
 from umbel import __version__
 from umbel.cli.entry import COMMANDS
@@ -219,7 +219,7 @@ def test_an_attribute_that_is_no_application_is_named_with_one_that_is(shell: Sh
     done = shell.run("jobs", "list", app="tasks:add")
     assert done.returncode == 2
     assert "tasks:add" in done.stderr
-    assert "There is tasks:app" in done.stderr
+    assert "Found: tasks:app" in done.stderr
 
 
 def test_a_module_that_cannot_be_imported_shows_its_own_traceback_only(shell: Shell) -> None:
@@ -427,7 +427,7 @@ def test_either_end_of_an_id_is_enough_when_it_is_the_only_one(shell: Shell) -> 
     shell.say("send", "add", "1", "2")
     both = shell.run("jobs", "show", job[:4])
     assert both.returncode == 1
-    assert "fits 2 jobs" in both.stderr
+    assert "matches 2 jobs" in both.stderr
 
 
 def test_jobs_are_listed_by_state_task_and_queue(shell: Shell) -> None:
@@ -580,7 +580,7 @@ def test_what_a_backlog_holds_is_shown_and_published(shell: Shell) -> None:
     assert "in memory" in shell.say("publisher", "status")
     broker = shell.env["UMBEL_URL"]
     shell.env["UMBEL_BACKLOG"] = "sqlite:///backlog.db"
-    assert "nothing waits in backlog.db" in shell.say("publisher", "status")
+    assert "The backlog in backlog.db is empty" in shell.say("publisher", "status")
     shell.env["UMBEL_URL"] = "postgresql://nobody@127.0.0.1:1/nowhere"
     shell.say("send", "add", "1", "2")
     waiting = shell.run("publisher", "status")
@@ -593,7 +593,7 @@ def test_what_a_backlog_holds_is_shown_and_published(shell: Shell) -> None:
 
 
 def test_workers_are_shown(shell: Shell) -> None:
-    assert "no worker" in shell.say("workers")
+    assert "No workers are running" in shell.say("workers")
     with shell.worker("--name", "box", "--io", "7", "--queues", "mail,default"):
         (seen,) = shell.ask("workers")
         assert (seen["name"], seen["io"], seen["state"]) == ("box", 7, "working")
@@ -707,7 +707,7 @@ def test_every_line_of_a_worker_is_json_and_names_the_job(shell: Shell) -> None:
 
 def test_a_worker_serves_its_probe(shell: Shell) -> None:
     with shell.worker("--probe", "127.0.0.1:0") as worker:
-        address = json.loads(worker.wait_for("probe serves"))["address"]
+        address = json.loads(worker.wait_for("serving the probe"))["address"]
         shell.say("send", "add", "1", "2", "--wait")
         assert urlopen(f"{address}/livez", timeout=PATIENCE).status == 200
         ready = json.load(urlopen(f"{address}/readyz", timeout=PATIENCE))
@@ -745,6 +745,11 @@ def test_an_application_that_configures_logging_itself_has_the_last_word(shell: 
 
 # --- several processes -----------------------------------------------------------------------
 
+UNUSED_BY_THE_PARENT = (
+    *("tasks", "psycopg", "redis", "sqlite3", "rich", "structlog", "anyio", "asyncio"),
+    *("umbel.app", "umbel.worker", "umbel.tasks", "umbel.telemetry"),
+)
+
 
 def test_processes_have_names_of_their_own_and_stop_together(shell: Shell) -> None:
     with shell.worker("--processes", "2", "--name", "box") as fleet:
@@ -760,7 +765,7 @@ def test_a_process_that_dies_is_started_again_and_it_is_told(shell: Shell) -> No
     with shell.worker("--processes", "2") as fleet:
         fleet.wait_for("worker started", times=2)
         os.kill(shell.ask("workers")[0]["pid"], signal.SIGKILL)
-        told = json.loads(fleet.wait_for("died and is started again"))
+        told = json.loads(fleet.wait_for("died and is restarted"))
         assert told.get("signal") == "SIGKILL", fleet.lines
         fleet.wait_for("worker started", times=3)
         fleet.signal(signal.SIGINT)
@@ -773,7 +778,7 @@ def test_a_second_signal_to_the_parent_reaches_the_processes(shell: Shell) -> No
         shell.say("send", "wait", str(shell.folder / "never"))
         fleet.wait_for("WAITING")
         fleet.signal(signal.SIGTERM)
-        fleet.wait_for("no more fetching", times=2)
+        fleet.wait_for("fetches no more jobs", times=2)
         fleet.signal(signal.SIGTERM)
         assert fleet.end() == 0
 
@@ -788,7 +793,7 @@ def test_a_supervisor_that_signals_everybody_takes_no_grace_away(shell: Shell) -
         for pid in pids:
             os.kill(pid, signal.SIGTERM)
         fleet.signal(signal.SIGTERM)
-        fleet.wait_for("no more fetching", times=2)
+        fleet.wait_for("fetches no more jobs", times=2)
         fleet.wait_for('"stopping"')
         marker.touch()
         assert fleet.end() == 0
@@ -804,9 +809,41 @@ def test_processes_do_not_outlive_a_parent_that_was_killed(shell: Shell) -> None
 
 
 def test_an_application_that_cannot_be_imported_ends_all_processes(shell: Shell) -> None:
-    done = shell.run("worker", "--processes", "2", app="nowhere")
+    done = shell.run("worker", "--processes", "3", app="nowhere")
     assert done.returncode == 2
-    assert "no module 'nowhere'" in done.stderr
+    assert done.stderr.count("no module 'nowhere'") == 1, "one process reports it for all"
+    assert "is restarted" not in done.stdout
+
+
+def test_the_parent_of_processes_loads_neither_the_application_nor_a_driver(shell: Shell) -> None:
+    code = (
+        "import sys; from umbel.cli.entry import run\n"
+        "ended = run(['-A', 'tasks', 'worker', '--processes', '2', '--lease', '0.01'])\n"
+        f"found = {set(UNUSED_BY_THE_PARENT)!r} & set(sys.modules)\n"
+        "sys.exit(f'{ended} {found}' if ended != 2 or found else 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=shell.folder,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("lease=0.01") == 1, "one process reports it for all"
+
+
+def test_the_parent_of_processes_stays_small(shell: Shell) -> None:
+    with shell.worker("--processes", "2") as fleet:
+        fleet.wait_for("worker started", times=2)
+        status = Path(f"/proc/{fleet.process.pid}/status").read_text()
+        maps = Path(f"/proc/{fleet.process.pid}/maps").read_text()
+        fleet.signal(signal.SIGTERM)
+        assert fleet.end() == 0
+    resident = int(status.partition("VmRSS:")[2].split()[0]) * 1024
+    assert resident < 25_000_000
+    assert "_sqlite3" not in maps
 
 
 def test_a_server_that_goes_away_never_ends_a_worker(shell: Shell) -> None:
@@ -816,7 +853,7 @@ def test_a_server_that_goes_away_never_ends_a_worker(shell: Shell) -> None:
         worker.wait_for("cannot be reached")
         blocker.execute("rollback")
         blocker.close()
-        worker.wait_for("answers again")
+        worker.wait_for("can be reached again")
         assert shell.say("send", "add", "1", "2", "--wait") == "3"
 
 

@@ -109,7 +109,7 @@ def test_limits_show_what_they_allow_who_holds_them_and_who_waits(known: Shell) 
 
 
 def test_without_any_limit_the_answer_says_where_they_come_from(shell: Shell) -> None:
-    assert "a worker whose tasks have one" in shell.say("limits")
+    assert "A worker declares those of its tasks" in shell.say("limits")
     assert shell.ask("limits") == []
 
 
@@ -122,7 +122,9 @@ def test_a_limit_is_set_above_the_code_and_reset(known: Shell) -> None:
     assert "limit:tasks.report: 0 at once, imposed" in known.say("limits", "set", "report", "0")
     assert "0 at once, imposed" in known.say("limits", "list", "tasks.report")
     assert limits(known)["limit:tasks.report"]["held"] == 3, "what runs goes on"
-    assert "2 at once, as the code says" in known.say("limits", "reset", "limit:tasks.report")
+    assert "2 at once, as declared in the code" in known.say(
+        "limits", "reset", "limit:tasks.report"
+    )
     assert known.ask("limits", "reset", "report")["imposed"] is False, "twice is fine"
     (known.folder / "end").touch()
     wait_until(lambda: {known.ask("jobs", "show", job)["state"] for job in jobs} == {"succeeded"})
@@ -147,7 +149,7 @@ def test_a_limit_with_tokens_is_set_for_each_of_them(known: Shell) -> None:
 def test_a_name_that_is_two_limits_asks_back(known: Shell) -> None:
     told = refused(known, 2, "limits", "set", "mail", "3")
     assert "limit:tasks.mail and limit:tasks.mail/tenant" in told
-    assert "write the whole of one" in told
+    assert "give the full name" in told
     assert known.ask("limits", "set", "limit:tasks.mail", "3")["capacity"] == 3
 
 
@@ -162,17 +164,17 @@ def test_a_number_that_is_none_is_refused_with_what_to_write(
 
 
 def test_what_is_no_limit_is_not_set(known: Shell) -> None:
-    assert "there is limit:@bulk" in refused(known, 1, "limits", "set", "nobody", "3")
+    assert "known limits: limit:@bulk" in refused(known, 1, "limits", "set", "nobody", "3")
     assert "only limits can be set" in refused(known, 2, "limits", "set", "ask", "3")
     told = refused(known, 2, "limits", "set", "limit:tasks.mail/tenant#acme", "3")
-    assert "Set limit:tasks.mail/tenant, or stop this one: umbel pause --gate" in told
-    assert "no limit 'executors' is known" in refused(known, 1, "limits", "reset", "executors")
+    assert "Set limit:tasks.mail/tenant, or pause this token: umbel pause --gate" in told
+    assert "there is no limit 'executors'" in refused(known, 1, "limits", "reset", "executors")
 
 
 def test_a_limit_no_worker_has_told_of_is_said_to_be_so(shell: Shell) -> None:
     told = refused(shell, 1, "limits", "set", "report", "3")
     assert "limit:tasks.report is not in the store yet" in told
-    assert "start one, then set it" in told
+    assert "Start a worker, then set the limit" in told
 
 
 # --- waiting ---------------------------------------------------------------------------------
@@ -197,8 +199,8 @@ def test_a_job_shows_what_it_waits_for_and_who_is_before_it(known: Shell) -> Non
     found = [known.ask("jobs", "show", job) for job in jobs[1:]]
     assert [(one["gate"], one["ahead"]) for one in found] == [(gate, 0), (gate, 1)]
     assert [one["waiting_since"] for one in found] == [one["created"] for one in found]
-    assert f"waits at    {gate}   nobody before it, for " in known.say("jobs", "show", jobs[1])
-    assert f"waits at    {gate}   1 before it, for " in known.say("jobs", "show", jobs[2])
+    assert f"waiting at  {gate}   0 jobs before it, for " in known.say("jobs", "show", jobs[1])
+    assert f"waiting at  {gate}   1 job before it, for " in known.say("jobs", "show", jobs[2])
     listed = known.say("jobs", "list", "--state", "waiting").splitlines()
     assert [line.endswith(f"at {gate}") for line in listed[1:]] == [True, True]
     first = known.ask("jobs", "show", jobs[0])
@@ -214,7 +216,7 @@ def test_a_job_shows_the_member_it_holds_until_it_ends(known: Shell) -> None:
         {"gate": "pool:executors", "member": "a", "fence": 1, "data": {"port": 1}}
     ]
     assert "holds       a of pool:executors (fence 1)" in known.say("jobs", "show", job)
-    assert "waits at" not in known.say("jobs", "show", job)
+    assert "waiting at" not in known.say("jobs", "show", job)
     (known.folder / "end").touch()
     wait_until(lambda: known.ask("jobs", "show", job)["state"] == "succeeded")
     assert known.ask("jobs", "show", job)["slots"] == []
@@ -245,7 +247,7 @@ def test_pools_show_who_holds_what_and_who_waits(known: Shell) -> None:
 
 
 def test_without_any_pool_the_answer_says_where_they_come_from(shell: Shell) -> None:
-    assert "a worker whose code has app.pool" in shell.say("pools")
+    assert "A worker declares the pools of its code" in shell.say("pools")
     assert shell.ask("pools") == []
 
 
@@ -268,7 +270,7 @@ def test_members_are_drained_made_ready_and_removed(shell: Shell) -> None:
         first = shell.say("send", "evaluate")
         wait_until(lambda: members(shell)["a"]["job"] == first)
         told = shell.say("pools", "drain", "executors", "a", "b")
-        assert f"a of pool executors drained; job {first} keeps it to the end" in told
+        assert f"a of pool executors drained; job {first} keeps it until it ends" in told
         assert "b of pool executors drained" in told
         assert f"drained, held by {first}" in shell.say("pools")
         second = shell.say("send", "evaluate")
@@ -276,7 +278,7 @@ def test_members_are_drained_made_ready_and_removed(shell: Shell) -> None:
         told = shell.ask("pools", "ready", "executors", "b")
         assert told == {"pool": "executors", "state": "ready", "members": ["b"]}
         wait_until(lambda: members(shell)["b"]["job"] == second)
-        assert "keeps it to the end" in shell.say("pools", "remove", "executors", "a")
+        assert "keeps it until it ends" in shell.say("pools", "remove", "executors", "a")
         assert "umbel pools add executors a" in refused(
             shell, 1, "pools", "ready", "executors", "a"
         )
@@ -292,11 +294,11 @@ def test_members_are_drained_made_ready_and_removed(shell: Shell) -> None:
 def test_members_nobody_knows_are_named_with_those_there_are(known: Shell, verb: str) -> None:
     before = members(known)
     told = refused(known, 1, "pools", verb, "executors", "a", "x", "y")
-    assert told == "pool executors has no member x, y; it has a, b"
+    assert told == "pool executors has no member x, y; its members: a, b"
     assert members(known) == before, "nothing is done by halves"
     told = refused(known, 1, "pools", verb, "nothing", "a")
-    assert "no pool 'nothing' is known; there is empty, executors" in told
-    assert "it has none" in refused(known, 1, "pools", verb, "empty", "a")
+    assert "there is no pool 'nothing'; known pools: empty, executors" in told
+    assert "it has no members" in refused(known, 1, "pools", verb, "empty", "a")
     assert refused(known, 2, "pools", verb, "executors")
 
 
@@ -325,7 +327,7 @@ def test_a_paused_gate_stops_its_token_alone(known: Shell) -> None:
     assert limits(known)[gate]["paused"] is True
     assert known.say("limits", "list", "mail").count("paused") == 1
     assert known.ask("pause", "report")["also_paused"] == [{"scope": "gate", "name": gate}]
-    assert f"still paused: gate {gate}" in known.say("resume", "report")
+    assert f"Still paused: gate {gate}" in known.say("resume", "report")
     assert known.say("resume", gate).startswith(f"gate {gate} resumed")
     wait_until(lambda: known.ask("jobs", "show", acme)["state"] == "running")
 
@@ -346,14 +348,14 @@ def test_a_gate_that_cannot_be_is_not_paused(known: Shell) -> None:
     for gate, says in (
         ("limit:tasks.mial", "did you mean limit:tasks.mail"),
         ("", "'--gate' is empty"),
-        ("acme", "no worker has told of it"),
-        ("limit:tasks.mail/tenant", "Say which, limit:tasks.mail/tenant#TOKEN"),
-        ("limit:tasks.report#x", "say --gate limit:tasks.report"),
-        ("pool:executors#a", "say --gate pool:executors"),
+        ("acme", "no worker has declared it"),
+        ("limit:tasks.mail/tenant", "Give one of them, limit:tasks.mail/tenant#TOKEN"),
+        ("limit:tasks.report#x", "give --gate limit:tasks.report"),
+        ("pool:executors#a", "give --gate pool:executors"),
     ):
         assert says in refused(known, 2, "pause", "--gate", gate)
-    assert "say --gate limit:tasks.report" in refused(known, 2, "pause", "limit:tasks.report")
-    assert "give one of" in refused(known, 2, "pause", "mail", "--gate", "limit:tasks.mail")
+    assert "give --gate limit:tasks.report" in refused(known, 2, "pause", "limit:tasks.report")
+    assert "give only one of" in refused(known, 2, "pause", "mail", "--gate", "limit:tasks.mail")
     assert known.ask("resume")["also_paused"] == []
 
 

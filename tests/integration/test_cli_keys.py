@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from integration.test_cli import Shell, wait_until
-from umbel.cli.fleet import command_of
+from umbel.processes.fleet import child_command
 
 TASKS = """
 import time
@@ -50,7 +50,7 @@ def test_keys_are_made_rotated_revoked_and_exported(shell: Shell) -> None:
     assert "umbel keys make" in shell.run("keys").stderr
     assert "UMBEL_KEYS=cluster.keys" in shell.say("keys", "make")
     again = shell.run("keys", "make")
-    assert (again.returncode, "is there already" in again.stderr) == (1, True)
+    assert (again.returncode, "exists already" in again.stderr) == (1, True)
     (first,) = shell.ask("keys")
     assert (first["state"], first["private"], first["until"]) == ("signs", True, None)
     assert "signs in 1 h" in shell.say("keys", "rotate")
@@ -76,23 +76,23 @@ def test_one_worker_is_told_what_to_do(shell: Shell) -> None:
         told = shell.say("workers", "health", "anna")
         assert "worker 0 (anna), working" in told
         assert job in told
-        assert "told to stop" in shell.say("workers", "cancel", "anna", job, "--reason", "enough")
+        assert "asked to stop" in shell.say("workers", "cancel", "anna", job, "--reason", "enough")
         wait_until(lambda: shell.ask("jobs", "show", job)["state"] == "cancelled")
         gone = shell.run("workers", "cancel", "anna", job)
-        assert (gone.returncode, "does not run on worker anna" in gone.stderr) == (1, True)
+        assert (gone.returncode, "is not running on worker anna" in gone.stderr) == (1, True)
         stranger = shell.run("workers", "health", "0", UMBEL_KEYS="")
-        assert (stranger.returncode, "refuses: " in stranger.stderr) == (1, True)
+        assert (stranger.returncode, "rejected the command: " in stranger.stderr) == (1, True)
         assert "it is not signed" in stranger.stderr
         assert "resume --worker 0" in shell.say("workers", "pause", "0")
         wait_until(lambda: shell.ask("workers")[0]["state"] == "paused")
         silent = shell.run("workers", "health", "0", "--wait", "1")
-        assert (silent.returncode, "has not answered within 1 s" in silent.stderr) == (1, True)
+        assert (silent.returncode, "did not answer within 1 s" in silent.stderr) == (1, True)
         assert "worker anna resumed" in shell.say("resume", "--worker", "0")
         assert "worker anna paused" in shell.say("pause", "--worker", "anna")
         assert "worker anna resumed" in shell.say("resume", "--worker", "anna")
         wait_until(lambda: not _health(shell)["paused"])
         wrong = shell.run("pause", "--worker", "bob")
-        assert (wrong.returncode, "there is anna" in wrong.stderr) == (2, True)
+        assert (wrong.returncode, "known workers: anna" in wrong.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("how", ["command", "signal"])
@@ -107,7 +107,7 @@ def test_a_worker_begins_again_with_new_code(shell: Shell, how: str, processes: 
         if how == "signal":
             worker.process.send_signal(signal.SIGHUP)
         else:
-            assert "begins again" in shell.say("workers", "reload", "0")
+            assert "then it restarts" in shell.say("workers", "reload", "0")
         wait_until(lambda: _other_life(shell, before))
         after = {one["index"]: one for one in shell.ask("workers")}
         assert after[0]["pid"] == before[0]["pid"], "the same process, with other code"
@@ -126,7 +126,7 @@ def test_who_is_told_to_stop_while_it_reloads_stops_and_finishes_what_runs(
         job = shell.say("send", "nap")
         wait_until(lambda: shell.ask("jobs", "show", job)["state"] == "running")
         worker.process.send_signal(signal.SIGHUP)
-        worker.wait_for("stopping: no more fetching", times=int(processes))
+        worker.wait_for("stopping: it fetches no more jobs", times=int(processes))
         worker.process.send_signal(signal.SIGHUP)
         worker.process.send_signal(signal.SIGTERM)
         assert worker.process.wait(60) == 0
@@ -187,7 +187,7 @@ def test_a_fleets_children_are_told_everything_that_the_parent_was() -> None:
         "no_signing": True,
         "grace": 5.0,
     }
-    words = command_of("tasks", 1, "json", "info", chosen)
+    words = child_command("tasks", "anna", 1, 2, style="json", level="info", options=chosen)
     for word in ("--order=weighted", "--weights=mail=5", "--no-inbox", "--no-signing"):
         assert word in words
 

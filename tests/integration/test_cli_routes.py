@@ -28,7 +28,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def test_routes_are_shown_moved_and_released(shell: Shell) -> None:
-    assert "no key has a route" in shell.say("routes")
+    assert "No key has a route" in shell.say("routes")
     with shell.worker("--index", "0"), shell.worker("--index", "1"):
         assert sorted(worker["index"] for worker in shell.ask("workers")) == [0, 1]
         shell.say("send", "compute", "plan-7", "--wait", "60")
@@ -36,15 +36,20 @@ def test_routes_are_shown_moved_and_released(shell: Shell) -> None:
         assert (route["key"], route["index"], route["released"]) == ("plan-7", 0, None)
         assert "plan-7" in shell.say("routes", "list", "--index", "0")
         nobody = shell.run("routes", "move", "plan-7", "5")
-        assert (nobody.returncode, "no worker has index 5; there is 0, 1" in nobody.stderr) == (
+        assert (
+            nobody.returncode,
+            "no running worker has index 5; known indexes: 0, 1" in nobody.stderr,
+        ) == (
             1,
             True,
         )
         assert "released from worker 0" in shell.say("routes", "move", "plan-7", "1")
         shell.say("send", "compute", "plan-7", "--wait", "60")
         assert shell.ask("routes")[0]["index"] == 1
-        assert "chosen as" in shell.say("routes", "show", "plan-7")
-        assert "retires" in shell.say("workers", "retire", "--index", "1", "--wait", "30")
+        assert "routes then: worker" in shell.say("routes", "show", "plan-7")
+        assert "gets no more routes" in shell.say(
+            "workers", "retire", "--index", "1", "--wait", "30"
+        )
         assert shell.ask("routes") == []
         unknown = shell.run("routes", "release", "plan-7")
         assert unknown.returncode == 1
@@ -55,4 +60,4 @@ def test_an_index_that_somebody_has_is_refused_with_what_to_do(shell: Shell) -> 
     with shell.worker("--index", "0", "--name", "first"):
         second = shell.run("worker", "--index", "0", "--name", "second")
         assert second.returncode == 2
-        assert "index=0: worker first.0 has it; stop that one" in second.stderr + second.stdout
+        assert "index=0: worker first.0 has it; stop that worker" in second.stderr + second.stdout

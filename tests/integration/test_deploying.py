@@ -28,7 +28,7 @@ from umbel.backends import DeploymentPlan, JobFilter, WorkerEntry
 from umbel.errors import DeploymentLost, DeploymentUnderWay
 from umbel.messages import fresh_id
 from umbel.operations import DeployView, Operations
-from umbel.tasks.fingerprints import fingerprint, python
+from umbel.tasks.fingerprints import fingerprint, python_version
 
 PROMPT = 1.2
 """A lease so short that a worker confirms within half a second."""
@@ -70,7 +70,7 @@ def plan(who: str = "anna", **changes: Any) -> DeploymentPlan:
 
 
 class Waiting:
-    """Somebody who has begun a deployment and waits for go, in a thread of their own."""
+    """A deployment that has begun and waits for go in its own thread."""
 
     def __init__(self, app: Umbel, limit: float = DEADLINE, **changes: Any) -> None:
         self._app = app
@@ -135,9 +135,9 @@ def test_go_waits_for_what_must_not_be_interrupted_and_for_nothing_else(app: Umb
         firm_runs.wait()
         gentle_runs.wait()
         waiting = Waiting(app, reason="release 7")
-        until(lambda: any(not view.silent for view in waiting.views), "the worker to confirm")
+        until(lambda: any(not view.unconfirmed for view in waiting.views), "the worker to confirm")
         view = waiting.views[-1]
-        assert [run.job for _, run in view.in_the_way] == [held.id]
+        assert [run.job for _, run in view.blocking_runs] == [held.id]
         (worker,) = view.workers
         assert {(run.job, run.interruptible) for run in worker.runs} == {
             *((held.id, False), (running.id, True)),
@@ -175,7 +175,7 @@ def test_after_the_limit_workers_fetch_again(app: Umbel) -> None:
         runs.wait()
         view = Waiting(app, limit=0.3).ended()
         assert view.deployment.state == "aborted"
-        assert [(one.name, run.job) for one, run in view.in_the_way] == [("w", held.id)]
+        assert [(one.name, run.job) for one, run in view.blocking_runs] == [("w", held.id)]
         assert short.delay().get(timeout=DEADLINE) == 1
         go_on.set()
         held.get(timeout=DEADLINE)
@@ -265,7 +265,7 @@ def test_of_removed_tasks_it_is_said_how_many_jobs_wait(app: Umbel) -> None:
 
     with working(app, name="w", queues=("default",), lease=PROMPT):
         app.publish_many([gone.s() for _ in range(3)])
-        view = status(app, {"stays": fingerprint(stays), "fresh": "1"}, python())
+        view = status(app, {"stays": fingerprint(stays), "fresh": "1"}, python_version())
     assert view.code is not None
     assert view.code.removed == {"gone": 3}
     assert view.code.new == {"fresh": ("w",)}
@@ -274,7 +274,7 @@ def test_of_removed_tasks_it_is_said_how_many_jobs_wait(app: Umbel) -> None:
 
 
 @pytest.mark.parametrize("concerned", [(), ("w",)], ids=["all", "by name"])
-def test_go_waits_for_a_worker_that_has_not_heard_of_it(
+def test_go_waits_for_a_worker_that_has_not_confirmed(
     memory: Umbel, concerned: tuple[str, ...]
 ) -> None:
     begun, hears = Signal("a deployment"), Signal("the worker's hearing")
@@ -285,35 +285,41 @@ def test_go_waits_for_a_worker_that_has_not_heard_of_it(
             await hears.seen()
         return found
 
-    with working(memory, name="w", build=with_faults({"control": deaf})):
+    with working(memory, name="w", build=with_faults({"state": deaf})):
         begun.set()
         waiting = Waiting(memory, workers=concerned)
         until(lambda: len(waiting.views) > 5, "it to look several times")
-        assert all([one.name for one in view.silent] == ["w"] for view in waiting.views)
+        assert all([one.name for one in view.unconfirmed] == ["w"] for view in waiting.views)
         hears.set()
         assert waiting.ended().deployment.state == "go"
 
 
-def test_a_dead_worker_that_nobody_removes_stops_counting_when_its_lease_is_over(
+def test_a_dead_worker_that_is_not_removed_is_not_waited_for_after_its_lease(
     memory: Umbel,
 ) -> None:
-    async def enlist(operations: Operations) -> None:
-        given: dict[str, Any] = {"queues": ("default",), "io": 1, "cpu": 1, "host": "there"}
+    async def register(operations: Operations) -> None:
+        given: dict[str, Any] = {
+            "queues": ("default",),
+            "capacity": {"io": 1, "cpu": 1},
+            "host": "there",
+        }
         entry = WorkerEntry(incarnation="ghost", name="ghost", pid=1, lease=0.5, **given)
-        await operations._registry.enlist(entry)
+        await operations._roles.registry.register(entry)
 
-    ask(memory, enlist)
+    ask(memory, register)
     waiting = Waiting(memory)
     view = waiting.ended()
     assert view.deployment.state == "go"
     assert [(one.name, one.lapsed) for one in view.workers] == [("ghost", True)]
-    assert [one.name for one in waiting.views[0].silent] == ["ghost"]
+    assert [one.name for one in waiting.views[0].unconfirmed] == ["ghost"]
 
 
 # --- whose it is -----------------------------------------------------------------------------
 
 
-def test_somebody_elses_is_refused_with_their_name_and_may_be_taken_over(memory: Umbel) -> None:
+def test_a_second_deployment_is_refused_with_the_users_name_and_may_take_over(
+    memory: Umbel,
+) -> None:
     with working(memory, lease=PROMPT):
         first = Waiting(memory, who="anna").ended().deployment
         with pytest.raises(DeploymentUnderWay, match=r"anna .*has been deploying.*--force"):

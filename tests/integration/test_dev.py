@@ -53,8 +53,8 @@ def test_a_failing_job_shows_its_traceback(shell: Shell) -> None:
     with shell.start("dev", "--no-reload", app=None) as dev:
         dev.wait_for("worker started")
         shell.say("send", "fail", "no luck")
-        dev.wait_for("failed, will be tried again")
-        dev.wait_for("failed for good and was buried")
+        dev.wait_for("failed and will be retried")
+        dev.wait_for("failed permanently and was buried")
         dev.wait_for("    ValueError: no luck")
         dev.signal(signal.SIGINT)
         assert dev.end() == 0
@@ -91,7 +91,7 @@ def test_code_that_cannot_be_imported_is_shown_and_waited_out(shell: Shell) -> N
         dev.wait_for("worker started")
         change(tasks, "return a + b", "return a +")
         dev.wait_for("SyntaxError")
-        dev.wait_for("waiting for the code to change")
+        dev.wait_for("Waiting for the code to change")
         change(tasks, "return a +", "return a - b")
         dev.wait_for("worker started", times=2)
         assert shell.say("send", "add", "9", "2", "--wait") == "7"
@@ -106,7 +106,7 @@ def test_a_reload_loses_no_running_job(shell: Shell) -> None:
         job = shell.say("send", "wait", str(marker))
         dev.wait_for("WAITING")
         change(shell.folder / "tasks.py", 'return "waited"', 'return "waited anew"')
-        dev.wait_for("interrupted, back in its queue")
+        dev.wait_for("was interrupted and is back in its queue")
         dev.wait_for("WAITING", times=2)
         marker.touch()
         dev.wait_for("wait succeeded")
@@ -121,7 +121,7 @@ def test_stopping_puts_a_running_job_back(shell: Shell) -> None:
         job = shell.say("send", "wait", str(shell.folder / "never"))
         dev.wait_for("WAITING")
         dev.signal(signal.SIGINT)
-        dev.wait_for("no more fetching")
+        dev.wait_for("fetches no more jobs")
         dev.signal(signal.SIGINT)
         assert dev.end() == 0
     assert shell.ask("jobs", "show", job)["state"] == "queued"

@@ -21,7 +21,7 @@ from umbel import Retry, State, Umbel
 from umbel.backends import DeploymentPlan, JobFilter, Records
 from umbel.cli.entry import cli, run
 from umbel.errors import BadMessage, ConfigurationError, JobFailed
-from umbel.links.ports import methods
+from umbel.links.ports import port_methods
 from umbel.messages import TERMINAL, fresh_id
 from umbel.operations import Operations
 
@@ -140,11 +140,11 @@ def test_operations_refuse_an_empty_filter(kept: Kept, field: str) -> None:
 
 @pytest.mark.parametrize("field", ["task", "queue", "worker"])
 def test_an_empty_filter_that_another_process_sends_over_a_link_is_refused(field: str) -> None:
-    search = methods(Records)["search"]
+    search = port_methods(Records)["search"]
     sound = msgspec.msgpack.encode(({field: "mail"},))
-    assert search.arguments(sound).args == (JobFilter(**{field: "mail"}),)
+    assert search.decode_call(sound).args == (JobFilter(**{field: "mail"}),)
     with pytest.raises(BadMessage, match=field):
-        search.arguments(msgspec.msgpack.encode(({field: ""},)))
+        search.decode_call(msgspec.msgpack.encode(({field: ""},)))
 
 
 # --- purge and buried jobs -------------------------------------------------------------------
@@ -194,10 +194,10 @@ def test_operations_refuse_to_delete_jobs_that_are_not_finished(kept: Kept) -> N
         ("source", lambda o: o.move("", "other")),
         ("target", lambda o: o.move("default", "")),
         ("rule", lambda o: o.gates("")),
-        ("rule", lambda o: o.impose("", 1)),
+        ("rule", lambda o: o.override_capacity("", 1)),
         ("pool", lambda o: o.members("")),
-        ("pool", lambda o: o.enrol("", {"a": {}})),
-        ("pool", lambda o: o.dismiss("", ["a"])),
+        ("pool", lambda o: o.add_members("", {"a": {}})),
+        ("pool", lambda o: o.remove_members("", ["a"])),
         ("pool", lambda o: o.drain("", ["a"])),
         ("pool", lambda o: o.ready("", ["a"])),
         ("names", lambda o: o.drain("pool", [""])),

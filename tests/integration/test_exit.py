@@ -90,7 +90,7 @@ def script(code: str, place: Place, backlog: str, deadline: float) -> Iterator[S
 
 def lost(log: str) -> int:
     """How many messages a log reports as lost."""
-    return sum(map(int, re.findall(r"could not be published messages=(\d+)", log)))
+    return sum(map(int, re.findall(r"could not publish messages=(\d+)", log)))
 
 
 # --- forked children --------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_what_an_early_exit_handler_publishes_while_the_broker_is_down_is_counte
 
 
 @pytest.mark.parametrize("kind", ["disk", "postgres"])
-def test_what_an_early_exit_handler_publishes_while_the_broker_is_down_is_kept(
+def test_messages_of_an_early_exit_handler_are_kept_while_the_broker_is_down(
     distant: Place, postgres_url: str, proxy: Proxy, tmp_path: Path, kind: str
 ) -> None:
     path = f"{tmp_path}/backlog.db"
@@ -208,7 +208,7 @@ def test_what_an_early_exit_handler_publishes_while_the_broker_is_down_is_kept(
             assert connection.execute("select count(*) from backlog").fetchone() == (2,)
         return
     found = PostgresBacklog(url, distant.namespace, SystemClock(), limit=100, busy=10.0)
-    assert found.held().messages == 2
+    assert found.status().messages == 2
     found.remove([one.id for one in found.oldest(10)])
     found.close()
 
@@ -297,7 +297,7 @@ note.delay(0)
 say("connected")
 hear()
 note.delay(1)
-forwarder = app._desk._open().forwarder
+forwarder = app._client.forwarder
 while forwarder._breaker._until - time.monotonic() < 1.5:
     time.sleep(0.01)
 say("waiting")

@@ -250,7 +250,7 @@ def test_a_trio_loop_that_was_ended_by_a_task_is_started_again_and_its_jobs_run_
         beside = [send("slow"), send("slow_trio")]
         until(lambda beside=beside: beside[1].state is State.RUNNING)  # type: ignore[misc]
         bad = send(name, how)
-        with pytest.raises(RuntimeError, match="Trio loop was ended while this job ran"):
+        with pytest.raises(RuntimeError, match="Trio loop crashed while this job ran"):
             bad.get(timeout=HANG)
         assert how.partition("(")[0] in str(bad.record().failure)
         assert [handle.get(timeout=HANG) for handle in beside] == ["unharmed"] * 2

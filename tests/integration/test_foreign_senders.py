@@ -407,13 +407,13 @@ def event(**changes: Any) -> bytes:
 
 UNREADABLE = {
     "not JSON": (b"hello", "body: not JSON"),
-    "no event": (b"[1]", "body: a CloudEvent is a JSON object"),
+    "no event": (b"[1]", "body: a CloudEvent must be a JSON object"),
     "another type": (event(type="shop.ordered"), "type: must be one of"),
     "no id": (event(id=None), "id: is missing"),
     "no UUID": (event(id="7"), "id: must be a UUID"),
     "no task": (event(subject=None), "subject: is missing"),
     "no data": (event(data=None), "data: is missing"),
-    "headers too large": (event(note="x" * 70_000), "body: more than 65,536 characters"),
+    "headers too large": (event(note="x" * 70_000), "body: has more than 65,536 characters"),
 }
 UNFIT = {
     "wrong arguments": (event(data={"args": [20]}), "data: does not fit hello.add"),

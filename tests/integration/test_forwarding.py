@@ -25,10 +25,9 @@ from umbel.clock import SystemClock
 from umbel.errors import SchemaError, Unavailable
 from umbel.messages import JSON, Body, Envelope, fresh_id
 from umbel.publisher import Forwarder
-from umbel.publisher.memory_backlog import MemoryBacklog
-from umbel.publisher.reserve_backlog import Reserve
+from umbel.publisher.memory_backlog import MemoryBacklog, MemoryFallbackBacklog
 from umbel.resilience import Backoff, Breaker
-from umbel.telemetry import events
+from umbel.telemetry import Telemetry, events
 
 CLOCK = SystemClock()
 
@@ -85,7 +84,7 @@ class Outage:
             self.backlog,
             CLOCK,
             deadline=5.0,
-            tell=self.told.append,
+            telemetry=Telemetry(self.told.append),
             breaker=Breaker(failures=1, pause=Backoff(first=0.01, cap=0.05)),
         )
 
@@ -94,7 +93,7 @@ class Outage:
         self.broker.is_down()
         for envelope in envelopes:
             self.forwarder.send([envelope], 0.05)
-        assert self.forwarder.held().messages == len(envelopes)
+        assert self.forwarder.status().messages == len(envelopes)
 
     def of(self, kind: type[events.Event]) -> list[Any]:
         return [event for event in self.told if isinstance(event, kind)]
@@ -106,10 +105,14 @@ def outage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Outage]:
     if request.param == "memory":
         backlog: Backlog = memory
     elif request.param == "disk":
-        backlog = Reserve(SqliteBacklog(f"{tmp_path}/b.db", "one", CLOCK, limit=1000), memory)
+        backlog = MemoryFallbackBacklog(
+            SqliteBacklog(f"{tmp_path}/b.db", "one", CLOCK, limit=1000), memory
+        )
     else:
         url = request.getfixturevalue("postgres_url")
-        backlog = Reserve(PostgresBacklog(url, fresh_id(), CLOCK, limit=1000, busy=5.0), memory)
+        backlog = MemoryFallbackBacklog(
+            PostgresBacklog(url, fresh_id(), CLOCK, limit=1000, busy=5.0), memory
+        )
     outage = Outage(backlog)
     yield outage
     outage.broker.fault = lambda _: None
@@ -143,10 +146,10 @@ def test_a_message_that_cannot_be_published_stops_no_other_and_is_tried_again(
     (told, *_) = outage.of(events.MessagePostponed)
     assert (told.job, told.task) == (bad.id, "note")
     assert "an odd message" in told.error
-    assert outage.forwarder.held().messages == 1
+    assert outage.forwarder.status().messages == 1
     outage.broker.fault = lambda _: None
     until(lambda: bad.id in outage.broker.published, "the message that was postponed")
-    until(lambda: outage.forwarder.held().messages == 0, "an empty backlog")
+    until(lambda: outage.forwarder.status().messages == 0, "an empty backlog")
 
 
 def test_new_messages_do_not_wait_behind_one_that_is_postponed(outage: Outage) -> None:
@@ -154,11 +157,11 @@ def test_new_messages_do_not_wait_behind_one_that_is_postponed(outage: Outage) -
     outage.keep(sent)
     outage.broker.cannot_take(sent[0])
     until(lambda: bool(outage.of(events.BacklogEnded)), "the others to be published")
-    begun = len(outage.of(events.BacklogBegun))
+    begun = len(outage.of(events.BacklogStarted))
     for new in made(20):
         outage.forwarder.send([new], 5.0)
         assert outage.broker.published[-1] == new.id
-    assert len(outage.of(events.BacklogBegun)) == begun
+    assert len(outage.of(events.BacklogStarted)) == begun
     assert ids(outage.backlog.oldest(10)) == [sent[0].id]
 
 
@@ -190,7 +193,7 @@ def test_a_broker_without_a_schema_refuses_no_message(outage: Outage) -> None:
     outage.keep(sent)
     outage.broker.fault = lambda _: SchemaError("run: umbel db migrate")
     until(lambda: bool(outage.of(events.ServiceFailed)), "the report")
-    assert outage.forwarder.held().messages == 5
+    assert outage.forwarder.status().messages == 5
     assert outage.of(events.MessageRefused) == []
     outage.broker.fault = lambda _: None
     until(lambda: len(outage.broker.published) == 5, "all of them")
@@ -268,12 +271,12 @@ class TestARowThatCannotBeRead:
         before.put(sent)
         overwrite(sent[1].id, event)
         before.close()
-        outage = Outage(Reserve(opened(), MemoryBacklog(CLOCK, limit=10)))
+        outage = Outage(MemoryFallbackBacklog(opened(), MemoryBacklog(CLOCK, limit=10)))
         good = ids([sent[0], *sent[2:]])
         until(lambda: set(good) <= set(outage.broker.published), "the others")
         until(lambda: bool(outage.of(events.MessagePostponed)), "the report")
         assert outage.of(events.MessagePostponed)[0].job == sent[1].id
-        assert outage.forwarder.held().messages == 1
+        assert outage.forwarder.status().messages == 1
         outage.forwarder.close(DEADLINE)
 
 
@@ -288,7 +291,7 @@ def test_what_an_earlier_process_left_is_published_though_the_first_look_fails(
         connection.execute("pragma locking_mode = exclusive")
         connection.execute("begin exclusive")
         disk = SqliteBacklog(path, "one", CLOCK, limit=100, busy=0.05)
-        outage = Outage(Reserve(disk, MemoryBacklog(CLOCK, limit=10)))
+        outage = Outage(MemoryFallbackBacklog(disk, MemoryBacklog(CLOCK, limit=10)))
         connection.execute("rollback")
     until(lambda: len(outage.broker.published) == 3, "what was left")
     outage.forwarder.close(DEADLINE)
@@ -331,7 +334,7 @@ def test_a_lock_file_that_is_a_folder_is_reported_and_the_backlog_published_once
 WITHOUT_DESCRIPTORS = """
 import resource, sys, threading
 from umbel import Umbel
-from umbel.telemetry import events
+from umbel.telemetry import Telemetry, events
 app = Umbel(sys.argv[1], namespace=sys.argv[2], deadline=0.5, backlog=sys.argv[3])
 failed = threading.Event()
 @app.telemetry.subscribe

@@ -117,7 +117,7 @@ def test_a_limit_of_nothing_waits_or_rejects_as_asked(place: Place) -> None:
 def test_a_computed_limit_follows_its_function(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("umbel.worker.gate_sync._EVERY", 0.05)
+    monkeypatch.setattr("umbel.worker.gate_sync._SYNC_INTERVAL", 0.05)
     app, allowed, go = place.app(), [99], Signal("the end")
     gauge = Gauge()
 
@@ -269,7 +269,7 @@ def test_a_pool_gives_each_job_a_member_of_its_own(place: Place) -> None:
 def test_an_unhealthy_member_is_set_aside_and_costs_no_attempt(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("umbel.worker.gate_sync._EVERY", 0.05)
+    monkeypatch.setattr("umbel.worker.gate_sync._SYNC_INTERVAL", 0.05)
     app, ill = place.app(), {"a"}
 
     async def probe(member: str) -> bool:
@@ -390,7 +390,7 @@ def test_bad_declarations_are_told_by_name() -> None:
     with pytest.raises(ConfigurationError, match="ttl=0"):
         app.pool("p", members=["a"], ttl=0)
     app.pool("p")
-    with pytest.raises(ConfigurationError, match="one of that name already"):
+    with pytest.raises(ConfigurationError, match="a pool of that name exists already"):
         app.pool("p")
     with pytest.raises(ConfigurationError, match="burst=0"):
         Rate("10/s", burst=0)

@@ -157,7 +157,7 @@ def test_a_call_goes_to_the_worker_that_is_named(place: Place) -> None:
         assert where.options(worker="bob").delay().get(timeout=DEADLINE) == "bob"
         assert where.options(worker="anna").delay().get(timeout=DEADLINE) == "anna"
         assert asyncio.run(both()) == "bob"
-        with pytest.raises(UnknownWorker, match="no worker is called 'eve'; there is anna, bob"):
+        with pytest.raises(UnknownWorker, match="no worker is called 'eve'; running: anna, bob"):
             where.options(worker="eve").delay()
 
 
@@ -167,7 +167,7 @@ def test_a_call_goes_to_the_worker_that_is_named(place: Place) -> None:
 def heard(app: Umbel) -> list[events.Event]:
     """What an application's worker says of its inbox."""
     found: list[events.Event] = []
-    about = events.InboxUnguarded | events.InboxClosed | events.InboxRefused
+    about = events.InboxUnsigned | events.InboxClosed | events.InboxRefused
     app.telemetry.subscribe(lambda e: found.append(e) if isinstance(e, about) else None)
     return found
 
@@ -188,7 +188,7 @@ def test_a_closed_inbox_refuses_everything_but_what_came_by_a_route(place: Place
 
     with working(app, inbox=False):
         assert work.delay("seven").get(timeout=DEADLINE) == "seven"
-        with pytest.raises(JobFailed, match="hears nobody"):
+        with pytest.raises(JobFailed, match="accepts no messages to itself"):
             work.options(worker=0).delay("seven").get(timeout=DEADLINE)
     assert [type(one) for one in said] == [events.InboxClosed, events.InboxRefused]
 
@@ -231,15 +231,13 @@ def test_who_has_no_keys_is_heard_only_where_signing_is_off(
                 job.delay().get(timeout=DEADLINE)
         else:
             assert job.delay().get(timeout=DEADLINE).index == 0
-    assert [type(one) for one in said] == [
-        events.InboxRefused if signing else events.InboxUnguarded
-    ]
+    assert [type(one) for one in said] == [events.InboxRefused if signing else events.InboxUnsigned]
 
 
 def test_a_new_key_is_taken_up_by_a_worker_that_runs(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("umbel.keys.keyring._LOOK", 0.0)
+    monkeypatch.setattr("umbel.keys.keyring._CHECK_INTERVAL", 0.0)
     keys = keys_in(tmp_path)
     app = place.app(keys=keys)
     with working(app):
@@ -271,7 +269,7 @@ def test_a_worker_does_not_start_with_keys_that_cannot_be_read(
 def test_whoever_shares_a_server_is_warned_that_nothing_is_signed(
     sqlite: Place, postgres: Place
 ) -> None:
-    for place, warned in ((sqlite, []), (postgres, [events.InboxUnguarded])):
+    for place, warned in ((sqlite, []), (postgres, [events.InboxUnsigned])):
         app = place.app()
         said = heard(app)
         with working(app):

@@ -24,14 +24,14 @@ import pytest
 pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
 
 from servers import free_port
-from test_stations import Papers, command, the, with_tasks
+from test_link_service import Papers, command, the, with_tasks
 
 from integration.conftest import HANG, Place
 from umbel import Umbel
 from umbel.backends import Records
-from umbel.backends.amqp.engine import Engine, Incoming, Outgoing
-from umbel.backends.amqp.message_bytes import Post, encode
-from umbel.links.ports import methods
+from umbel.backends.amqp.engine import Engine, ReceivingLink, SendingLink
+from umbel.backends.amqp.message_codec import AmqpMessage, encode
+from umbel.links.ports import port_methods
 
 SILENCE = 20.0
 """Seconds after which a silent peer is dropped, as the docs say."""
@@ -57,7 +57,7 @@ class RouterProcess:
             self._process = subprocess.Popen(
                 [*command, "--log-format", "json"], env=environment, stdout=log, stderr=log
             )
-        self.until_said("serves workers")
+        self.until_said("serving links")
 
     def until_said(self, words: str) -> None:
         end = time.monotonic() + HANG
@@ -105,35 +105,35 @@ class Peer:
         self.engine = Engine(self, lambda: None, server=False)
         self.sent = bytearray()
         self.is_open = False
-        self.why = ""
-        self.engine.begin("127.0.0.1")
+        self.close_reason = ""
+        self.engine.start("127.0.0.1")
         self.exchange(lambda: self.is_open)
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         self.is_open = True
 
-    def linked(self, address: str, credit: Any) -> str:
+    def on_peer_sender(self, address: str, accept: Any) -> str:
         return "no"
 
-    def listens(self, address: str, link: Outgoing) -> str:
+    def on_peer_receiver(self, address: str, link: SendingLink) -> str:
         return "no"
 
-    def ended(self, why: str) -> None:
-        self.why = why
+    def on_closed(self, reason: str) -> None:
+        self.close_reason = reason
 
-    def inbox(self, credit: int) -> Incoming:
+    def inbox(self, credit: int) -> ReceivingLink:
         """A link for answers, which are forgotten."""
 
-        def received(link: Incoming, token: Any, data: bytes) -> None:
-            link.answer(token)
+        def received(link: ReceivingLink, token: Any, data: bytes) -> None:
+            link.settle(token)
 
-        link = self.engine.receiver(None, received, credit, 10_000_000)
+        link = self.engine.open_receiver(None, received, credit, 10_000_000)
         self.exchange(lambda: link.address)
         return link
 
     def write(self) -> None:
         """Write what there is to say, without reading."""
-        while data := self.engine.take():
+        while data := self.engine.take_output():
             self.sent += data
             self.socket.sendall(data)
 
@@ -141,7 +141,7 @@ class Peer:
         """Write and read until something holds or the server hangs up; False if time is up."""
         end = time.monotonic() + seconds
         self.socket.settimeout(0.05)
-        while not holds() and not self.why:
+        while not holds() and not self.close_reason:
             if time.monotonic() > end:
                 return False
             self.engine.tick(time.monotonic())
@@ -152,21 +152,21 @@ class Peer:
                 continue
             except OSError as error:
                 data = b""
-                self.why = str(error)
+                self.close_reason = str(error)
             if not data:
-                self.why = self.why or "the server hung up"
+                self.close_reason = self.close_reason or "the server hung up"
             else:
                 self.engine.feed(data)
-        self.write() if not self.why else None
+        self.write() if not self.close_reason else None
         return bool(holds())
 
-    def settled(self, link: Outgoing, posts: Sequence[Post], seconds: float) -> int:
+    def settled(self, link: SendingLink, posts: Sequence[AmqpMessage], seconds: float) -> int:
         """How many of these messages the server takes, when it was idle for a while after."""
         taken = 0
 
-        def told(why: str) -> None:
+        def told(reason: str) -> None:
             nonlocal taken
-            taken += not why
+            taken += not reason
 
         for post in posts:
             link.send(encode(post), told)
@@ -177,9 +177,9 @@ class Peer:
         return taken
 
 
-def call(name: str, *args: Any, reply_to: str = "", key: str = "1") -> Post:
-    question = methods(Records)[name].question(*args)
-    return Post(body=question.data, subject=name, correlation=key, reply_to=reply_to)
+def call(name: str, *args: Any, reply_to: str = "", key: str = "1") -> AmqpMessage:
+    request = port_methods(Records)[name].encode_call(*args)
+    return AmqpMessage(body=request.data, subject=name, correlation=key, reply_to=reply_to)
 
 
 # --- calls ---------------------------------------------------------------------------------
@@ -191,9 +191,9 @@ def test_calls_that_wait_are_bounded_for_each_peer(router: RouterProcess) -> Non
         before = router.megabytes()
         peer = Peer(router)
         inbox = peer.inbox(1_000)
-        sender = peer.engine.sender("records")
+        sender = peer.engine.open_sender("records")
         waits = [
-            call("finished", job.id, None, reply_to=inbox.address, key=str(number))
+            call("wait_finished", job.id, None, reply_to=inbox.address, key=str(number))
             for number in range(20_000)
         ]
         taken = peer.settled(sender, waits, 3)
@@ -208,9 +208,9 @@ def test_answers_that_are_awaited_for_commands_are_bounded_for_each_peer(
 ) -> None:
     peer = Peer(router)
     inbox = peer.inbox(1_000)
-    sender = peer.engine.sender("commands")
+    sender = peer.engine.open_sender("commands")
     posts = [
-        Post(body=b'{"args": [1, 2]}', attributes=command(), reply_to=inbox.address)
+        AmqpMessage(body=b'{"args": [1, 2]}', attributes=command(), reply_to=inbox.address)
         for _ in range(3_000)
     ]
     taken = peer.settled(sender, posts, 3)
@@ -264,14 +264,14 @@ def test_a_peer_that_sends_more_calls_than_it_may_is_dropped(router: RouterProce
     with closing(router.client()) as app:
         job = the(app, "add").delay(1, 2)
         generous = Generous()
-        inbox = generous.client.receiver(None, lambda *_: None, 10, 10_000)
+        inbox = generous.client.open_receiver(None, lambda *_: None, 10, 10_000)
         generous.exchange()
-        sender = generous.client.sender("records")
+        sender = generous.client.open_sender("records")
         generous.exchange()
         greeting = len(generous.sent)
         for number in range(5_000):
-            post = call("finished", job.id, None, reply_to=inbox.address, key=str(number))
-            sender.send(encode(post), lambda why: None)
+            post = call("wait_finished", job.id, None, reply_to=inbox.address, key=str(number))
+            sender.send(encode(post), lambda reason: None)
         generous.exchange()
         with socket.create_connection(("127.0.0.1", router.port), 10) as peer:
             peer.settimeout(HANG)
@@ -296,32 +296,32 @@ class Generous:
         self.client = Engine(self, lambda: None, server=False)
         self.server = Engine(self, lambda: None, server=True)
         self.sent = b""
-        self.server.begin()
-        self.client.begin("127.0.0.1")
+        self.server.start()
+        self.client.start("127.0.0.1")
         self.exchange()
 
     def exchange(self) -> None:
         said = True
         while said:
-            data = self.client.take()
+            data = self.client.take_output()
             self.sent += data
             self.server.feed(data)
-            answer = self.server.take()
+            answer = self.server.take_output()
             self.client.feed(answer)
             said = bool(data or answer)
 
-    def opened(self) -> None:
+    def on_open(self) -> None:
         pass
 
-    def linked(self, address: str, credit: Any) -> str:
-        credit(lambda link, token, data: link.answer(token), 100_000, 10_000_000)
+    def on_peer_sender(self, address: str, accept: Any) -> str:
+        accept(lambda link, token, data: link.settle(token), 100_000, 10_000_000)
         return ""
 
-    def listens(self, address: str, link: Outgoing) -> str:
+    def on_peer_receiver(self, address: str, link: SendingLink) -> str:
         return ""
 
-    def ended(self, why: str) -> None:
-        raise AssertionError(why)
+    def on_closed(self, reason: str) -> None:
+        raise AssertionError(reason)
 
 
 def test_a_peer_that_opens_and_closes_links_costs_no_memory(router: RouterProcess) -> None:
@@ -329,14 +329,14 @@ def test_a_peer_that_opens_and_closes_links_costs_no_memory(router: RouterProces
 
     def open_and_close(many: int) -> None:
         for _ in range(many):
-            link = peer.engine.sender("records")
-            peer.exchange(lambda link=link: link.opened)  # type: ignore[misc]
+            link = peer.engine.open_sender("records")
+            peer.exchange(lambda link=link: link.is_open)  # type: ignore[misc]
             link.close()
 
     open_and_close(500)
     before = router.megabytes()
     open_and_close(5_000)
-    assert not peer.why
+    assert not peer.close_reason
     assert router.megabytes() - before < 8
     peer.socket.close()
 
@@ -344,15 +344,15 @@ def test_a_peer_that_opens_and_closes_links_costs_no_memory(router: RouterProces
 def test_a_peer_that_opens_too_many_links_is_dropped(router: RouterProcess) -> None:
     peer = Peer(router)
     for _ in range(40):
-        peer.engine.sender("nowhere")
+        peer.engine.open_sender("nowhere")
     peer.exchange(lambda: False, 10)
-    assert "more than 32 links" in peer.why
+    assert "more than 32 links" in peer.close_reason
 
 
 # --- answers -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["find", "finished"])
+@pytest.mark.parametrize("name", ["find", "wait_finished"])
 def test_answers_that_are_not_read_are_bounded_and_their_peer_is_dropped(
     router: RouterProcess, name: str
 ) -> None:
@@ -362,11 +362,11 @@ def test_answers_that_are_not_read_are_bounded_and_their_peer_is_dropped(
         before = router.megabytes()
         peer = Peer(router)
         inbox = peer.inbox(5_000)
-        sender = peer.engine.sender("records")
+        sender = peer.engine.open_sender("records")
         args: tuple[Any, ...] = (job.id,) if name == "find" else (job.id, None)
         for number in range(750):
             sender.send(encode(call(name, *args, reply_to=inbox.address, key=str(number))))
-        peer.exchange(lambda: sender.opened)
+        peer.exchange(lambda: sender.is_open)
         started = time.monotonic()
         highest = 0.0
         while "has not read its answers" not in router.said():
@@ -379,7 +379,7 @@ def test_answers_that_are_not_read_are_bounded_and_their_peer_is_dropped(
         peer.socket.close()
 
 
-@pytest.mark.parametrize("name", ["find", "finished"])
+@pytest.mark.parametrize("name", ["find", "wait_finished"])
 def test_answers_for_which_there_is_no_credit_are_bounded(router: RouterProcess, name: str) -> None:
     with closing(router.client()) as app:
         job = the(app, "echo").delay("x" * 1_000_000)
@@ -387,13 +387,13 @@ def test_answers_for_which_there_is_no_credit_are_bounded(router: RouterProcess,
         before = router.megabytes()
         peer = Peer(router)
         inbox = peer.inbox(0)
-        sender = peer.engine.sender("records")
+        sender = peer.engine.open_sender("records")
         args: tuple[Any, ...] = (job.id,) if name == "find" else (job.id, None)
         for number in range(750):
             sender.send(encode(call(name, *args, reply_to=inbox.address, key=str(number))))
         assert not peer.exchange(lambda: False, 5)
         assert router.megabytes() - before < 120
-        inbox.more(5_000)  # and all are answered once there is
+        inbox.add_credit(5_000)  # and all are answered once there is
         answers = inbox.credit
         assert peer.exchange(lambda: answers - inbox.credit >= 750, HANG)
         peer.socket.close()

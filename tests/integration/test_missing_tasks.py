@@ -269,7 +269,7 @@ def test_a_worker_that_leaves_jobs_to_a_paused_one_is_not_taken_for_stalled(
     release: Release,
 ) -> None:
     old, new = release.app("a"), release.app("b")
-    stalled, missing = heard(old, events.Stalled), heard(old, events.TaskMissing)
+    stalled, missing = heard(old, events.WorkerStalled), heard(old, events.TaskMissing)
     ask(old, lambda o: o.pause("worker", "new", "not now"))
     short = {"lease": 0.6, "stall": 1.5}
     with working(new, name="new", lease=LEASE), working(old, name="old", **short) as worker:

@@ -344,7 +344,7 @@ def test_a_pool_refuses_data_of_a_member_that_its_store_cannot_keep(sqlite_app: 
     with pytest.raises(ConfigurationError, match=r"members: .*a\.weight is NaN"):
         sqlite_app.pool("gpus", members={"a": {"weight": NAN}})
     with pytest.raises(ConfigurationError, match=r"members: .*a\.weight is Infinity"):
-        ask(sqlite_app, lambda o: o.enrol("gpus", {"a": {"weight": INF}}))
+        ask(sqlite_app, lambda o: o.add_members("gpus", {"a": {"weight": INF}}))
 
 
 # --- from outside and on the command line -----------------------------------------------------

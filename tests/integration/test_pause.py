@@ -226,7 +226,7 @@ def test_a_paused_worker_that_starts_anew_fetches_nothing_either(app: Umbel) -> 
     handles = app.publish_many([work.s() for _ in range(20)])
     for _ in range(3):
         with working(app, lease=FAR) as running:
-            until(lambda: running.worker.beat_age is not None, "a heartbeat")
+            until(lambda: running.worker.heartbeat_age is not None, "a heartbeat")
             assert running.worker.fetches() == 0
     assert {handle.state for handle in handles} == {State.QUEUED}
     with working(app, name="other"):
@@ -337,9 +337,9 @@ def test_pausing_and_resuming_are_told(memory: Umbel) -> None:
     heard = Heard(memory)
     with working(memory, lease=PROMPT):
         pause(memory, "queue", "mail")
-        assert heard.wait(events.PauseSeen).paused == ("queue mail",)
+        assert heard.wait(events.PausesChanged).paused == ("queue mail",)
         resume(memory, "queue", "mail")
-        assert heard.wait(events.PauseSeen, 2).paused == ()
+        assert heard.wait(events.PausesChanged, 2).paused == ()
 
 
 def test_two_pauses_are_lifted_one_by_one(app: Umbel) -> None:
@@ -390,11 +390,11 @@ def test_a_pause_made_during_the_first_heartbeat_is_heard(app: Umbel) -> None:
             await go.seen()
         return state
 
-    with working(app, lease=FAR, build=with_faults({"control": hold})):
+    with working(app, lease=FAR, build=with_faults({"state": hold})):
         read.wait()
         pause(app, "all")
         go.set()
-        assert heard.wait(events.PauseSeen).paused == ("all",)
+        assert heard.wait(events.PausesChanged).paused == ("all",)
 
 
 @pytest.mark.parametrize(("scope", "name"), SCOPES, ids=[scope for scope, _ in SCOPES])
@@ -410,7 +410,7 @@ def test_work_that_waits_because_it_is_paused_is_no_stall(
     work.delay()
     with working(app, lease=0.9, stall=0.1, build=with_faults({}, Mortal)):
         beats_pass(app, 10)
-    assert not heard.all(events.Stalled)
+    assert not heard.all(events.WorkerStalled)
 
 
 class Wrong(SystemClock):

@@ -116,35 +116,35 @@ def test_sixteen_threads_that_are_the_first_to_publish_leave_no_connection_behin
 # --- group commit -----------------------------------------------------------------------------
 
 
-class Counted:
-    """A site whose broker notes how many calls each of its transactions carried."""
+class CountingBackend:
+    """A backend whose broker records how many calls each transaction had."""
 
     def __init__(self, app: Umbel) -> None:
-        self._site = app.backend
+        self._backend = app.backend
         self.batches: list[int] = []
 
-    def open(self, *, inline: bool = False) -> Roles:
-        backend = self._site.open(inline=inline)
-        publish = backend.broker.publish_now
+    def open(self, *, is_loop_dedicated: bool = False) -> Roles:
+        roles = self._backend.open(is_loop_dedicated=is_loop_dedicated)
+        publish = roles.broker.publish_blocking
 
-        def noted(envelopes: list[Envelope], timeout: float) -> list[Published]:
+        def count(envelopes: list[Envelope], timeout: float) -> list[Published]:
             published = publish(envelopes, timeout)
             self.batches.append(len(envelopes))
             return published
 
-        backend.broker.publish_now = noted  # type: ignore[method-assign]
-        return backend
+        roles.broker.publish_blocking = count  # type: ignore[method-assign]
+        return roles
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._site, name)
+        return getattr(self._backend, name)
 
 
-def counted(app: Umbel, task: Any) -> Counted:
-    """Let the task's calls go out where their transactions are counted."""
-    site = Counted(app)
-    desk = Client(site, app.settings, app.codec, app.clock)  # type: ignore[arg-type]
-    task.bind(desk)
-    return site
+def count_batches(app: Umbel, task: Any) -> CountingBackend:
+    """Publish the task's calls through a backend that counts batches, and return it."""
+    backend = CountingBackend(app)
+    client = Client(backend, app.settings, app.codec, app.clock)  # type: ignore[arg-type]
+    task.bind(client)
+    return backend
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def busy(place: Place) -> Iterator[None]:
 
 
 def while_busy(place: Place, calls: list[Callable[[], Any]]) -> list[Any]:
-    """The answers of calls that are made while nothing can be written, and so travel together."""
+    """Return the results of calls that are made while nothing can be written, so share a batch."""
     answers: list[Any] = [None] * len(calls)
 
     def one(number: int) -> None:
@@ -186,11 +186,11 @@ def while_busy(place: Place, calls: list[Callable[[], Any]]) -> list[Any]:
 def test_calls_of_many_threads_share_transactions(place: Place) -> None:
     app = place.app()
     add = adder(app)
-    site = counted(app, add)
+    backend = count_batches(app, add)
     published = while_busy(place, [lambda n=n: add.delay(n, n) for n in range(16)])
     assert place.ids() == ids(published)
-    assert sum(site.batches) == 16
-    assert len(site.batches) < 16, "every call had a transaction of its own"
+    assert sum(backend.batches) == 16
+    assert len(backend.batches) < 16, "every call had a transaction of its own"
 
 
 def test_postgresql_itself_sees_fewer_transactions_than_calls(postgres: Place) -> None:
@@ -205,7 +205,7 @@ def test_postgresql_itself_sees_fewer_transactions_than_calls(postgres: Place) -
     assert transactions < 16
 
 
-def test_a_duplicate_harms_nobody_else_of_the_same_group_commit(place: Place) -> None:
+def test_a_duplicate_does_not_fail_other_calls_of_the_same_group_commit(place: Place) -> None:
     app = place.app()
     add = adder(app)
     first = add.options(unique="k").delay(0, 0)
@@ -232,7 +232,7 @@ def test_a_duplicate_harms_nobody_else_of_the_same_group_commit(place: Place) ->
     ],
     ids=["delay", "expires", "far future", "far past", "queue", "unique"],
 )
-def test_a_call_that_cannot_be_stored_harms_nobody_else_of_the_same_group_commit(
+def test_a_call_that_cannot_be_stored_does_not_fail_other_calls_of_the_same_group_commit(
     place: Place, options: dict[str, Any]
 ) -> None:
     app = place.app()
@@ -401,7 +401,7 @@ if os.fork() == 0:
     os.read(to_child, 1)              # until the parent has closed its side
     mine += [add.delay(2, n).id for n in range(5)]
     print(*mine, flush=True)
-    os.kill(os.getpid(), 9)           # what delay() has confirmed needs nobody's farewell
+    os.kill(os.getpid(), 9)           # what delay() has confirmed survives a kill
 os.read(to_parent, 1)
 app.close()
 print(*mine, flush=True)
@@ -465,9 +465,9 @@ def test_publish_many_gives_a_handle_for_each_call_in_order(place: Place) -> Non
 def test_publish_many_is_one_transaction(place: Place) -> None:
     app = place.app()
     add = adder(app)
-    site = counted(app, add)
-    add.outlet.send([add.s(n, n) for n in range(500)])
-    assert site.batches == [500]
+    backend = count_batches(app, add)
+    add.sender.send([add.s(n, n) for n in range(500)])
+    assert backend.batches == [500]
 
 
 def test_apublish_many_publishes_from_async_code(place: Place) -> None:

@@ -134,12 +134,12 @@ metrics, heard = Metrics(lambda task: True), 0
 def handle(number, frame):
     global heard
     heard += 1
-    metrics.hear(events.BacklogEnded())
+    metrics.count(events.BacklogEnded())
 
 signal.signal(signal.SIGALRM, handle)
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
 while heard < 500:
-    metrics.hear(events.BacklogEnded())
+    metrics.count(events.BacklogEnded())
     metrics.unreachable
 signal.setitimer(signal.ITIMER_REAL, 0)
 """

@@ -398,7 +398,7 @@ class _Local:
     ],
     ids=["signature", "text", "arguments", "class", "interrupt", "exit"],
 )
-def test_an_exception_that_cannot_be_built_again_is_told_as_job_failed(
+def test_an_exception_that_cannot_be_rebuilt_is_raised_as_job_failed(
     sqlite: Place, error: Callable[[], BaseException], text: str
 ) -> None:
     app, fail_here = failing(sqlite, error)
@@ -412,7 +412,7 @@ def test_an_exception_that_cannot_be_built_again_is_told_as_job_failed(
         assert fail_here.delay().id != handle.id, "the worker goes on"
 
 
-def test_an_exception_whose_text_cannot_be_shown_is_told_all_the_same(sqlite: Place) -> None:
+def test_an_exception_whose_text_cannot_be_shown_is_recorded_all_the_same(sqlite: Place) -> None:
     app, fail_here = failing(sqlite, Mute)
     with working(app):
         handle = fail_here.delay()
@@ -421,7 +421,7 @@ def test_an_exception_whose_text_cannot_be_shown_is_told_all_the_same(sqlite: Pl
         assert "cannot be shown" in handle.record().reason
 
 
-def test_a_nested_exception_class_is_told_one_way_or_the_other(sqlite: Place) -> None:
+def test_a_nested_exception_class_is_raised_one_way_or_the_other(sqlite: Place) -> None:
     app, fail_here = failing(sqlite, lambda: _Local.Nested("inside"))
     with working(app), pytest.raises((JobFailed, _Local.Nested), match="inside"):
         fail_here.delay().get(HANG)
@@ -523,11 +523,11 @@ def test_a_result_is_waited_for_when_a_first_look_had_no_answer(
 ) -> None:
     looks: list[str] = []
 
-    def look(self: PostgresRecords, job: str, timeout: float) -> None:
+    def find_finished_blocking(self: PostgresRecords, job: str, timeout: float) -> None:
         looks.append(job)
         raise Unavailable("no answer")
 
-    monkeypatch.setattr(PostgresRecords, "look", look)
+    monkeypatch.setattr(PostgresRecords, "find_finished_blocking", find_finished_blocking)
     app = postgres.app()
 
     @app.task
@@ -565,7 +565,7 @@ def test_a_cancelled_job_raises_and_gives_the_reason(place: Place) -> None:
     assert handle.cancel(), "cancelling twice is fine"
 
 
-def test_cancelling_wakes_whoever_waits(place: Place) -> None:
+def test_cancelling_wakes_waiting_callers(place: Place) -> None:
     app = place.patient_app()
     answers: list[BaseException] = []
 
@@ -679,7 +679,7 @@ def test_waiting_for_a_job_that_leaves_no_record_ends(place: Place) -> None:
         release.join()
 
 
-def test_a_record_tells_the_whole_story(place: Place) -> None:
+def test_a_record_has_the_whole_history(place: Place) -> None:
     app = place.app()
 
     @app.task(queue="mail", priority=3)

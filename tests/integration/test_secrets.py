@@ -29,24 +29,24 @@ from umbel.errors import ConfigurationError, RemoteTraceback, UmbelError, Unavai
 from umbel.observability.logs import configure_logs
 from umbel.tasks.failures import describe
 from umbel.telemetry import Telemetry, events
-from umbel.urls import masked, masked_url
+from umbel.urls import mask_secrets, mask_url
 
 PARTS = ("Zq7Kx", "Wv3Jp", "Hy9Tn")
 """A secret is made of these, with any text between them: none may be shown."""
 HOST = "127.0.0.1:1"
 """Nothing listens there."""
-HOMES: dict[str, Callable[[str], Any]] = {
-    "redis": redis.Home,
-    "rediss": redis.Home,
-    "valkey": redis.Home,
-    "redis+sentinel": redis.Home,
-    "postgresql": postgres.Home,
-    "postgres": postgres.Home,
-    "amqp": rabbitmq.Home,
-    "amqps": rabbitmq.Home,
-    "amqp1": amqp.Home,
-    "nats": nats.Home,
-    "tls": nats.Home,
+ADDRESSES: dict[str, Callable[[str], Any]] = {
+    "redis": redis.RedisAddress,
+    "rediss": redis.RedisAddress,
+    "valkey": redis.RedisAddress,
+    "redis+sentinel": redis.RedisAddress,
+    "postgresql": postgres.PostgresAddress,
+    "postgres": postgres.PostgresAddress,
+    "amqp": rabbitmq.RabbitAddress,
+    "amqps": rabbitmq.RabbitAddress,
+    "amqp1": amqp.AmqpAddress,
+    "nats": nats.NatsAddress,
+    "tls": nats.NatsAddress,
 }
 LOGINS = (
     "{scheme}://user:{secret}@{host}",
@@ -81,7 +81,7 @@ def secrets(draw: st.DrawFn) -> str:
 @st.composite
 def urls(draw: st.DrawFn) -> str:
     """A URL with a secret in it, well formed or broken."""
-    scheme = draw(st.sampled_from([*HOMES]))
+    scheme = draw(st.sampled_from([*ADDRESSES]))
     shapes = [*LOGINS, *PARAMETERS, *(TOKENS if scheme in ("nats", "tls") else ())]
     url = draw(st.sampled_from(shapes)).format(scheme=scheme, secret=draw(secrets()), host=HOST)
     wrong = draw(st.sampled_from(["", "", "", "scheme", "slash", "colon", "more", "[", "]", " "]))
@@ -175,16 +175,16 @@ def test_no_driver_quotes_a_secret_of_a_url_that_settings_accept(url: str) -> No
     except ConfigurationError:
         return
     try:
-        home = HOMES[url.partition("://")[0].lower()](url)
+        address = ADDRESSES[url.partition("://")[0].lower()](url)
     except ConfigurationError as error:
         assert_hidden(str(error))
     else:
-        assert_hidden(home.address)
+        assert_hidden(address.label)
 
 
 @given(urls(), st.sampled_from([ConfigurationError, Unavailable, UmbelError]))
 def test_an_error_that_quotes_a_url_masks_it(url: str, kind: type[UmbelError]) -> None:
-    assert_hidden(str(kind(f"broker={masked_url(url)!r} does not answer")))
+    assert_hidden(str(kind(f"broker={mask_url(url)!r} does not answer")))
 
 
 def test_an_error_masks_a_well_formed_url_and_a_connection_string_in_its_text() -> None:
@@ -203,9 +203,9 @@ def test_masking_twice_is_masking_once_and_leaves_other_text_alone() -> None:
         "write amqp://user:password@host:5672/vhost",
         "http://127.0.0.1:8081/readyz",
     ):
-        assert masked(masked(text)) == masked(text)
+        assert mask_secrets(mask_secrets(text)) == mask_secrets(text)
     for text in ("a@b.c", "write amqp://user:password@host", "http://host:80/x?a=b", "limit=5"):
-        assert masked(text) == text
+        assert mask_secrets(text) == text
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_masking_twice_is_masking_once_and_leaves_other_text_alone() -> None:
     ],
 )
 def test_a_url_stays_readable_without_its_secrets(url: str, shown: str) -> None:
-    assert masked_url(url) == shown
+    assert mask_url(url) == shown
 
 
 # --- commands --------------------------------------------------------------------------------

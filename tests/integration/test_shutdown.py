@@ -57,7 +57,7 @@ def memory(places: Places, tmp_path: Path) -> Iterator[Umbel]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted tasks get a fraction of a second to end, not five."""
-    monkeypatch.setattr(phases, "_LAST_PHASE", 0.5)
+    monkeypatch.setattr(phases, "_FORCED_STOP_SECONDS", 0.5)
 
 
 def start(app: Umbel, **options: Any) -> Running:
@@ -297,8 +297,8 @@ def test_heartbeats_go_on_while_a_worker_finishes_its_work(app: Umbel) -> None:
         heard.wait(events.WorkerStopping)
 
         def beats() -> int:
-            rows = ask(app, lambda operations: operations._registry.members())
-            return next(row.beat for row in rows if row.entry.name == "worker")
+            rows = ask(app, lambda operations: operations._roles.registry.workers())
+            return next(row.heartbeats for row in rows if row.entry.name == "worker")
 
         first = beats()
         until(lambda: beats() > first + 4, "more than a lease to pass in beats")
@@ -526,7 +526,7 @@ def test_a_worker_stops_though_the_store_never_comes_back(memory: Umbel) -> None
 
     heard = Heard(memory)
     options = WorkerOptions(queues=("default",), name="worker", lease=1.0)
-    faults = {"settle": refuse, "leave": refuse}
+    faults = {"settle": refuse, "unregister": refuse}
     running = Running(memory, options, with_faults(faults))
     handle = work.delay()
     heard.wait(events.Unreachable, service="settler")
@@ -573,25 +573,25 @@ def test_a_worker_that_left_does_not_come_back_to_life(memory: Umbel) -> None:
             await asyncio.sleep(0.01)
 
     options = WorkerOptions(queues=("default",), name="worker", lease=1.5)
-    running = Running(memory, options, with_faults({"beat": count, "leave": answer_late}))
+    running = Running(memory, options, with_faults({"heartbeat": count, "unregister": answer_late}))
     running.stop()
     running.join(SOON)
     assert workers(memory) == []
-    assert not heard.all(events.WorkerAlone)
+    assert not heard.all(events.LeasesLost)
 
 
-def test_a_heart_stopped_at_once_stops(memory: Umbel) -> None:
+def test_a_heartbeat_that_is_stopped_at_once_stops(memory: Umbel) -> None:
     async def run() -> float:
         worker = memory.worker(WorkerOptions(queues=("default",)))
         worker._host = asyncio.get_running_loop()
-        await worker._begin_life()
-        worker._heart.start()
-        await worker._heart.stop()
-        thread = worker._heart._thread
+        await worker._start()
+        worker._heartbeat.start()
+        await worker._heartbeat.stop()
+        thread = worker._heartbeat._thread
         await worker._intake.close()
         return thread.is_alive()
 
-    assert not asyncio.run(run()), "it was told before it could hear"
+    assert not asyncio.run(run()), "it was stopped before its loop ran"
 
 
 def test_retries_that_wait_are_untouched_by_a_stop(memory: Umbel) -> None:

@@ -539,7 +539,7 @@ def test_a_worker_that_lost_its_lease_keeps_nothing_and_its_run_ends(database: U
     heard = Heard(database)
     with working(database, lease=60) as running:
         # The heart would end the run when it hears of it. Its next beat is far away, then.
-        until(lambda: running.worker.beat_age is not None, "the first heartbeat")
+        until(lambda: running.worker.heartbeat_age is not None, "the first heartbeat")
         handle = work.delay()
         there.wait()
         execute(database, TAKEN, handle.id)
@@ -943,7 +943,7 @@ def test_held_publishing_happens_exactly_when_the_task_succeeds(app: Umbel, kind
         assert sorted(results) == [1, 2, 3]
     records = ask(app, lambda operations: operations.jobs(_everything()))
     assert sorted(one.id for one in records if one.task == "child") == sorted(seen[-1])
-    assert heard.all(events.PublishedUnheld) == []
+    assert heard.all(events.PublishNotHeld) == []
 
 
 def test_an_interruptible_task_that_publishes_is_warned_of_once(simple: Umbel) -> None:
@@ -976,18 +976,20 @@ def test_an_interruptible_task_that_publishes_is_warned_of_once(simple: Umbel) -
     with working(simple):
         for task in (careless, in_a_step, with_an_id, harmless, short, careless):
             task.delay().get(timeout=DEADLINE)  # type: ignore[attr-defined]
-    assert [(one.task, one.calls) for one in heard.all(events.PublishedUnheld)] == [
+    assert [(one.task, one.calls) for one in heard.all(events.PublishNotHeld)] == [
         ("careless", "child")
     ]
 
 
 @pytest.mark.parametrize("where", ["file", "memory"])
 def test_one_transaction_after_the_other_keeps_nobody_waiting(tmp_path: Path, where: str) -> None:
-    from umbel.backends.sqlite.database import Database, Home
+    from umbel.backends.sqlite.database import Database, SqliteFile
     from umbel.backends.sqlite.step_transactions import SqliteTransactions
 
-    home = Home(":memory:" if where == "memory" else str(tmp_path / "umbel.db"), synchronous="off")
-    transactions, over, times = SqliteTransactions(home), Signal(), Calls()
+    file = SqliteFile(
+        ":memory:" if where == "memory" else str(tmp_path / "umbel.db"), synchronous="off"
+    )
+    transactions, over, times = SqliteTransactions(file), Signal(), Calls()
 
     def holds(connection: Any) -> Any:
         times("begun")
@@ -1000,7 +1002,7 @@ def test_one_transaction_after_the_other_keeps_nobody_waiting(tmp_path: Path, wh
                 transactions.run(holds)
 
     async def beats() -> list[int]:
-        database, waited = Database(home), []
+        database, waited = Database(file), []
         try:
             for _ in range(10):
                 until(lambda: times.made, "a transaction")
@@ -1028,10 +1030,10 @@ def test_one_transaction_after_the_other_keeps_nobody_waiting(tmp_path: Path, wh
 
 
 def test_a_fork_leaves_no_connection_of_steps_in_two_processes(sqlite: Place) -> None:
-    from umbel.backends.sqlite.database import Home
+    from umbel.backends.sqlite.database import SqliteFile
     from umbel.backends.sqlite.step_transactions import SqliteTransactions
 
-    transactions = SqliteTransactions(Home(sqlite.path))
+    transactions = SqliteTransactions(SqliteFile(sqlite.path))
 
     def fails(connection: Any) -> Any:
         raise Broken

@@ -28,7 +28,7 @@ from umbel import Retry, Umbel
 from umbel.errors import JobFailed
 from umbel.messages import fresh_id
 from umbel.observability.logs import configure_logs
-from umbel.terminal import visible, visible_json
+from umbel.terminal import make_json_visible, make_visible
 
 PATIENCE = 60.0
 HOSTILE = "\x1b]0;owned\x07\x1b[5mEVIL\x9b8mC1\u202eRLO\u2066ISO\x7fDEL\rCR\x08BS\u2028LS\x85NEL"
@@ -280,7 +280,7 @@ def test_a_dev_session_shows_the_error_of_the_application_without_control_sequen
 ) -> None:
     (place.folder / "broken.py").write_text(f"raise ValueError({HOSTILE!r})\n")
     with place.terminal("-A", "broken", "dev") as terminal:
-        terminal.wait_for("waiting for the code to change")
+        terminal.wait_for("Waiting for the code to change")
     assert "EVIL" in terminal.text
     assert_harmless(terminal.text)
 
@@ -324,24 +324,24 @@ def test_tracebacks_of_bugs_and_warnings_of_libraries_are_escaped_and_masked(
 
 @given(st.text())
 def test_what_is_visible_is_harmless_and_keeps_lines(text: str) -> None:
-    shown = visible(text)
+    shown = make_visible(text)
     assert_harmless(shown)
     assert shown.count("\n") == text.count("\n")
-    assert "\n" not in visible(text, lines=False)
-    assert visible(shown) == shown
+    assert "\n" not in make_visible(text, lines=False)
+    assert make_visible(shown) == shown
 
 
 def test_ordinary_text_stays_as_it_is() -> None:
     for text in ("plain", "Grüße, 世界", "tab\there", "no-break\u00a0space", "✓ █"):
-        assert visible(text) == text
-    assert visible("\x1b[31m\u202e") == r"\x1b[31m\u202e"
+        assert make_visible(text) == text
+    assert make_visible("\x1b[31m\u202e") == r"\x1b[31m\u202e"
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_json_is_harmless_and_says_the_same(text: str) -> None:
     import msgspec
 
-    shown = visible_json(msgspec.json.encode({text: [text]}).decode())
+    shown = make_json_visible(msgspec.json.encode({text: [text]}).decode())
     assert_harmless(shown)
     assert json.loads(shown) == {text: [text]}
 

@@ -759,20 +759,19 @@ def test_a_waiting_worker_is_woken_by_the_commit_of_async_code(
 
 WAIT = """
 import asyncio
-from umbel.backends import WorkerEntry
-from umbel.backends import Demand
+from umbel.backends import Demand, WorkerEntry
 async def main():
     backend = app.backend.open()
     backend.broker._safety_poll = float(sys.argv[3])
-    await backend.registry.enlist(WorkerEntry(
+    await backend.registry.register(WorkerEntry(
         incarnation="00000000-0000-7000-8000-000000000001", name="w", host="h", pid=1,
-        queues=("default",), io=1, cpu=9, lease=3600.0, tasks=()))
+        queues=("default",), capacity={"io": 1, "cpu": 9}, lease=3600.0, tasks=()))
     print("ready", flush=True)
     for _ in range(3):
         found = []
         while not found:
             found = await backend.broker.fetch(
-                ["default"], Demand(0, 9), "00000000-0000-7000-8000-000000000001", 3600)
+                ["default"], Demand.of(cpu=9), "00000000-0000-7000-8000-000000000001", 3600)
         print(found[0].id, flush=True)
     await backend.close()
 asyncio.run(main())

@@ -345,7 +345,7 @@ def test_two_workers_of_one_name_both_work_and_are_told_so(app: Umbel) -> None:
         both.wait(60)
 
     with working(app, name="twin", cpu=1) as one, working(app, name="twin", cpu=1) as two:
-        assert heard.wait(events.NameShared).worker == "twin"
+        assert heard.wait(events.WorkerNameShared).worker == "twin"
         assert one.worker.incarnation != two.worker.incarnation
         for handle in [meet.delay(), meet.delay()]:
             handle.get(timeout=DEADLINE)
@@ -1040,8 +1040,8 @@ def test_a_delivery_that_comes_twice_runs_once(memory: Umbel) -> None:
     repeated: list[Delivery] = []
     opened = memory.backend.open
 
-    def open_stammering(*, inline: bool = False) -> Any:
-        backend = opened(inline=inline)
+    def open_stammering(*, is_loop_dedicated: bool = False) -> Any:
+        backend = opened(is_loop_dedicated=is_loop_dedicated)
         fetch = backend.broker.fetch
 
         async def stammer(*where: Any) -> list[Delivery]:
@@ -1049,7 +1049,7 @@ def test_a_delivery_that_comes_twice_runs_once(memory: Umbel) -> None:
             again, repeated[:] = list(repeated), fresh
             return fresh + again
 
-        if not inline:
+        if not is_loop_dedicated:
             backend.broker.fetch = stammer
         return backend
 
@@ -1138,12 +1138,13 @@ async def die_with_a_job(app: Umbel, lease: float) -> None:
         host="elsewhere",
         pid=1,
         queues=("default",),
-        io=10,
-        cpu=10,
+        capacity={"io": 10, "cpu": 10},
         lease=lease,
     )
-    await backend.registry.enlist(entry)
-    claimed = await backend.broker.fetch(("default",), Demand(10, 10), entry.incarnation, 10)
+    await backend.registry.register(entry)
+    claimed = await backend.broker.fetch(
+        ("default",), Demand.of(io=10, cpu=10), entry.incarnation, 10
+    )
     assert len(claimed) == 1
     await backend.close()
 

@@ -401,7 +401,7 @@ def test_a_coroutine_that_blocks_the_loop_for_longer_than_a_lease_is_recorded_on
         assert handle.get(timeout=DEADLINE) == "rude"
         still_works(app)
     assert (gauge.entered, ended(handle.record())) == (1, ["succeeded"])
-    assert not heard.all(events.WorkerAlone)
+    assert not heard.all(events.LeasesLost)
     assert not heard.all(events.WorkerLost)
 
 
@@ -795,7 +795,7 @@ class Outage:
 
     def __init__(self) -> None:
         self.on = False
-        self.faults = {"beat": self._refuse, "enlist": self._refuse}
+        self.faults = {"heartbeat": self._refuse, "register": self._refuse}
 
     async def _refuse(self, call: Call) -> Any:
         if self.on:
@@ -823,7 +823,7 @@ def test_a_worker_cut_off_for_longer_than_a_lease_stops_what_runs_and_begins_ane
         handle = work.delay()
         until(lambda: runs.now == 1, "the first run")
         outage.on = True
-        assert heard.wait(events.WorkerAlone).running == 1
+        assert heard.wait(events.LeasesLost).running == 1
         stopped.wait()
         assert running.worker.incarnation != first
         outage.on = False
@@ -856,7 +856,7 @@ def test_a_worker_cut_off_for_a_moment_goes_on_as_if_nothing_had_been(memory: Um
         assert handle.get(timeout=DEADLINE) == "undisturbed"
         assert running.worker.incarnation == first
     assert gauge.entered == 1
-    assert not heard.all(events.WorkerAlone)
+    assert not heard.all(events.LeasesLost)
 
 
 def test_a_worker_declared_dead_by_others_stops_what_runs_and_begins_anew(memory: Umbel) -> None:
@@ -873,8 +873,8 @@ def test_a_worker_declared_dead_by_others_stops_what_runs_and_begins_anew(memory
         first = running.worker.incarnation
         handle = work.delay()
         until(lambda: runs.now == 1, "the first run")
-        ask(memory, lambda operations: operations._registry.leave(first))
-        heard.wait(events.WorkerAlone)
+        ask(memory, lambda operations: operations._roles.registry.unregister(first))
+        heard.wait(events.LeasesLost)
         assert handle.get(timeout=DEADLINE) == "second run"
         assert running.worker.incarnation != first
         still_works(memory)
@@ -919,7 +919,7 @@ def test_a_run_of_an_earlier_life_that_will_not_end_does_not_touch_the_next_run_
         handle = (coroutine if kind == "io" else thread).delay()
         until(lambda: runs.now == 1, "the first run")
         outage.on = True
-        heard.wait(events.WorkerAlone)
+        heard.wait(events.LeasesLost)
         outage.on = False
         until(lambda: runs.now == 2, "the job to be run again")
         assert running.worker.running == 2
@@ -960,7 +960,7 @@ def test_a_worker_whose_server_is_out_of_reach_begins_anew_and_works_on(
         handle = task.delay()
         until(lambda: runs.now == 1, "the first run")
         getattr(proxy, how)()
-        heard.wait(events.WorkerAlone)
+        heard.wait(events.LeasesLost)
         until(lambda: runs.now == 0, "the run to be stopped")
         proxy.mend()
         assert handle.get(timeout=DEADLINE) == "second run"
@@ -1039,8 +1039,10 @@ def test_a_fetch_whose_answer_was_lost_loses_no_job(memory: Umbel) -> None:
     assert (gauge.entered, record.deaths, record.attempt) == (1, 0, 1)
 
 
-@pytest.mark.parametrize("method", ["fetch", "settle", "beat", "extend", "control", "progress"])
-def test_an_error_nobody_foresaw_in_the_store_ends_no_loop(memory: Umbel, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", ["fetch", "settle", "heartbeat", "extend", "state", "record_progress"]
+)
+def test_an_unexpected_error_of_the_store_ends_no_loop(memory: Umbel, method: str) -> None:
     heard, failed = Heard(memory), Signal("the failure")
 
     async def fail_once(call: Call) -> Any:
@@ -1061,8 +1063,8 @@ def test_an_error_nobody_foresaw_in_the_store_ends_no_loop(memory: Umbel, method
         else:
             assert handle.get(timeout=DEADLINE) == "done"
         still_works(memory)
-    assert failed or method == "progress"
-    assert not heard.all(events.WorkerAlone)
+    assert failed or method == "record_progress"
+    assert not heard.all(events.LeasesLost)
 
 
 # --- the watchdog ----------------------------------------------------------------------------
@@ -1081,7 +1083,7 @@ def test_a_fetch_that_hangs_while_work_waits_is_given_up(memory: Umbel) -> None:
     with working(memory, lease=1.5, stall=0.2, build=faults) as running:
         hung.wait()
         handle = memory.registry.find("probe").delay()
-        assert heard.wait(events.Stalled).action == "rebuilds its connection"
+        assert heard.wait(events.WorkerStalled).action == "rebuilds its connection"
         assert handle.get(timeout=DEADLINE) == "alive"
         still_works(memory)
         assert not running.worker.died  # type: ignore[attr-defined]
@@ -1097,8 +1099,8 @@ def test_a_worker_whose_fetch_hangs_whatever_it_does_ends_itself(memory: Umbel) 
     faults = with_faults({"fetch": hang}, Mortal)
     with working(memory, lease=1.5, stall=0.2, build=faults) as running:
         memory.registry.find("probe").delay()
-        heard.wait(events.Stalled, action="rebuilds its connection")
-        heard.wait(events.Stalled, action="ends itself")
+        heard.wait(events.WorkerStalled, action="rebuilds its connection")
+        heard.wait(events.WorkerStalled, action="ends itself")
         running.worker.died.wait()  # type: ignore[attr-defined]
         release.set()
 
@@ -1117,14 +1119,14 @@ def test_a_stall_long_after_another_was_mended_is_mended_too(memory: Umbel) -> N
     with working(memory, lease=1.5, stall=0.2, build=faults) as running:
         until(lambda: not hang_now.is_set(), "the first fetch to hang")
         first = memory.registry.find("probe").delay()
-        heard.wait(events.Stalled)
+        heard.wait(events.WorkerStalled)
         first.get(timeout=DEADLINE)
         fetches = running.worker.fetches()
         until(lambda: running.worker.fetches() > fetches + 6, "fetching to go on for a while")
         hang_now.set()
         until(lambda: not hang_now.is_set(), "another fetch to hang")
         memory.registry.find("probe").delay()
-        assert heard.wait(events.Stalled, 2).action == "rebuilds its connection"
+        assert heard.wait(events.WorkerStalled, 2).action == "rebuilds its connection"
         assert not running.worker.died  # type: ignore[attr-defined]
 
 
@@ -1132,7 +1134,7 @@ def test_an_idle_worker_is_not_stalled(memory: Umbel) -> None:
     heard = Heard(memory)
     with working(memory, lease=0.9, stall=0.1, build=with_faults({}, Mortal)):
         beats_pass(memory, 10)
-    assert not heard.all(events.Stalled)
+    assert not heard.all(events.WorkerStalled)
 
 
 @pytest.mark.parametrize("budget", [{"cpu": 0}, {"io": 0}])
@@ -1145,7 +1147,7 @@ def test_a_worker_with_nothing_to_fetch_but_what_it_cannot_run_is_not_stalled(
     insert_job(app, kind="cpu" if "cpu" in budget else "io", task="probe")
     with working(app, lease=0.9, stall=0.1, build=with_faults({}, Mortal), **budget):
         beats_pass(app, 10)
-    assert not heard.all(events.Stalled)
+    assert not heard.all(events.WorkerStalled)
 
 
 def test_a_full_worker_is_not_stalled(memory: Umbel) -> None:
@@ -1156,15 +1158,15 @@ def test_a_full_worker_is_not_stalled(memory: Umbel) -> None:
         with gauge:
             await go.seen()
 
-    mortal = with_faults({}, Mortal)
-    with working(memory, io=1, cpu=0, lease=0.9, stall=0.1, build=mortal):
+    count_volatile = with_faults({}, Mortal)
+    with working(memory, io=1, cpu=0, lease=0.9, stall=0.1, build=count_volatile):
         handles = [work.delay() for _ in range(3)]
         until(lambda: gauge.now == 1, "the budget to be full")
         beats_pass(memory, 10)
         go.set()
         for handle in handles:
             handle.get(timeout=DEADLINE)
-    assert not heard.all(events.Stalled)
+    assert not heard.all(events.WorkerStalled)
 
 
 def test_a_cancellation_made_during_the_first_heartbeat_is_heard(memory: Umbel) -> None:
@@ -1185,7 +1187,7 @@ def test_a_cancellation_made_during_the_first_heartbeat_is_heard(memory: Umbel) 
         runs.set()
         await asyncio.sleep(3600)
 
-    with working(memory, lease=3600, build=with_faults({"control": hold})):
+    with working(memory, lease=3600, build=with_faults({"state": hold})):
         read.wait()
         handle = work.delay()
         runs.wait()

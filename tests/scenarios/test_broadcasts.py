@@ -26,7 +26,7 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
 def crew(desk: Client, workers: Workers) -> Workers:
     for index in range(CREW):
         workers.start(index)
-    until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
+    until(lambda: len(desk.workers()) == CREW, "the crew to register")
     return workers
 
 

@@ -77,7 +77,7 @@ class Crew(Workers):
     def start_all(self, desk: Client, many: int = CREW) -> None:
         for index in range(many):
             self.start(index)
-        until(lambda: len(desk.workers()) == many, "the crew to enlist")
+        until(lambda: len(desk.workers()) == many, "the crew to register")
 
     def deploy(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -188,7 +188,7 @@ def test_go_is_said_only_when_it_is_true(
             if by_command:
                 code, said = crew.deployed("end")
                 assert code == 0, said
-                assert "resumed: " in said
+                assert "Resumed: " in said
             else:
                 assert desk.ask(lambda operations: operations.deploy.end("test")) is not None
             until(lambda ended=ended: tasks.counts(crew.traces)[1] > ended, "work to flow again")
@@ -213,9 +213,9 @@ def test_what_takes_too_long_is_listed_and_workers_go_on(desk: Client, crew: Cre
     worker = desk.record(long).worker
     code, said = crew.deployed("begin", "--limit", str(LIMIT))
     assert code == 1, said
-    assert "workers fetch again" in said
+    assert "Workers fetch again" in said
     assert "firm for" in said
-    assert f"on {worker}, job {long}" in said.split("still running")[1]
+    assert f"on {worker}, job {long}" in said.split("Still running")[1]
     assert state(desk) == "aborted"
     (short,) = desk.publish([tasks.short.s()])
     until(lambda: done(desk, short), "work to flow again")
@@ -243,7 +243,7 @@ def test_a_signal_resumes_the_workers_and_says_so(
     begin.send_signal(number)
     said, _ = begin.communicate(timeout=60)
     assert begin.returncode == 128 + number, said
-    assert f"ended by {number.name}; workers fetch again" in said
+    assert f"stopped by {number.name}; workers fetch again" in said
     until(lambda: done(desk, short), "work to flow again")
 
 
@@ -291,7 +291,7 @@ def test_only_one_deploys_at_a_time_and_another_may_take_over(desk: Client, crew
     assert not done(desk, short)
     code, said = crew.deployed("end", "--force")
     assert code == 0
-    assert "resumed: everything" in said
+    assert "Resumed: everything" in said
     assert other.wait(60) == 4
     code, said = crew.deployed("end")
     assert code == 0, "safe to repeat"
@@ -311,10 +311,10 @@ def test_who_starts_meanwhile_fetches_nothing_and_who_is_frozen_does_not_count(
         assert code == 0, said
         assert "worker-0 (process" in said
         assert "has not answered yet" in said
-        assert "has not been heard of: not counted" in said or "1 worker idle" in said
+        assert "has no heartbeat; not counted" in said or "1 worker idle" in said
         jobs = desk.publish([tasks.short.s() for _ in range(20)])
         crew.start(2)
-        until(lambda: "worker-2" in {one.name for one in desk.workers()}, "it to enlist")
+        until(lambda: "worker-2" in {one.name for one in desk.workers()}, "it to register")
         epoch = desk.ask(lambda operations: operations.deploy.status()).deployment.epoch
         until(
             lambda: any(w.name == "worker-2" and w.epoch >= epoch for w in desk.workers()),
@@ -335,7 +335,7 @@ def test_a_deployment_of_one_worker_leaves_the_others_alone(desk: Client, crew: 
     until(lambda: all(done(desk, job) for job in jobs), "the other to work")
     assert {desk.record(job).worker for job in jobs} == {"worker-1"}
     code, said = crew.deployed("end")
-    assert "resumed: worker worker-0" in said
+    assert "Resumed: worker worker-0" in said
     code, said = crew.deployed("begin", "--workers", "worker-7")
     assert code == 2
     assert "worker-7" in said

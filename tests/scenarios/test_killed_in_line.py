@@ -68,7 +68,7 @@ class Crew(Workers):
     def start_all(self, desk: Client, many: int) -> None:
         for index in range(many):
             self.start(index)
-        self.until(lambda: len(desk.workers()) == many, "the crew to enlist", range(many))
+        self.until(lambda: len(desk.workers()) == many, "the crew to register", range(many))
 
     def until(self, condition: Callable[[], bool], what: str, alive: Iterable[int]) -> None:
         """Wait, and start again who ended itself: it could not beat for most of a lease."""
@@ -100,7 +100,9 @@ class Crew(Workers):
 
 def left(desk: Client) -> int:
     """How many jobs live, those that wait at a gate included."""
-    return sum(depth.jobs for depth in desk.ask(lambda operations: operations._broker.depths()))
+    return sum(
+        depth.jobs for depth in desk.ask(lambda operations: operations._roles.broker.depths())
+    )
 
 
 def work_off(desk: Client, crew: Crew, jobs: int) -> None:

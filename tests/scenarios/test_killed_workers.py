@@ -47,7 +47,7 @@ def work_off(desk: Client, workers: Workers, disturb: Callable[[int], None]) -> 
     """
     for index in range(CREW):
         workers.start(index)
-    until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
+    until(lambda: len(desk.workers()) == CREW, "the crew to register")
     disturbed, left = 0, JOBS + 1
 
     def done_or_disturb() -> bool:

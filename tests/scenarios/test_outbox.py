@@ -16,8 +16,8 @@ import pytest
 import tasks_under_test as tasks
 from desk import Client
 from processes import Workers, until
+from rabbitmq_transports import virtual_host
 from servers import PrivatePostgres
-from test_split import vhost  # noqa: F401 - a fixture
 
 from umbel.testing.history import Tracer, check
 
@@ -26,8 +26,14 @@ AT_ONCE = 25
 
 
 @pytest.fixture
+def vhost() -> Iterator[str]:
+    with virtual_host("outbox") as name:
+        yield name
+
+
+@pytest.fixture
 def url(
-    vhost: str,  # noqa: F811
+    vhost: str,
     server: PrivatePostgres,
     monkeypatch: pytest.MonkeyPatch,
 ) -> str:

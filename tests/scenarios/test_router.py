@@ -118,7 +118,7 @@ def test_a_router_and_workers_that_are_killed_lose_nothing(
     router.start()
     for index in range(CREW):
         workers.start(index)
-    until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
+    until(lambda: len(desk.workers()) == CREW, "the crew to register")
     counted: list[int] = []
     kills = 0
 
@@ -157,7 +157,7 @@ def test_a_router_that_is_away_for_less_than_a_lease_costs_no_attempt(
 ) -> None:
     router.start()
     workers.start(0)
-    until(lambda: len(desk.workers()) == 1, "the worker to enlist")
+    until(lambda: len(desk.workers()) == 1, "the worker to register")
     [job] = desk.publish([tasks.work.s(2 * lease)])
     until(lambda: desk.record(job).state.value == "running", "the task to start")
     router.kill()
@@ -172,7 +172,7 @@ def test_a_worker_that_dies_at_a_router_is_noticed_and_its_job_runs_elsewhere(
 ) -> None:
     router.start()
     workers.start(0)
-    until(lambda: len(desk.workers()) == 1, "the worker to enlist")
+    until(lambda: len(desk.workers()) == 1, "the worker to register")
     [job] = desk.publish([tasks.work.s(0.5)])
     until(lambda: desk.record(job).state.value == "running", "the task to start")
     workers.kill(0)

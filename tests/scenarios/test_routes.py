@@ -78,7 +78,9 @@ def company(url: str, tmp_path: Path) -> Iterator[Company]:
 
 
 def live(desk: Client) -> int:
-    return sum(depth.jobs for depth in desk.ask(lambda operations: operations._broker.depths()))
+    return sum(
+        depth.jobs for depth in desk.ask(lambda operations: operations._roles.broker.depths())
+    )
 
 
 def routes(desk: Client) -> list[Route]:
@@ -128,7 +130,7 @@ def test_no_plan_is_ever_live_on_two_workers(
 ) -> None:
     for index in range(CREW):
         company.start(index)
-    until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
+    until(lambda: len(desk.workers()) == CREW, "the crew to register")
     share = PLANS // PUBLISHERS
     publishing = [company.publish(n * share, (n + 1) * share) for n in range(PUBLISHERS)]
     kills = 0
@@ -160,12 +162,14 @@ def test_no_plan_is_ever_live_on_two_workers(
 def test_workers_come_and_go_while_plans_run(desk: Client, company: Company) -> None:
     for index in range(CREW):
         company.start(index)
-    until(lambda: len(desk.workers()) == CREW, "the crew to enlist")
+    until(lambda: len(desk.workers()) == CREW, "the crew to register")
     publishing = company.publish(0, PLANS)
     until(lambda: len(routes(desk)) > CREW, "plans on every worker")
     for index in (3, 2):
         desk.ask(lambda operations, index=index: operations.retire(index))
-    until(lambda: all(not s.routes for s in seats(desk) if s.index > 1), "the routes to move")
+    until(
+        lambda: all(not s.routes for s in worker_indexes(desk) if s.index > 1), "the routes to move"
+    )
     for index in (3, 2):
         company.process(index).terminate()
         assert company.process(index).wait(60) == 0
@@ -185,6 +189,6 @@ def test_workers_come_and_go_while_plans_run(desk: Client, company: Company) -> 
     assert {route.index for route in routes(desk)[len(made) :]} <= {0, 1}
 
 
-def seats(desk: Client) -> list[Any]:
-    found: list[Any] = desk.ask(lambda operations: operations.seats())
+def worker_indexes(desk: Client) -> list[Any]:
+    found: list[Any] = desk.ask(lambda operations: operations.worker_indexes())
     return found

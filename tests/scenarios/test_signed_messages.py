@@ -19,7 +19,7 @@ from integration.running import until
 from umbel import State, Umbel
 from umbel.clock import SystemClock
 from umbel.errors import UnknownJob
-from umbel.keys import SEAL, Keyring, seal
+from umbel.keys import SIGNATURE_HEADER, Keyring, sign_envelope
 from umbel.messages import Body, Envelope, fresh_id
 from umbel.operations import Operations
 from umbel.telemetry import events
@@ -78,14 +78,14 @@ class Office:
     def message(self, mark: int, **options: Any) -> Envelope:
         """A message as this application would send it, signed."""
         call = self.work.options(worker=0, **options).s(mark)
-        (built,) = self.app._desk._builder.build([call])
+        (built,) = self.app._client._builder.build([call])
         return built
 
     def unsigned(self, mark: int) -> Envelope:
         return replace(self.message(mark), headers={})
 
     def send(self, message: Envelope) -> None:
-        self.app._desk.send_envelope(message)
+        self.app._client.send_envelope(message)
 
     def why(self, job: str) -> str | None:
         """Why the message was refused, once it was."""
@@ -138,7 +138,7 @@ def unsigned(office: Office, mark: int, data: st.DataObject) -> Envelope:
 
 
 def signed_by_a_stranger(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    return seal(office.unsigned(mark), STRANGER.keys[0], office.app.clock.now())
+    return sign_envelope(office.unsigned(mark), STRANGER.keys[0], office.app.clock.now())
 
 
 def another_argument(office: Office, mark: int, data: st.DataObject) -> Envelope:
@@ -156,13 +156,15 @@ def another_id(office: Office, mark: int, data: st.DataObject) -> Envelope:
 
 def another_worker(office: Office, mark: int, data: st.DataObject) -> Envelope:
     call = office.work.options(worker=1).s(mark)
-    (theirs,) = office.app._desk._builder.build([call])
+    (theirs,) = office.app._client._builder.build([call])
     return replace(theirs, queue="worker-0")
 
 
 def another_namespace(office: Office, mark: int, data: st.DataObject) -> Envelope:
     theirs = replace(office.unsigned(mark), namespace="elsewhere")
-    return replace(seal(theirs, office.ring.keys[0], office.app.clock.now()), namespace="scenario")
+    return replace(
+        sign_envelope(theirs, office.ring.keys[0], office.app.clock.now()), namespace="scenario"
+    )
 
 
 def another_header(office: Office, mark: int, data: st.DataObject) -> Envelope:
@@ -178,7 +180,7 @@ def another_form(office: Office, mark: int, data: st.DataObject) -> Envelope:
 
 def a_garbled_seal(office: Office, mark: int, data: st.DataObject) -> Envelope:
     message = office.message(mark)
-    form, key, until, signature = message.headers[SEAL].split(".")
+    form, key, until, signature = message.headers[SIGNATURE_HEADER].split(".")
     garbled = data.draw(
         st.sampled_from(
             [
@@ -193,17 +195,19 @@ def a_garbled_seal(office: Office, mark: int, data: st.DataObject) -> Envelope:
         )
         | st.text("0123456789abcdef.", max_size=100)
     )
-    return replace(message, headers={SEAL: garbled})
+    return replace(message, headers={SIGNATURE_HEADER: garbled})
 
 
 def expired(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    return seal(office.unsigned(mark), office.ring.keys[0], office.app.clock.now() - 90_000)
+    return sign_envelope(
+        office.unsigned(mark), office.ring.keys[0], office.app.clock.now() - 90_000
+    )
 
 
 def expired_and_lengthened(office: Office, mark: int, data: st.DataObject) -> Envelope:
     now = office.app.clock.now()
     ended = replace(office.unsigned(mark), expires=now - 60)
-    return replace(seal(ended, office.ring.keys[0], now), expires=None)
+    return replace(sign_envelope(ended, office.ring.keys[0], now), expires=None)
 
 
 TAMPERED: list[Tamper] = [
@@ -244,7 +248,7 @@ def test_what_is_replayed_runs_once(office: Office, task: str) -> None:
         for _ in range(5):
             mark = office.mark()
             call = getattr(office, task).options(worker=0).s(mark)
-            (message,) = office.app._desk._builder.build([call])
+            (message,) = office.app._client._builder.build([call])
             office.send(message)
             until(lambda mark=mark: mark in office.ran, "it to run")
             office.forget(message.id)

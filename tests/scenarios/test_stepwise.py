@@ -228,7 +228,7 @@ def _bound(place: Place, task: Any) -> Any:
     """The call, to be published where this test's workers are."""
     bound = place.app.registry.get(task.name)
     if bound is None:
-        place.app._own(task)
+        place.app._bind(task)
     return task.s(STEPS, SECONDS)
 
 

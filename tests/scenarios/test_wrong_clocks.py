@@ -18,11 +18,11 @@ import psycopg
 import pytest
 import redis
 from processes import HERE, until
+from rabbitmq_transports import virtual_host
 from servers import free_port
 
-from conftest import virtual_host
 from umbel import Handle, State, Task, Umbel
-from umbel.backends import Member
+from umbel.backends import RegisteredWorker
 from umbel.messages import fresh_id
 
 if shutil.which("faketime") is None:
@@ -103,14 +103,14 @@ class Place:
     def beats(self) -> int:
         """How often the worker has beaten that has done so least often."""
 
-        async def look() -> list[Member]:
+        async def look() -> list[RegisteredWorker]:
             backend = self.app.backend.open()
             try:
-                return await backend.registry.members()
+                return await backend.registry.workers()
             finally:
                 await backend.close()
 
-        return min((member.beat for member in asyncio.run(look())), default=0)
+        return min((member.heartbeats for member in asyncio.run(look())), default=0)
 
     def close(self) -> None:
         for process in self._started:
@@ -216,7 +216,7 @@ def test_behind_a_router_no_process_but_the_store_needs_the_right_clock(place: P
     until(lambda: _answers(port), "the router to listen")
     link = {"UMBEL_BROKER": address}
     place.worker("+30d", **link)
-    until(lambda: place.beats() > 0, "the worker to enlist")
+    until(lambda: place.beats() > 0, "the worker to register")
     at_once, soon, later = place.published_by("-60s", **link)
     assert (at_once.get(timeout=120), soon.get(timeout=120)) == (2, 4)
     assert place.call("fail_once").get(timeout=120) == 2

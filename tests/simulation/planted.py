@@ -17,7 +17,7 @@ from umbel.backends.sqlite import settling as sqlite_settling
 from umbel.backends.sqlite.broker import SqliteBroker
 from umbel.backends.sqlite.job_rows import SQL
 from umbel.backends.sqlite.registry import SqliteRegistry
-from umbel.backends.sqlite.savepoints import writing
+from umbel.backends.sqlite.transactions import write_transaction
 from umbel.errors import Unavailable
 from umbel.messages import Lease, Settlement
 from umbel.resilience import Verdict
@@ -59,7 +59,7 @@ def acknowledge_before_the_record(monkeypatch: pytest.MonkeyPatch) -> tuple[str,
                 connection.execute(f"delete {where}", held)
 
         def put(connection: sqlite3.Connection) -> None:
-            with writing(connection) as cursor:
+            with write_transaction(connection) as cursor:
                 for row in rows:
                     marks = ", ".join("?" * len(row))
                     cursor.execute(f"insert into job values ({marks})", row)
@@ -78,10 +78,10 @@ def never_stop_oneself(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 
 def count_a_beat_after_the_end(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    beat = SqliteRegistry.beat
+    heartbeat = SqliteRegistry.heartbeat
 
     async def always_alive(self: SqliteRegistry, incarnation: str, **said: Any) -> bool:
-        await beat(self, incarnation, **said)
+        await heartbeat(self, incarnation, **said)
         return True
 
     extend = Router.extend
@@ -90,7 +90,7 @@ def count_a_beat_after_the_end(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ..
         await extend(self, *said)
         return []
 
-    monkeypatch.setattr(SqliteRegistry, "beat", always_alive)
+    monkeypatch.setattr(SqliteRegistry, "heartbeat", always_alive)
     monkeypatch.setattr(Router, "extend", nothing_lost)
     return _OVERLAP
 
@@ -129,8 +129,8 @@ def claim_under_the_same_fence(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ..
 
 
 def claim_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    monkeypatch.setitem(SQL, "enlisted", "select 'somebody'")
-    return ("who is not enlisted",)
+    monkeypatch.setitem(SQL, "worker_name", "select 'dead'")
+    return ("which is not registered",)
 
 
 def claim_more_than_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
@@ -144,10 +144,10 @@ def count_an_interruption(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 
 def confirm_a_pause_too_soon(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    def see_epoch(self: Consumer, epoch: int) -> None:
+    def set_pause_epoch(self: Consumer, epoch: int) -> None:
         self.epoch = self._new_epoch = epoch
 
-    monkeypatch.setattr(Consumer, "see_epoch", see_epoch)
+    monkeypatch.setattr(Consumer, "set_pause_epoch", set_pause_epoch)
     return ("has confirmed that",)
 
 
@@ -163,9 +163,9 @@ def take_back_what_was_just_given(monkeypatch: pytest.MonkeyPatch) -> tuple[str,
 
 def leave_without_giving_back(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     async def leave(self: Router, incarnation: str) -> None:
-        await self._backend.registry.leave(incarnation)
+        await self.roles.registry.unregister(incarnation)
 
-    monkeypatch.setattr(Router, "leave", leave)
+    monkeypatch.setattr(Router, "unregister", leave)
     return ("left in good order",)
 
 
@@ -184,10 +184,10 @@ def take_back_too_many_deaths(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...
 def watch_from_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """A beat that came while the question was on its way is taken for an older one."""
 
-    async def look(self: DeadWorkerReaper) -> list[str]:
+    async def run_once(self: DeadWorkerReaper) -> list[str]:
         now = self._clock.monotonic()
         try:
-            members = await self._registry.members()
+            members = await self._registry.workers()
         except Unavailable:
             self._seen = {}
             raise
@@ -195,20 +195,24 @@ def watch_from_before_the_answer(monkeypatch: pytest.MonkeyPatch) -> tuple[str, 
         for member in members:
             entry: WorkerEntry = member.entry
             beat, since = self._seen.get(entry.incarnation, (-1, now))
-            seen[entry.incarnation] = (member.beat, since if beat == member.beat else now)
-            if beat == member.beat and now - since > entry.lease:
-                await self._registry.remove(entry.incarnation, member.beat)
+            seen[entry.incarnation] = (
+                member.heartbeats,
+                since if beat == member.heartbeats else now,
+            )
+            if beat == member.heartbeats and now - since > entry.lease:
+                await self._registry.remove(entry.incarnation, member.heartbeats)
         self._seen = seen
         return await self._broker.recover()
 
-    monkeypatch.setattr(DeadWorkerReaper, "look", look)
+    monkeypatch.setattr(DeadWorkerReaper, "run_once", run_once)
     return ("was ended after",)
 
 
 def rest_as_long_as_the_server_likes(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     async def rest(self: Heartbeat, intake: Any, beaten: float | None) -> None:
         try:
-            if beaten is None or await intake.control_changed(self._epoch, self._lease / 3):
+            control = intake.roles.control
+            if beaten is None or await control.wait_for_change(self._epoch, self._lease / 3):
                 self._control_changed = True
         except Unavailable:
             pass
@@ -235,13 +239,13 @@ def keep_the_slots_of_what_goes_back(monkeypatch: pytest.MonkeyPatch) -> tuple[s
 
 
 def sleep_over_a_free_slot(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
-    change(monkeypatch, "served", "look = :look", "look = null")
+    change(monkeypatch, "finish_turn", "look = :look", "look = null")
     return ("never finished",)
 
 
 def forget_who_is_paused(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     """The line of a paused task is taken for empty."""
-    monkeypatch.setitem(SQL, "somebody_waits", "select 1 where false")
+    monkeypatch.setitem(SQL, "has_waiting_job", "select 1 where false")
     return ("never finished",)
 
 

@@ -107,7 +107,7 @@ EVERY_FAULT = (
     "hang",
     "outage",
     "cut",
-    "cut heart",
+    "cut heartbeat",
     "jump",
     "term",
     "hurry",

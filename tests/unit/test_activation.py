@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -25,7 +25,10 @@ from umbel.messages import (
     inbox,
 )
 from umbel.tasks import Registry, Track, task
-from umbel.worker.activation import Activation, Activator
+from umbel.worker.activation import Activator
+from umbel.worker.incarnation import Incarnation
+from umbel.worker.progress import ProgressNotes
+from umbel.worker.runs import Activation
 
 JOB = "01890000-0000-7000-8000-000000000001"
 NOW = 1_000.0
@@ -62,10 +65,12 @@ def activate(
     made = Envelope(id=JOB, subject=subject, body=body, headers=headers or {}, **envelope)
     lease = Lease(JOB, "life", 4)
     delivery = Delivery(envelope=made, lease=lease, attempt=3, deaths=1, claimed=now)
-    notes: list[Any] = []
-    return Activator(registry, BodyCodec(limit=5_000), lambda *n: notes.append(n)).activate(
-        delivery
-    )
+    return Activator(
+        registry,
+        BodyCodec(limit=5_000),
+        incarnation=Incarnation("worker"),
+        progress=ProgressNotes(cast(Any, None)),
+    ).activate(delivery)
 
 
 def rejected(outcome: Any) -> str:

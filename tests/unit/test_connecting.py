@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from umbel.backends.connecting import connected_by
+from umbel.backends.connecting import connect_before
 
 
 def refuse(_: threading.Thread) -> None:
@@ -24,7 +24,7 @@ def test_a_connection_is_made_in_the_callers_thread_when_no_thread_can_be_starte
         threads.append(threading.current_thread().name)
         return "connection"
 
-    assert connected_by(time.monotonic() + 30, connect, threads.append) == "connection"
+    assert connect_before(time.monotonic() + 30, connect, threads.append) == "connection"
     assert threads == [threading.current_thread().name]
 
 
@@ -37,4 +37,4 @@ def test_what_connecting_raises_is_raised_without_a_thread_too(
         raise ConnectionRefusedError("nobody listens")
 
     with pytest.raises(ConnectionRefusedError, match="nobody listens"):
-        connected_by(time.monotonic() + 30, connect, lambda _: None)
+        connect_before(time.monotonic() + 30, connect, lambda _: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,8 +27,11 @@ from umbel.messages import (
 from umbel.messages import Retry as RetryOutcome
 from umbel.tasks import Registry, running, task
 from umbel.worker import decide
-from umbel.worker.activation import Activation, Activator
-from umbel.worker.stops import Stop, Why
+from umbel.worker.activation import Activator
+from umbel.worker.incarnation import Incarnation
+from umbel.worker.progress import ProgressNotes
+from umbel.worker.runs import Activation
+from umbel.worker.stops import Stop, StopCause
 
 CODEC = BodyCodec(limit=10_000)
 JOB = "01890000-0000-7000-8000-000000000001"
@@ -81,7 +84,12 @@ def activated(
         attempt=attempt,
         sections=sections or {},
     )
-    made = Activator(registry, CODEC, lambda *_: None).activate(delivery)
+    made = Activator(
+        registry,
+        CODEC,
+        incarnation=Incarnation("worker"),
+        progress=ProgressNotes(cast(Any, None)),
+    ).activate(delivery)
     assert isinstance(made, Activation)
     return made
 
@@ -90,9 +98,9 @@ def run(activation: Activation, body: Callable[[], Any]) -> Outcome:
     """Run a body where sections find their run, and decide."""
     token = running.set(activation.run)
     try:
-        return decide.returned(activation, body(), CODEC)
+        return decide.outcome_of_return(activation, body(), CODEC)
     except BaseException as error:
-        return decide.raised(activation, error)
+        return decide.outcome_of_error(activation, error)
     finally:
         running.reset(token)
 
@@ -217,7 +225,7 @@ def test_delays_grow_up_to_their_cap() -> None:
 
 def test_the_same_failure_is_always_decided_the_same() -> None:
     def decided() -> Outcome:
-        return decide.raised(activated(Retry(5), attempt=2), OSError("no"))
+        return decide.outcome_of_error(activated(Retry(5), attempt=2), OSError("no"))
 
     assert decided() == decided()
 
@@ -258,7 +266,7 @@ class Deadly(Exception):
 def test_an_error_whose_text_ends_the_interpreter_is_told_all_the_same() -> None:
     activation = activated(Retry(0))
     try:
-        outcome = decide.raised(activation, Deadly())
+        outcome = decide.outcome_of_error(activation, Deadly())
     except SystemExit:
         pytest.fail("describing the error ended the worker")
     assert isinstance(outcome, Failed)
@@ -398,7 +406,7 @@ def test_a_snooze_inside_an_optional_section_is_a_snooze() -> None:
 
 
 def test_a_timeout_is_a_failure_like_any_other() -> None:
-    outcome = run(activated(Retry(3), timeout=2), failing(Stop(Why.TIMEOUT)))
+    outcome = run(activated(Retry(3), timeout=2), failing(Stop(StopCause.TIMEOUT)))
     assert isinstance(outcome, RetryOutcome)
     assert outcome.failure.type == "builtins:TimeoutError"
     assert "2 s" in outcome.failure.message
@@ -406,26 +414,28 @@ def test_a_timeout_is_a_failure_like_any_other() -> None:
 
 def test_a_timeout_that_is_not_worth_a_try_is_final() -> None:
     policy = Retry(3, never=TimeoutError)
-    assert isinstance(run(activated(policy, timeout=2), failing(Stop(Why.TIMEOUT))), Failed)
+    assert isinstance(run(activated(policy, timeout=2), failing(Stop(StopCause.TIMEOUT))), Failed)
 
 
-@pytest.mark.parametrize("why", [Why.CANCEL, Why.DUPLICATE])
-def test_what_nobody_wants_any_more_is_cancelled_with_the_reason(why: Why) -> None:
-    assert run(activated(), failing(Stop(why, "not wanted"))) == Cancelled("not wanted")
+@pytest.mark.parametrize("cause", [StopCause.CANCEL, StopCause.DUPLICATE])
+def test_what_nobody_wants_any_more_is_cancelled_with_the_reason(cause: StopCause) -> None:
+    assert run(activated(), failing(Stop(cause, "not wanted"))) == Cancelled("not wanted")
 
 
-@pytest.mark.parametrize("why", [Why.INTERRUPT, Why.LOST])
+@pytest.mark.parametrize("cause", [StopCause.INTERRUPT, StopCause.LOST])
 @pytest.mark.parametrize("attempt", [1, 50])
-def test_an_interrupted_run_goes_back_without_a_cost(why: Why, attempt: int) -> None:
-    outcome = run(activated(Retry(0), attempt=attempt), failing(Stop(why)))
-    assert outcome == Interrupted(why.text)
+def test_an_interrupted_run_goes_back_without_a_cost(cause: StopCause, attempt: int) -> None:
+    outcome = run(activated(Retry(0), attempt=attempt), failing(Stop(cause)))
+    assert outcome == Interrupted(cause.text)
 
 
-@pytest.mark.parametrize("why", list(Why))
+@pytest.mark.parametrize("cause", list(StopCause))
 @pytest.mark.parametrize(
     "section", [retry(1, name="mail"), poisonous()], ids=["retry", "poisonous"]
 )
-def test_a_stop_inside_a_section_means_what_it_means_outside(section: Any, why: Why) -> None:
+def test_a_stop_inside_a_section_means_what_it_means_outside(
+    section: Any, cause: StopCause
+) -> None:
     activation = activated(Retry(3), timeout=2)
-    outside = run(activation, failing(Stop(why)))
-    assert type(run(activation, failing_in(section, Stop(why)))) is type(outside)
+    outside = run(activation, failing(Stop(cause)))
+    assert type(run(activation, failing_in(section, Stop(cause)))) is type(outside)

@@ -39,9 +39,9 @@ class Shelf:
 
     def put(self, *jobs: str) -> None:
         self.jobs += jobs
-        self.nudge()
+        self.stop_waiting()
 
-    def nudge(self) -> None:
+    def stop_waiting(self) -> None:
         self._changed.set()
 
     async def fetch(
@@ -61,8 +61,8 @@ class Shelf:
         return [_delivery(job, owner) for job in found]
 
     def _fitting(self, demand: Demand) -> list[str]:
-        io = [job for job in self.jobs if job.startswith("io")][: demand.io]
-        cpu = [job for job in self.jobs if job.startswith("cpu")][: demand.cpu]
+        io = [job for job in self.jobs if job.startswith("io")][: demand.capacity("io")]
+        cpu = [job for job in self.jobs if job.startswith("cpu")][: demand.capacity("cpu")]
         return io + cpu
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
@@ -102,12 +102,12 @@ def run(work: Any) -> Any:
 def test_the_one_with_the_most_room_is_served_first_and_the_next_gets_the_rest() -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
-        line = dispatcher.line(["q"])
-        small = asyncio.create_task(line.fetch("small", Demand(2, 1), 20))
+        waiting_workers = dispatcher.waiting_workers(["q"])
+        small = asyncio.create_task(waiting_workers.fetch("small", Demand.of(io=2, cpu=1), 20))
         await asyncio.sleep(0)
-        large = asyncio.create_task(line.fetch("large", Demand(3, 1), 20))
+        large = asyncio.create_task(waiting_workers.fetch("large", Demand.of(io=3, cpu=1), 20))
         await asyncio.sleep(0.01)
-        shelf.nudge()  # so that the line looks again, with both in it
+        shelf.stop_waiting()  # so that the line looks again, with both in it
         await asyncio.sleep(0.01)
         shelf.put("io1", "io2", "io3", "io4")
         assert ids(await large) == ["io1", "io2", "io3"]
@@ -119,8 +119,11 @@ def test_the_one_with_the_most_room_is_served_first_and_the_next_gets_the_rest()
 def test_only_one_asks_the_broker_while_all_wait() -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
-        line = dispatcher.line(["q"])
-        waiting = [asyncio.create_task(line.fetch(f"w{at}", Demand(1, 1), 20)) for at in range(50)]
+        waiting_workers = dispatcher.waiting_workers(["q"])
+        waiting = [
+            asyncio.create_task(waiting_workers.fetch(f"w{at}", Demand.of(io=1, cpu=1), 20))
+            for at in range(50)
+        ]
         await asyncio.sleep(0.05)
         assert len(shelf.asked) == 1
         shelf.put(*(f"io{at}" for at in range(50)))
@@ -134,10 +137,10 @@ def test_only_one_asks_the_broker_while_all_wait() -> None:
 def test_a_job_that_only_one_of_two_could_start_reaches_it(job: str) -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
-        line = dispatcher.line(["q"])
+        waiting_workers = dispatcher.waiting_workers(["q"])
         takers = {
-            "io": asyncio.create_task(line.fetch("a", Demand(100, 0), 20)),
-            "cpu": asyncio.create_task(line.fetch("b", Demand(0, 4), 20)),
+            "io": asyncio.create_task(waiting_workers.fetch("a", Demand.of(io=100), 20)),
+            "cpu": asyncio.create_task(waiting_workers.fetch("b", Demand.of(cpu=4), 20)),
         }
         await asyncio.sleep(0.2)
         shelf.put(f"{job}1")
@@ -151,12 +154,12 @@ def test_a_job_that_only_one_of_two_could_start_reaches_it(job: str) -> None:
 def test_nothing_comes_when_the_time_is_over_or_the_worker_is_nudged() -> None:
     async def main() -> None:
         _, dispatcher = dispatched()
-        line = dispatcher.line(["q"])
-        assert await line.fetch("w", Demand(1, 1), 0.05) == []
-        waiting = asyncio.create_task(line.fetch("w", Demand(1, 1), 20))
-        other = asyncio.create_task(line.fetch("other", Demand(1, 1), 20))
+        waiting_workers = dispatcher.waiting_workers(["q"])
+        assert await waiting_workers.fetch("w", Demand.of(io=1, cpu=1), 0.05) == []
+        waiting = asyncio.create_task(waiting_workers.fetch("w", Demand.of(io=1, cpu=1), 20))
+        other = asyncio.create_task(waiting_workers.fetch("other", Demand.of(io=1, cpu=1), 20))
         await asyncio.sleep(0.01)
-        line.nudge("w")
+        waiting_workers.stop_waiting("w")
         assert await waiting == []
         assert not other.done()
         other.cancel()
@@ -167,8 +170,8 @@ def test_nothing_comes_when_the_time_is_over_or_the_worker_is_nudged() -> None:
 def test_what_was_claimed_for_one_who_has_gone_goes_back_at_once() -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
-        line = dispatcher.line(["q"])
-        waiting = asyncio.create_task(line.fetch("w", Demand(1, 1), 20))
+        waiting_workers = dispatcher.waiting_workers(["q"])
+        waiting = asyncio.create_task(waiting_workers.fetch("w", Demand.of(io=1, cpu=1), 20))
         await asyncio.sleep(0.01)
         shelf.jobs.append("io1")
         waiting.cancel()  # which nudges the broker: its answer is for nobody
@@ -184,11 +187,11 @@ def test_what_was_claimed_for_one_who_has_gone_goes_back_at_once() -> None:
 def test_a_worker_whose_fetch_fails_hears_it_and_the_others_wait_on(problem: Exception) -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
-        line = dispatcher.line(["q"])
+        waiting_workers = dispatcher.waiting_workers(["q"])
         shelf.problems["failing"] = problem
-        other = asyncio.create_task(line.fetch("other", Demand(1, 1), 20))
+        other = asyncio.create_task(waiting_workers.fetch("other", Demand.of(io=1, cpu=1), 20))
         with pytest.raises(type(problem)):
-            await line.fetch("failing", Demand(9, 9), 20)
+            await waiting_workers.fetch("failing", Demand.of(io=9, cpu=9), 20)
         shelf.put("io1")
         assert ids(await other) == ["io1"]
 
@@ -198,15 +201,18 @@ def test_a_worker_whose_fetch_fails_hears_it_and_the_others_wait_on(problem: Exc
 def test_a_broker_out_of_reach_is_everybodys_trouble_and_asked_again_by_the_next() -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
-        line = dispatcher.line(["q"])
+        waiting_workers = dispatcher.waiting_workers(["q"])
         shelf.problems["a"] = shelf.problems["b"] = Unavailable("away")
-        both = [asyncio.create_task(line.fetch(owner, Demand(1, 1), 20)) for owner in "ab"]
+        both = [
+            asyncio.create_task(waiting_workers.fetch(owner, Demand.of(io=1, cpu=1), 20))
+            for owner in "ab"
+        ]
         for one in both:
             with pytest.raises(Unavailable):
                 await one
         shelf.problems.clear()
         shelf.put("io1")
-        assert ids(await line.fetch("a", Demand(1, 1), 20)) == ["io1"]
+        assert ids(await waiting_workers.fetch("a", Demand.of(io=1, cpu=1), 20)) == ["io1"]
 
     run(main)
 

@@ -9,7 +9,12 @@ import pytest
 
 from umbel.errors import BadMessage
 from umbel.messages import BodyCodec, Finish, MessageType, Record, State, wire
-from umbel.messages.documents import Asked, addressed, answer, answer_from
+from umbel.messages.documents import (
+    ReplyRequest,
+    add_correlation,
+    document_from_record,
+    make_document,
+)
 
 
 def record(**fields: object) -> Record:
@@ -36,17 +41,17 @@ def test_a_job_without_a_result_gives_no_document() -> None:
 
 def test_a_reason_of_any_length_and_any_sign_fits_an_attribute() -> None:
     end = Finish(State.BURIED, reason="nul \0, surrogate \ud800, " + "x" * 5000)
-    document = answer("01890000-0000-7000-8000-000000000001", "shop.order", "shop", end, 5.0)
+    document = make_document("01890000-0000-7000-8000-000000000001", "shop.order", "shop", end, 5.0)
     reason = document.headers["reason"]
     assert len(reason) == 1000
     assert reason.startswith("nul \ufffd, surrogate ?, xxx")
 
 
 def test_who_asks_may_stand_beside_a_structured_event() -> None:
-    event = wire.write(answer_from(record(finished=5.0)))
+    event = wire.write(document_from_record(record(finished=5.0)))
     found = wire.read_message({"replyto": "here", "id": "x"}, wire.MEDIA_TYPE, event)
     assert found.headers == {"state": "succeeded", "replyto": "here"}
-    inside = wire.write(addressed(found, Asked("here", "7")))
+    inside = wire.write(add_correlation(found, ReplyRequest("here", "7")))
     again = wire.read_message({"replyto": "there", "correlationid": "8"}, wire.MEDIA_TYPE, inside)
     assert again.headers == {"state": "succeeded", "replyto": "here", "correlationid": "7"}
 
@@ -54,7 +59,7 @@ def test_who_asks_may_stand_beside_a_structured_event() -> None:
 @pytest.mark.parametrize("name", ["replyto", "correlationid"])
 @pytest.mark.parametrize("value", ["", 7, [], "x" * 1025, "nul\0"])
 def test_who_asks_has_to_be_a_text(name: str, value: object) -> None:
-    event = json.loads(wire.write(answer_from(record(finished=5.0))))
+    event = json.loads(wire.write(document_from_record(record(finished=5.0))))
     with pytest.raises(BadMessage, match=f"^{name}: must"):
         wire.read(json.dumps({**event, name: value}).encode())
 
@@ -77,4 +82,4 @@ def test_who_asks_has_to_be_a_text(name: str, value: object) -> None:
 def test_a_message_that_cannot_be_read_may_still_say_who_asks(
     attributes: dict[str, str], data: bytes, found: dict[str, str]
 ) -> None:
-    assert wire.asking(attributes, data) == found
+    assert wire.read_reply_headers(attributes, data) == found

@@ -15,7 +15,7 @@ from umbel.messages import JSON, Body, Envelope
 from umbel.publisher import Forwarder
 from umbel.publisher.memory_backlog import MemoryBacklog
 from umbel.resilience import Backoff, Breaker
-from umbel.telemetry import events
+from umbel.telemetry import Telemetry, events
 
 HANG = 30.0
 
@@ -66,7 +66,9 @@ def forwarder(server: Server, told: Told) -> Forwarder:
     clock = SystemClock()
     kept = MemoryBacklog(clock, limit=100)
     breaker = Breaker(failures=1, pause=Backoff(first=0.01, cap=0.01))
-    return Forwarder(server.send, kept, clock, deadline=0.1, tell=told, breaker=breaker)
+    return Forwarder(
+        server.send, kept, clock, deadline=0.1, telemetry=Telemetry(told), breaker=breaker
+    )
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -85,7 +87,7 @@ def test_a_kept_message_that_cannot_be_published_does_not_keep_the_others() -> N
         sending.send([message(job)], 0.05)
     server.away = False
     postponed = told.wait_for(events.MessagePostponed)
-    until(lambda: sending.held().messages == 4)
+    until(lambda: sending.status().messages == 4)
     assert server.published == ["first", "one", "two"]
     assert isinstance(postponed, events.MessagePostponed)
     assert "an odd message" in postponed.error
@@ -99,7 +101,7 @@ def test_an_unexpected_error_does_not_stop_publishing_for_good() -> None:
     server.away = True
     sending.send([message("kept")], 0.05)  # the breaker opens
     server.away = False
-    until(lambda: sending.held().messages == 0)
+    until(lambda: sending.status().messages == 0)
     with pytest.raises(ValueError, match="odd"):
         sending.send([message("bad")], 0.1)
     sending.send([message("next")], 0.1)
@@ -114,6 +116,6 @@ def test_a_caller_whose_time_is_over_leaves_the_breaker_able_to_try_again() -> N
     server.away = True
     sending.send([message("kept")], 0.05)  # its pause outlasts the time that it has
     server.away = False
-    until(lambda: sending.held().messages == 0)
+    until(lambda: sending.status().messages == 0)
     assert server.published == ["first", "kept"]
     sending.close(1.0)

@@ -1,4 +1,4 @@
-"""Keys and seals: what is signed stays as it was, and only those who are trusted have signed it."""
+"""Keys and signatures: only unchanged messages that a trusted key has signed are accepted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ from msgspec.structs import asdict, replace
 
 from umbel.clock import SystemClock
 from umbel.errors import ConfigurationError
-from umbel.keys import SEAL, Key, KeyFile, Keyring, Refusal, Refused, read_seal, seal
+from umbel.keys import (
+    SIGNATURE_HEADER,
+    Key,
+    KeyFile,
+    Keyring,
+    Refusal,
+    Refused,
+    sign_envelope,
+    verify_signature,
+)
 from umbel.messages import JSON, Body, Envelope, fresh_id
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -45,29 +54,29 @@ def signer(ring: Keyring, when: datetime = NOW) -> Key:
 
 def refusal(message: Envelope, ring: Keyring = RING, when: datetime = NOW) -> Refusal | None:
     try:
-        read_seal(message, ring, when.timestamp())
+        verify_signature(message, ring, when.timestamp())
     except Refused as refused:
         return refused.why
     return None
 
 
-# --- seals -----------------------------------------------------------------------------------
+# --- signatures ------------------------------------------------------------------------------
 
 
 def test_a_seal_holds_until_the_message_ends() -> None:
-    sealed = seal(envelope(), signer(RING), NOW.timestamp())
-    assert read_seal(sealed, RING, NOW.timestamp()) == NOW.timestamp() + 86_400
-    late = seal(envelope(not_before=NOW.timestamp() + 1000), signer(RING), NOW.timestamp())
-    assert read_seal(late, RING, NOW.timestamp()) == NOW.timestamp() + 87_400
-    short = seal(envelope(expires=NOW.timestamp() + 9.5), signer(RING), NOW.timestamp())
-    assert read_seal(short, RING, NOW.timestamp()) == NOW.timestamp() + 10
-    counted = seal(envelope(expires_in=9.5), signer(RING), NOW.timestamp())
-    assert read_seal(counted, RING, NOW.timestamp()) == NOW.timestamp() + 10 + 3600
+    signed = sign_envelope(envelope(), signer(RING), NOW.timestamp())
+    assert verify_signature(signed, RING, NOW.timestamp()) == NOW.timestamp() + 86_400
+    late = sign_envelope(envelope(not_before=NOW.timestamp() + 1000), signer(RING), NOW.timestamp())
+    assert verify_signature(late, RING, NOW.timestamp()) == NOW.timestamp() + 87_400
+    short = sign_envelope(envelope(expires=NOW.timestamp() + 9.5), signer(RING), NOW.timestamp())
+    assert verify_signature(short, RING, NOW.timestamp()) == NOW.timestamp() + 10
+    counted = sign_envelope(envelope(expires_in=9.5), signer(RING), NOW.timestamp())
+    assert verify_signature(counted, RING, NOW.timestamp()) == NOW.timestamp() + 10 + 3600
 
 
 def test_without_a_seal_or_with_a_strangers_it_is_refused() -> None:
     assert refusal(envelope()) is Refusal.UNSIGNED
-    assert refusal(seal(envelope(), signer(STRANGER), NOW.timestamp())) is Refusal.FORGED
+    assert refusal(sign_envelope(envelope(), signer(STRANGER), NOW.timestamp())) is Refusal.FORGED
 
 
 texts = st.text(max_size=20)
@@ -83,27 +92,30 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 @given(st.data(), st.sampled_from(sorted(FIELDS)))
 def test_nothing_that_matters_can_be_changed_under_a_seal(data: st.DataObject, field: str) -> None:
-    sealed = seal(envelope(), signer(RING), NOW.timestamp())
+    signed = sign_envelope(envelope(), signer(RING), NOW.timestamp())
     other = data.draw(FIELDS[field])
     if field == "headers":
-        other = {**other, SEAL: sealed.headers[SEAL]}
-    assume(other != asdict(sealed)[field])
-    assert refusal(replace(sealed, **{field: other})) is Refusal.FORGED
+        other = {**other, SIGNATURE_HEADER: signed.headers[SIGNATURE_HEADER]}
+    assume(other != asdict(signed)[field])
+    assert refusal(replace(signed, **{field: other})) is Refusal.FORGED
 
 
 @given(st.data())
 def test_no_other_text_passes_for_a_seal(data: st.DataObject) -> None:
-    sealed = seal(envelope(), signer(RING), NOW.timestamp())
-    text = sealed.headers[SEAL]
+    signed = sign_envelope(envelope(), signer(RING), NOW.timestamp())
+    text = signed.headers[SIGNATURE_HEADER]
     at = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(at, len(text)))
     other = text[:at] + data.draw(texts) + text[end:]
     assume(_said(other) != _said(text))
-    assert refusal(replace(sealed, headers={**sealed.headers, SEAL: other})) is Refusal.FORGED
+    assert (
+        refusal(replace(signed, headers={**signed.headers, SIGNATURE_HEADER: other}))
+        is Refusal.FORGED
+    )
 
 
 def _said(text: str) -> Any:
-    """What a seal says: the same number, or the same bytes in base64, may be written twice."""
+    """The content of a signature header, in which one value can be written in two ways."""
     parts = text.split(".")
     if len(parts) != 4 or not (parts[2].isascii() and parts[2].isdecimal()):
         return text
@@ -112,7 +124,7 @@ def _said(text: str) -> Any:
 
 @given(st.text(max_size=300))
 def test_any_text_in_its_place_is_refused_and_raises_nothing_else(text: str) -> None:
-    assert refusal(envelope(headers={SEAL: text})) is Refusal.FORGED
+    assert refusal(envelope(headers={SIGNATURE_HEADER: text})) is Refusal.FORGED
 
 
 @given(first=st.binary(max_size=30), second=st.binary(max_size=30), name=texts)
@@ -120,7 +132,7 @@ def test_no_two_messages_have_the_same_signature(first: bytes, second: bytes, na
     one = envelope(subject=name, body=Body(JSON, first))
     two = replace(one, body=Body(JSON, second))
     assume(first != second)
-    moved = replace(two, headers=seal(one, signer(RING), NOW.timestamp()).headers)
+    moved = replace(two, headers=sign_envelope(one, signer(RING), NOW.timestamp()).headers)
     assert refusal(moved) is Refusal.FORGED
 
 
@@ -133,10 +145,10 @@ def test_a_new_key_is_trusted_before_it_signs_and_the_old_one_after_that() -> No
     assert signer(ring) == replace(old, until=NOW + 3 * HOUR)
     new = signer(ring, NOW + HOUR)
     assert new.id != old.id
-    assert refusal(seal(envelope(), new, NOW.timestamp()), ring) is None
-    sealed = seal(envelope(), old, NOW.timestamp())
-    assert refusal(sealed, ring, NOW + 3 * HOUR - timedelta(seconds=1)) is None
-    assert refusal(sealed, ring, NOW + 3 * HOUR) is Refusal.FORGED
+    assert refusal(sign_envelope(envelope(), new, NOW.timestamp()), ring) is None
+    signed = sign_envelope(envelope(), old, NOW.timestamp())
+    assert refusal(signed, ring, NOW + 3 * HOUR - timedelta(seconds=1)) is None
+    assert refusal(signed, ring, NOW + 3 * HOUR) is Refusal.FORGED
 
 
 def test_rotating_again_and_again_forgets_what_is_past() -> None:
@@ -148,14 +160,14 @@ def test_rotating_again_and_again_forgets_what_is_past() -> None:
 
 
 def test_a_revoked_key_is_not_trusted() -> None:
-    sealed = seal(envelope(), signer(RING), NOW.timestamp())
-    assert refusal(sealed, RING.without(signer(RING).id)) is Refusal.FORGED
+    signed = sign_envelope(envelope(), signer(RING), NOW.timestamp())
+    assert refusal(signed, RING.without(signer(RING).id)) is Refusal.FORGED
 
 
 def test_who_has_public_keys_checks_and_cannot_sign() -> None:
     public = RING.public_only()
     assert public.signer(NOW) is None
-    assert refusal(seal(envelope(), signer(RING), NOW.timestamp()), public) is None
+    assert refusal(sign_envelope(envelope(), signer(RING), NOW.timestamp()), public) is None
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -205,9 +217,9 @@ def test_a_file_that_is_there_is_not_written_over_by_a_new_one(tmp_path: Path) -
     ("text", "says"),
     [
         (None, "umbel keys make"),
-        ("", "no file of keys"),
-        ("\xff", "no file of keys"),
-        ('{"keys": [{"public": "AAAA", "signs": "2026-01-31T12:00:00Z"}]}', "no Ed25519 key"),
+        ("", "not a file of keys"),
+        ("\xff", "not a file of keys"),
+        ('{"keys": [{"public": "AAAA", "signs": "2026-01-31T12:00:00Z"}]}', "not an Ed25519 key"),
         (f'{{"keys": [{{"public": "{"A" * 43}=", "signs": "2026-01-31T12:00:00"}}]}}', "zone"),
     ],
 )
@@ -223,7 +235,7 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str | None, say
 def test_a_changed_file_is_read_again_and_a_broken_one_leaves_its_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("umbel.keys.keyring._LOOK", 0.0)
+    monkeypatch.setattr("umbel.keys.keyring._CHECK_INTERVAL", 0.0)
     path, told = tmp_path / "keys", list[str]()
     RING.write(path)
     file = KeyFile(path, SystemClock(), told.append)

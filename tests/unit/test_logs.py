@@ -38,7 +38,7 @@ class Broken(io.StringIO):
 
 
 class Stuck(io.StringIO):
-    """A pipe that nobody reads."""
+    """A pipe that is not read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ def test_a_traceback_is_a_block_for_people_and_a_field_for_programs(sink: Sink) 
     )
     sink.start("pretty").subscriber()(trouble)
     first, *block = sink.text().splitlines()
-    assert "pay failed for good and was buried" in first
+    assert "pay failed permanently and was buried" in first
     assert "job=j-1" in first
     assert f"trace={TRACE}" in first
     assert block == ["    Traceback:", "      line 1", "    ValueError: no"]
@@ -286,16 +286,16 @@ def test_a_line_that_cannot_be_written_goes_to_stderr_and_is_counted(
     assert "No space left" in told
 
 
-def test_nobody_left_to_tell_is_still_no_error() -> None:
+def test_a_log_line_that_cannot_be_reported_anywhere_is_no_error() -> None:
     writer = Writer(Broken(), Broken())
     writer.put("hello")
     assert writer.flush(5)
     assert writer.lost == 1
 
 
-def test_a_reader_that_stalls_holds_up_nobody_and_hears_what_it_missed() -> None:
+def test_a_stalled_reader_blocks_no_logger_and_the_loss_is_reported() -> None:
     pipe = Stuck()
-    writer = Writer(pipe, waiting=10)
+    writer = Writer(pipe, max_waiting=10)
     writer.put("first")
     assert pipe.entered.wait(10)
     for number in range(25):

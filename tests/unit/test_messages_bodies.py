@@ -249,7 +249,7 @@ def test_pickle_needs_a_key() -> None:
 
 
 class Tripwire:
-    """Notes when somebody loads it."""
+    """Records when it is unpickled."""
 
     loaded = False
 

@@ -12,17 +12,17 @@ from umbel.messages import (
     LIVE,
     TERMINAL,
     TRANSITIONS,
-    Again,
     Failed,
     Finish,
     Outcome,
     Rejected,
+    Requeue,
     State,
     disposition,
     fresh_id,
     random_hex,
 )
-from umbel.testing.acts import FAILURE, OUTCOMES
+from umbel.testing.actions import FAILURE, OUTCOMES
 
 
 def test_the_examples_cover_every_outcome() -> None:
@@ -41,7 +41,7 @@ def test_the_table_allows_what_an_outcome_does_to_a_running_job(outcome: Outcome
         case Finish(state):
             assert state in TERMINAL
             assert state in TRANSITIONS[State.RUNNING]
-        case Again(delay):
+        case Requeue(delay):
             state = State.SCHEDULED if delay > 0 else State.QUEUED
             assert state in TRANSITIONS[State.RUNNING]
 

@@ -25,9 +25,9 @@ from umbel.router.ordering import Experience, Load, Ordering, Weighted, strategy
 
 QUEUES = ("a", "b", "c")
 KNOWN = {
-    "a": Experience(runs=50, seconds=2.0, io=1.0),
-    "b": Experience(runs=5, seconds=9.0, io=0.0),
-    "c": Experience(runs=500, seconds=0.1, io=0.5),
+    "a": Experience(runs=50, seconds=2.0, kinds={"io": 1.0}),
+    "b": Experience(runs=5, seconds=9.0, kinds={"cpu": 1.0}),
+    "c": Experience(runs=500, seconds=0.1, kinds={"io": 0.5, "cpu": 0.5}),
 }
 
 
@@ -37,10 +37,10 @@ KNOWN = {
         ("short-first", Load(), ["c", "a", "b"]),
         ("long-first", Load(), ["b", "a", "c"]),
         ("rare-first", Load(), ["b", "a", "c"]),
-        ("saturation", Load(io=0.1, cpu=0.9), ["a", "c", "b"]),
-        ("saturation", Load(io=0.9, cpu=0.1), ["b", "c", "a"]),
-        ("saturation", Load(io=0.9, cpu=0.9), ["a", "b", "c"]),
-        ("saturation", Load(io=0.5, cpu=0.5), ["a", "b", "c"]),
+        ("saturation", Load({"io": 0.1, "cpu": 0.9}), ["a", "c", "b"]),
+        ("saturation", Load({"io": 0.9, "cpu": 0.1}), ["b", "c", "a"]),
+        ("saturation", Load({"io": 0.9, "cpu": 0.9}), ["a", "b", "c"]),
+        ("saturation", Load({"io": 0.5, "cpu": 0.5}), ["a", "b", "c"]),
     ],
 )
 def test_a_strategy_puts_queues_in_its_order(order: str, load: Load, expected: list[str]) -> None:
@@ -68,7 +68,7 @@ def test_no_queue_is_forgotten(queues: list[str], order: str) -> None:
 
 @pytest.mark.parametrize("bad", [lambda *_: ["a"], lambda *_: ["a", "a", "b"], lambda *_: 1 / 0])
 def test_a_strategy_that_fails_leaves_the_queues_as_they_were_given(bad: object) -> None:
-    assert Ordering(QUEUES, bad).now(Load()) == [*QUEUES]  # type: ignore[arg-type]
+    assert Ordering(QUEUES, bad).order(Load()) == [*QUEUES]  # type: ignore[arg-type]
 
 
 def test_it_learns_from_what_ran() -> None:
@@ -76,20 +76,20 @@ def test_it_learns_from_what_ran() -> None:
     for queue, seconds in (("slow", 5.0), ("fast", 0.1)):
         envelope = Envelope(id=fresh_id(), subject="t", body=Body(JSON, b"{}"), queue=queue)
         lease = Lease(envelope.id, "me", 1)
-        ordering.begun([Delivery(envelope=envelope, lease=lease)])
+        ordering.record_started([Delivery(envelope=envelope, lease=lease)])
         story = Attempt(1, "me", 100.0, 100.0 + seconds, "succeeded")
-        ordering.ended([Settlement(lease=lease, outcome=Succeeded(), attempt=story)])
-    assert ordering.now(Load()) == ["fast", "slow"]
+        ordering.record_ended([Settlement(lease=lease, outcome=Succeeded(), attempt=story)])
+    assert ordering.order(Load()) == ["fast", "slow"]
 
 
 def test_a_run_that_goes_on_later_teaches_nothing() -> None:
     ordering = Ordering(("a", "b"), strategy("rare-first", {}))  # type: ignore[arg-type]
     envelope = Envelope(id=fresh_id(), subject="t", body=Body(JSON, b"{}"), queue="a")
     lease = Lease(envelope.id, "me", 1)
-    ordering.begun([Delivery(envelope=envelope, lease=lease)])
+    ordering.record_started([Delivery(envelope=envelope, lease=lease)])
     story = Attempt(1, "me", 0.0, 1.0, "snoozed")
-    ordering.ended([Settlement(lease=lease, outcome=Snoozed(1.0), attempt=story)])
-    assert ordering.now(Load()) == ["a", "b"]
+    ordering.record_ended([Settlement(lease=lease, outcome=Snoozed(1.0), attempt=story)])
+    assert ordering.order(Load()) == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,9 @@ class FakeWorker:
 
     def __init__(self) -> None:
         self.paused: tuple[str, ...] = ()
-        self.heart_alive = True
-        self.beat_age: float | None = 1.0
-        self.room = Demand(5, 5)
+        self.heartbeat_alive = True
+        self.heartbeat_age: float | None = 1.0
+        self.room = Demand.of(io=5, cpu=5)
         self.fetched = 0
         self.told_to_stop = False
 
@@ -109,15 +109,15 @@ def _stopping(scene: Scene) -> None:
 
 
 def _dead(scene: Scene) -> None:
-    scene.worker.heart_alive = False
+    scene.worker.heartbeat_alive = False
 
 
 def _unbeaten(scene: Scene) -> None:
-    scene.worker.beat_age = None
+    scene.worker.heartbeat_age = None
 
 
 def _late(scene: Scene) -> None:
-    scene.worker.beat_age = 10.1
+    scene.worker.heartbeat_age = 10.1
 
 
 def _not_fetching(scene: Scene) -> None:
@@ -125,14 +125,14 @@ def _not_fetching(scene: Scene) -> None:
 
 
 def _cut_off(scene: Scene) -> None:
-    scene.metrics.hear(events.Unreachable(service="consumer", error="gone"))
+    scene.metrics.count(events.Unreachable(service="consumer", error="gone"))
 
 
 @pytest.mark.parametrize(
     ("trouble", "why"),
     [
         (_stopping, "stopping"),
-        (_dead, "the heart does not beat"),
+        (_dead, "the heartbeat thread has stopped"),
         (_unbeaten, "no heartbeat yet"),
         (_late, "the last heartbeat is too long ago"),
         (_not_fetching, "the last fetch is too long ago"),
@@ -153,7 +153,7 @@ def test_a_worker_that_does_not_consume_is_not_ready_and_says_why(
 
 def test_a_full_worker_that_does_not_fetch_is_ready() -> None:
     async def look(scene: Scene) -> None:
-        scene.worker.room = Demand(0, 0)
+        scene.worker.room = Demand()
         scene.clock.advance(1_000)
         assert (await scene.get("/readyz"))[0] == 200
 
@@ -163,7 +163,7 @@ def test_a_full_worker_that_does_not_fetch_is_ready() -> None:
 def test_a_server_that_answers_again_makes_it_ready_again() -> None:
     async def look(scene: Scene) -> None:
         _cut_off(scene)
-        scene.metrics.hear(events.Reachable(service="consumer"))
+        scene.metrics.count(events.Reachable(service="consumer"))
         assert (await scene.get("/readyz"))[0] == 200
 
     probing(look)
@@ -202,7 +202,7 @@ def test_other_pages_and_methods_are_refused() -> None:
         b"GET /livez HTTP/1.1\r\nX: " + b"x" * 50_000 + b"\r\n\r\n",
     ],
 )
-def test_garbage_is_answered_with_400_and_harms_nobody(garbage: bytes) -> None:
+def test_garbage_is_answered_with_400_and_has_no_other_effect(garbage: bytes) -> None:
     async def look(scene: Scene) -> None:
         try:
             answer = await scene.send(garbage, hang_up=True)
@@ -214,7 +214,7 @@ def test_garbage_is_answered_with_400_and_harms_nobody(garbage: bytes) -> None:
     probing(look)
 
 
-def test_a_client_that_says_nothing_keeps_nobody_from_an_answer() -> None:
+def test_a_silent_client_does_not_block_others() -> None:
     async def look(scene: Scene) -> None:
         silent = [await asyncio.open_connection("127.0.0.1", scene.port) for _ in range(20)]
         assert (await scene.get("/livez"))[0] == 200
@@ -254,11 +254,11 @@ def test_an_address_that_is_taken_is_an_error_that_names_it() -> None:
 
 def test_runs_are_counted_by_task_and_outcome() -> None:
     counted = metrics()
-    counted.hear(events.JobStarted(**WHO))
-    counted.hear(events.JobSucceeded(**WHO, seconds=0.5))
-    counted.hear(events.JobSucceeded(**WHO, seconds=0.25))
-    counted.hear(events.JobRetried(**WHO, seconds=1, error="x", delay=1))
-    counted.hear(events.OutcomeRefused(**WHO))
+    counted.count(events.JobStarted(**WHO))
+    counted.count(events.JobSucceeded(**WHO, seconds=0.5))
+    counted.count(events.JobSucceeded(**WHO, seconds=0.25))
+    counted.count(events.JobRetried(**WHO, seconds=1, error="x", delay=1))
+    counted.count(events.OutcomeRefused(**WHO))
     lines = counted.render().splitlines()
     assert 'umbel_jobs_started_total{task="tasks.add"} 1' in lines
     assert 'umbel_jobs_total{task="tasks.add",outcome="succeeded"} 2' in lines
@@ -270,8 +270,8 @@ def test_runs_are_counted_by_task_and_outcome() -> None:
 
 def test_every_metric_has_its_help_and_type_before_it() -> None:
     async def look(scene: Scene) -> None:
-        scene.metrics.hear(events.JobsRecovered(jobs=3))
-        scene.metrics.hear(events.WorkerLost(worker="w", incarnation="i"))
+        scene.metrics.count(events.JobsRecovered(jobs=3))
+        scene.metrics.count(events.WorkerLost(worker="w", incarnation="i"))
         _, body = await scene.get("/metrics")
         typed: set[str] = set()
         for line in body.splitlines():
@@ -289,13 +289,13 @@ def test_every_metric_has_its_help_and_type_before_it() -> None:
 
 def test_label_values_are_escaped() -> None:
     counted = Metrics(lambda task: True)
-    counted.hear(events.JobRejected(job="j", task='a"b\\c\nd', attempt=1, reason="x"))
+    counted.count(events.JobRejected(job="j", task='a"b\\c\nd', attempt=1, reason="x"))
     assert r'task="a\"b\\c\nd"' in counted.render()
 
 
 def test_tasks_that_the_application_does_not_have_share_one_series() -> None:
     counted = metrics()
     for number in range(1_000):
-        counted.hear(events.JobRejected(job="j", task=f"t{number}", attempt=1, reason="x"))
+        counted.count(events.JobRejected(job="j", task=f"t{number}", attempt=1, reason="x"))
     samples = [line for line in counted.render().splitlines() if not line.startswith("#")]
     assert samples == ['umbel_jobs_total{task="unknown",outcome="rejected"} 1000']

@@ -11,17 +11,17 @@ import pytest
 import umbel
 from umbel.backends.redis.scripts import Script
 
-HOMES = (
-    *(f"umbel.backends.redis.{room}" for room in ("broker", "transport")),
+MODULES = (
+    *(f"umbel.backends.redis.{module}" for module in ("broker", "transport")),
     *(
         f"umbel.backends.redis.{role}"
         for role in ("control", "deployments", "gates", "records", "registry", "routes", "steps")
     ),
 )
 SCRIPTS: dict[str, Script] = {
-    f"{home.removeprefix('umbel.')}:{name}": script
-    for home in HOMES
-    for name, script in import_module(home).LUA.items()
+    f"{module.removeprefix('umbel.')}:{name}": script
+    for module in MODULES
+    for name, script in import_module(module).LUA.items()
 }
 GIVEN = {
     *("KEYS", "ARGV", "and", "or", "not", "if", "elseif", "while", "return", "in", "until"),
@@ -46,11 +46,11 @@ def code(script: Script) -> str:
 
 def declared(text: str) -> set[str]:
     """Names, arguments, and what loops count by."""
-    ways = (r"local (?:function )?([\w, ]+)", r"function *\w*\(([^)]*)\)", r"for ([\w, ]+)")
+    patterns = (r"local (?:function )?([\w, ]+)", r"function *\w*\(([^)]*)\)", r"for ([\w, ]+)")
     return {
         word
-        for way in ways
-        for names in re.findall(way, text)
+        for pattern in patterns
+        for names in re.findall(pattern, text)
         for word in re.findall(r"\w+", names)
     }
 
@@ -66,10 +66,10 @@ def test_whatever_a_script_calls_is_in_it(name: str) -> None:
 
 def test_what_a_script_does_not_use_is_not_in_it() -> None:
     look, claim = (
-        code(SCRIPTS["backends.redis.records:await"]),
+        code(SCRIPTS["backends.redis.records:find_finished"]),
         code(SCRIPTS["backends.redis.broker:claim"]),
     )
-    assert "function read(" in look
+    assert "function read_job(" in look
     assert "function put_back(" not in look
-    assert "function routing(" in claim
+    assert "function open_routes(" in claim
     assert "function insert(" not in claim

@@ -9,9 +9,10 @@ from typing import Any, cast
 from umbel.messages import JSON, Body, Delivery, Envelope, Lease, Settlement, Succeeded
 from umbel.services import keep_running
 from umbel.telemetry import Telemetry, events
-from umbel.worker.incarnation import Life
+from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
-from umbel.worker.reports import Report, Settler
+from umbel.worker.runs import Report
+from umbel.worker.settler import Settler
 
 
 class Store:
@@ -31,11 +32,11 @@ def test_an_outcome_that_cannot_be_recorded_at_all_does_not_keep_the_others() ->
     told: list[events.Event] = []
 
     async def scenario() -> None:
-        store, life, telemetry = Store(), Life("worker"), Telemetry(told.append)
+        store, life, telemetry = Store(), Incarnation("worker"), Telemetry(told.append)
         settler = Settler(cast(Intake, store), life, telemetry)
 
         def report(job: str) -> Report:
-            lease = Lease(job, life.incarnation, 1)
+            lease = Lease(job, life.id, 1)
             life.hold(lease)
             made: Any = Envelope(id=job, subject="t", body=Body(JSON, b"{}"))
             return Report(Delivery(envelope=made, lease=lease), Succeeded(), 0.0, 1.0)

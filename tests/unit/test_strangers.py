@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from umbel.backends.foreign_messages import id_of
-from umbel.backends.transport import Arrival, Heading, Lane
+from umbel.backends.transport import Arrival, Lane, MessageHeaders
 from umbel.messages import fresh_id
 
 
 def arrival(glance: str | None, **attributes: str) -> Arrival:
-    return Arrival(Lane("q", "io"), None, b"no event", glance, lambda: Heading(attributes, ""))
+    return Arrival(
+        Lane("q", "io"), None, b"no event", glance, lambda: MessageHeaders(attributes, "")
+    )
 
 
 def test_an_id_that_is_told_at_a_glance_is_not_looked_for() -> None:

@@ -45,7 +45,7 @@ def outlet() -> Iterator[FakeOutlet]:
         one.bind(made)
     yield made
     for one in (add, send):
-        one._outlet = None
+        one._sender = None
 
 
 def test_a_task_is_still_its_function() -> None:

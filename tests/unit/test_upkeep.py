@@ -82,29 +82,32 @@ class Scene:
         yield
         self.registry.absent = False
 
-    def pruner(self, *, age: float = 100.0, keep: int = 1_000_000, crowd: int = 1) -> Pruner:
+    def pruner(self, *, age: float = 100.0, keep: int = 1_000_000, worker_count: int = 1) -> Pruner:
         how: Any = {"clock": self.clock, "telemetry": self.telemetry}
-        return Pruner(self.backend.records, age=age, keep=keep, crowd=lambda: crowd, **how)
+        return Pruner(
+            self.backend.records, age=age, keep=keep, worker_count=lambda: worker_count, **how
+        )
 
-    async def enlist(self, name: str = "worker", lease: float = LEASE) -> str:
+    async def register(self, name: str = "worker", lease: float = LEASE) -> str:
         entry = WorkerEntry(
             incarnation=f"{name}-{fresh_id()}",
             name=name,
             host="here",
             pid=1,
             queues=("default",),
-            io=10,
-            cpu=10,
+            capacity={"io": 10, "cpu": 10},
             lease=lease,
         )
-        await self.backend.registry.enlist(entry)
+        await self.backend.registry.register(entry)
         return entry.incarnation
 
-    async def beat(self, incarnation: str) -> bool:
-        return await self.backend.registry.beat(incarnation, running=0, epoch=0, stopping=False)
+    async def heartbeat(self, incarnation: str) -> bool:
+        return await self.backend.registry.heartbeat(
+            incarnation, running=0, epoch=0, stopping=False
+        )
 
     async def alive(self) -> set[str]:
-        return {member.entry.incarnation for member in await self.backend.registry.members()}
+        return {member.entry.incarnation for member in await self.backend.registry.workers()}
 
     async def publish(self, count: int = 1, **fields: Any) -> list[str]:
         made = Envelope(
@@ -115,11 +118,13 @@ class Scene:
         return [envelope.id for envelope in envelopes]
 
     async def claim(self, owner: str) -> list[Delivery]:
-        return await self.backend.broker.fetch(("default",), Demand(5_000, 5_000), owner, 0)
+        return await self.backend.broker.fetch(
+            ("default",), Demand.of(io=5_000, cpu=5_000), owner, 0
+        )
 
     async def finish(self, count: int = 1, outcome: Outcome | None = None) -> list[str]:
         """Publish, claim and settle so many jobs."""
-        owner = await self.enlist("finisher", lease=YEAR)
+        owner = await self.register("finisher", lease=YEAR)
         await self.publish(count)
         deliveries = await self.claim(owner)
         story = Attempt(1, "finisher", 0, 1, "any")
@@ -127,7 +132,7 @@ class Scene:
         await self.backend.broker.settle(
             [Settlement(lease=d.lease, outcome=ended, attempt=story) for d in deliveries]
         )
-        await self.backend.registry.leave(owner)
+        await self.backend.registry.unregister(owner)
         return [delivery.id for delivery in deliveries]
 
     async def known(self) -> set[str]:
@@ -159,63 +164,63 @@ def story(tale: Callable[[Scene], Coroutine[Any, Any, None]]) -> Callable[[], No
 
 @story
 async def test_a_heart_that_stands_still_for_a_lease_ends(scene: Scene) -> None:
-    life, lifeline = await scene.enlist(), scene.lifeline()
-    await lifeline.look()
+    life, lifeline = await scene.register(), scene.lifeline()
+    await lifeline.run_once()
     scene.clock.advance(LEASE + 0.1)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == set()
     assert [lost.incarnation for lost in scene.heard(events.WorkerLost)] == [life]
 
 
 @story
 async def test_a_heart_first_seen_gets_a_whole_lease(scene: Scene) -> None:
-    life = await scene.enlist()
+    life = await scene.register()
     scene.clock.advance(YEAR)
-    await scene.lifeline().look()
+    await scene.lifeline().run_once()
     assert await scene.alive() == {life}, "the watcher has only just begun to watch"
 
 
 @story
 async def test_a_heart_that_stands_still_for_less_than_a_lease_lives(scene: Scene) -> None:
-    life, lifeline = await scene.enlist(), scene.lifeline()
-    await lifeline.look()
+    life, lifeline = await scene.register(), scene.lifeline()
+    await lifeline.run_once()
     scene.clock.advance(LEASE - 0.1)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == {life}
 
 
 @story
 async def test_a_beat_in_between_saves(scene: Scene) -> None:
-    life, lifeline = await scene.enlist(), scene.lifeline()
-    await lifeline.look()
+    life, lifeline = await scene.register(), scene.lifeline()
+    await lifeline.run_once()
     for _ in range(5):
         scene.clock.advance(LEASE - 0.1)
-        await scene.beat(life)
-        await lifeline.look()
+        await scene.heartbeat(life)
+        await lifeline.run_once()
     assert await scene.alive() == {life}
 
 
 @story
 async def test_a_beat_unseen_until_the_watcher_looks_saves(scene: Scene) -> None:
-    life, lifeline = await scene.enlist(), scene.lifeline()
-    await lifeline.look()
-    await scene.beat(life)
+    life, lifeline = await scene.register(), scene.lifeline()
+    await lifeline.run_once()
+    await scene.heartbeat(life)
     scene.clock.advance(100 * LEASE)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == {life}, "it was seen to beat since the last look"
     scene.clock.advance(LEASE + 0.1)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == set()
 
 
 @pytest.mark.parametrize("years", [-50, -1, 1, 50])
 def test_a_wall_clock_that_jumps_by_years_ends_nobody(years: int) -> None:
     async def tale(scene: Scene) -> None:
-        life, lifeline = await scene.enlist(), scene.lifeline()
-        await lifeline.look()
+        life, lifeline = await scene.register(), scene.lifeline()
+        await lifeline.run_once()
         scene.clock.jumped = years * YEAR
         for _ in range(3):
-            await lifeline.look()
+            await lifeline.run_once()
         assert await scene.alive() == {life}
 
     story(tale)()
@@ -223,88 +228,88 @@ def test_a_wall_clock_that_jumps_by_years_ends_nobody(years: int) -> None:
 
 @story
 async def test_a_wall_clock_that_jumped_back_does_not_keep_the_dead_alive(scene: Scene) -> None:
-    await scene.enlist()
+    await scene.register()
     lifeline = scene.lifeline()
-    await lifeline.look()
+    await lifeline.run_once()
     scene.clock.jumped = -YEAR
     scene.clock.advance(LEASE + 0.1)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == set()
 
 
 @story
 async def test_each_worker_is_judged_by_its_own_lease(scene: Scene) -> None:
-    await scene.enlist("hasty", lease=1)
-    patient = await scene.enlist("patient", lease=100)
+    await scene.register("hasty", lease=1)
+    patient = await scene.register("patient", lease=100)
     lifeline = scene.lifeline()
-    await lifeline.look()
+    await lifeline.run_once()
     scene.clock.advance(2)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == {patient}
 
 
 @story
 async def test_two_watchers_end_a_life_once(scene: Scene) -> None:
-    await scene.enlist()
+    await scene.register()
     watchers = [scene.lifeline(), scene.lifeline()]
     for watcher in watchers:
-        await watcher.look()
+        await watcher.run_once()
     scene.clock.advance(LEASE + 0.1)
     for watcher in watchers:
-        await watcher.look()
+        await watcher.run_once()
     assert len(scene.heard(events.WorkerLost)) == 1
 
 
 @story
 async def test_a_new_life_of_the_same_name_is_not_blamed_for_the_old_one(scene: Scene) -> None:
-    await scene.enlist("worker")
+    await scene.register("worker")
     lifeline = scene.lifeline()
-    await lifeline.look()
+    await lifeline.run_once()
     scene.clock.advance(LEASE - 1)
-    fresh = await scene.enlist("worker")
-    await lifeline.look()
+    fresh = await scene.register("worker")
+    await lifeline.run_once()
     scene.clock.advance(2)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == {fresh}
 
 
 @story
 async def test_a_watcher_that_could_not_look_has_seen_nothing(scene: Scene) -> None:
-    life, lifeline = await scene.enlist(), scene.lifeline()
-    await lifeline.look()
+    life, lifeline = await scene.register(), scene.lifeline()
+    await lifeline.run_once()
     with scene.outage(), pytest.raises(Unavailable):
-        await lifeline.look()
+        await lifeline.run_once()
     scene.clock.advance(LEASE + 0.1)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == {life}, "nobody can beat, or be seen to, in an outage"
     scene.clock.advance(LEASE + 0.1)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == set()
 
 
 @story
 async def test_a_watcher_that_was_frozen_counts_that_time_against_no_worker(scene: Scene) -> None:
     every = LEASE / 3
-    life, lifeline = await scene.enlist(), scene.lifeline(every=every)
-    await lifeline.look()
+    life, lifeline = await scene.register(), scene.lifeline(every=every)
+    await lifeline.run_once()
     scene.clock.advance(5 * LEASE)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == {life}, "nobody was watched meanwhile"
     scene.clock.advance(every)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == {life}, "it has time to beat"
     for _ in range(2):
         scene.clock.advance(every + 0.1)
-        await lifeline.look()
+        await lifeline.run_once()
     assert await scene.alive() == set()
 
 
 @story
 async def test_a_store_that_was_frozen_counts_that_time_against_no_worker(scene: Scene) -> None:
     every = LEASE / 3
-    life, lifeline = await scene.enlist(), scene.lifeline(every=every)
-    await lifeline.look()
-    members = scene.backend.registry.members
+    life, lifeline = await scene.register(), scene.lifeline(every=every)
+    await lifeline.run_once()
+    members = scene.backend.registry.workers
 
     async def slowly() -> Any:
         scene.clock.advance(5 * LEASE)
@@ -312,20 +317,20 @@ async def test_a_store_that_was_frozen_counts_that_time_against_no_worker(scene:
 
     scene.clock.advance(every)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scene.backend.registry, "members", slowly)
-        await lifeline.look()
+        patch.setattr(scene.backend.registry, "workers", slowly)
+        await lifeline.run_once()
     scene.clock.advance(every)
-    await lifeline.look()
+    await lifeline.run_once()
     assert await scene.alive() == {life}, "nobody could beat meanwhile"
 
 
 @story
 async def test_a_watcher_that_is_always_late_finds_the_dead_all_the_same(scene: Scene) -> None:
-    life, lifeline = await scene.enlist(), scene.lifeline(every=LEASE / 3)
-    lively = await scene.enlist("lively")
+    life, lifeline = await scene.register(), scene.lifeline(every=LEASE / 3)
+    lively = await scene.register("lively")
     for _ in range(6):
-        await lifeline.look()
-        await scene.beat(lively)
+        await lifeline.run_once()
+        await scene.heartbeat(lively)
         scene.clock.advance(LEASE)
     assert await scene.alive() == {lively}, life
 
@@ -337,12 +342,12 @@ async def test_a_watcher_that_is_always_late_finds_the_dead_all_the_same(scene: 
 async def test_the_jobs_of_a_dead_worker_are_put_back_and_the_death_is_counted(
     scene: Scene,
 ) -> None:
-    life, lifeline = await scene.enlist(), scene.lifeline()
+    life, lifeline = await scene.register(), scene.lifeline()
     jobs = await scene.publish(2)
     await scene.claim(life)
-    await lifeline.look()
+    await lifeline.run_once()
     scene.clock.advance(LEASE + 0.1)
-    assert sorted(await lifeline.look()) == sorted(jobs)
+    assert sorted(await lifeline.run_once()) == sorted(jobs)
     for job in jobs:
         record = await scene.backend.records.find(job)
         assert (record.state, record.deaths, record.attempt) == (State.QUEUED, 1, 1)
@@ -351,12 +356,12 @@ async def test_the_jobs_of_a_dead_worker_are_put_back_and_the_death_is_counted(
 
 @story
 async def test_the_jobs_of_a_living_worker_are_left_alone(scene: Scene) -> None:
-    life, lifeline = await scene.enlist(), scene.lifeline()
+    life, lifeline = await scene.register(), scene.lifeline()
     [job] = await scene.publish()
     await scene.claim(life)
     for _ in range(4):
-        await scene.beat(life)
-        assert await lifeline.look() == []
+        await scene.heartbeat(life)
+        assert await lifeline.run_once() == []
         scene.clock.advance(LEASE - 0.1)
     assert (await scene.backend.records.find(job)).state is State.RUNNING
     assert not scene.heard(events.JobsRecovered)
@@ -369,10 +374,10 @@ def test_a_job_is_buried_with_the_death_that_is_one_too_many(max_deaths: int) ->
         [job] = await scene.publish(max_deaths=max_deaths)
         for number in range(max_deaths):
             assert (await scene.backend.records.find(job)).state is State.QUEUED
-            await scene.claim(await scene.enlist(f"victim-{number}"))
-            await lifeline.look()
+            await scene.claim(await scene.register(f"victim-{number}"))
+            await lifeline.run_once()
             scene.clock.advance(LEASE + 0.1)
-            await lifeline.look()
+            await lifeline.run_once()
         record = await scene.backend.records.find(job)
         assert (record.state, record.deaths) == (State.BURIED, max_deaths)
         assert f"{max_deaths} workers died" in record.reason
@@ -385,11 +390,11 @@ def test_a_job_is_buried_with_the_death_that_is_one_too_many(max_deaths: int) ->
 async def test_work_left_by_a_recovery_that_crashed_is_put_back_by_the_next_look(
     scene: Scene,
 ) -> None:
-    life = await scene.enlist()
+    life = await scene.register()
     [job] = await scene.publish()
     await scene.claim(life)
     await scene.backend.registry.remove(life, 0)  # ... and the process that did this died here
-    assert await scene.lifeline().look() == [job]
+    assert await scene.lifeline().run_once() == [job]
 
 
 # --- Pruner ----------------------------------------------------------------------------------
@@ -400,7 +405,7 @@ async def test_old_records_are_pruned_and_told_of(scene: Scene) -> None:
     old = await scene.finish(2)
     scene.clock.advance(101)
     young = await scene.finish(2)
-    await scene.pruner(age=100).look()
+    await scene.pruner(age=100).run_once()
     assert await scene.known() == set(young)
     assert [told.records for told in scene.heard(events.RecordsPruned)] == [2]
     with pytest.raises(UnknownJob):
@@ -413,7 +418,7 @@ async def test_records_beyond_the_count_are_pruned(scene: Scene) -> None:
         await scene.finish()
         scene.clock.advance(1)
     newest = await scene.finish()
-    await scene.pruner(keep=1).look()
+    await scene.pruner(keep=1).run_once()
     assert await scene.known() == set(newest)
 
 
@@ -423,7 +428,7 @@ async def test_buried_jobs_outlive_everything(scene: Scene) -> None:
     for outcome in (Succeeded(), Cancelled("no"), Expired()):
         await scene.finish(1, outcome)
     scene.clock.advance(YEAR)
-    await scene.pruner(age=1, keep=0).look()
+    await scene.pruner(age=1, keep=0).run_once()
     assert await scene.known() == set(buried)
 
 
@@ -431,26 +436,26 @@ async def test_buried_jobs_outlive_everything(scene: Scene) -> None:
 async def test_live_jobs_are_never_pruned(scene: Scene) -> None:
     waiting = await scene.publish()
     scene.clock.advance(YEAR)
-    await scene.pruner(age=1, keep=0).look()
+    await scene.pruner(age=1, keep=0).run_once()
     assert await scene.known() == set(waiting)
 
 
 @story
 async def test_nothing_to_prune_is_no_news(scene: Scene) -> None:
-    await scene.pruner().look()
+    await scene.pruner().run_once()
     assert scene.told == []
 
 
 @story
 async def test_it_looks_about_once_a_minute(scene: Scene) -> None:
     pruner = scene.pruner(age=1)
-    await pruner.look()
+    await pruner.run_once()
     await scene.finish()
     scene.clock.advance(59)
-    await pruner.look()
+    await pruner.run_once()
     assert len(await scene.known()) == 1
     scene.clock.advance(2)
-    await pruner.look()
+    await pruner.run_once()
     assert await scene.known() == set()
 
 
@@ -463,12 +468,12 @@ async def test_a_crowd_looks_little_more_often_than_one(scene: Scene) -> None:
             looks.append(None)
             return 0
 
-    how: Any = {"clock": scene.clock, "telemetry": scene.telemetry, "crowd": lambda: 200}
-    crowd = [Pruner(cast(Records, Counting()), age=1, keep=1, **how) for _ in range(200)]
+    how: Any = {"clock": scene.clock, "telemetry": scene.telemetry, "worker_count": lambda: 200}
+    pruners = [Pruner(cast(Records, Counting()), age=1, keep=1, **how) for _ in range(200)]
     for _ in range(600):
         scene.clock.advance(60)
-        for pruner in crowd:
-            await pruner.look()
+        for pruner in pruners:
+            await pruner.run_once()
     assert 600 <= len(looks) <= 6_000
 
 
@@ -476,7 +481,7 @@ async def test_a_crowd_looks_little_more_often_than_one(scene: Scene) -> None:
 async def test_all_that_is_to_go_goes_in_one_look_however_much_it_is(scene: Scene) -> None:
     await scene.finish(2_500)
     scene.clock.advance(101)
-    await scene.pruner(age=100).look()
+    await scene.pruner(age=100).run_once()
     assert await scene.known() == set()
     assert [told.records for told in scene.heard(events.RecordsPruned)] == [2500]
 
@@ -489,11 +494,11 @@ def test_a_wall_clock_that_jumps_back_prunes_nothing_and_does_not_stop_the_prune
         done = await scene.finish()
         pruner = scene.pruner(age=100)
         scene.clock.jumped = years * YEAR
-        await pruner.look()
+        await pruner.run_once()
         assert await scene.known() == set(done)
         scene.clock.jumped = 0
         scene.clock.advance(101)
-        await pruner.look()
+        await pruner.run_once()
         assert await scene.known() == set()
 
     story(tale)()

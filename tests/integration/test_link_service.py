@@ -1,4 +1,4 @@
-"""Processes of ours that talk without a broker: stations, actors, TLS, and peers that are none."""
+"""Processes that serve links: routers, publisher daemons, workers; TLS, and foreign clients."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ import pytest
 pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
 import trustme
 
-from integration.conftest import Place
+from integration.conftest import HANG, Place
 from integration.running import Proxy, until
 from umbel import Retry, Umbel, step
-from umbel.app.stations import Station
-from umbel.backends.amqp.address import Home
-from umbel.backends.amqp.connections import connect
-from umbel.backends.amqp.message_bytes import Post, decode, encode
+from umbel.app.link_service import LinkService
+from umbel.backends.amqp.address import AmqpAddress
+from umbel.backends.amqp.connections import Connection, connect
+from umbel.backends.amqp.engine import SendingLink
+from umbel.backends.amqp.message_codec import AmqpMessage, decode, encode
 from umbel.errors import (
     ConfigurationError,
     DuplicateJob,
@@ -64,13 +65,13 @@ def the(app: Umbel, name: str) -> Any:
 
 
 class Served:
-    """A station in a thread of its own, as in a process of its own."""
+    """A service in a thread of its own, as in a process of its own."""
 
     def __init__(self, app: Umbel, listen: str = HERE, *, kind: str = "router", **how: Any) -> None:
         self.app = app
         self._make = lambda: getattr(app, kind)(listen, **how)
         self._loop = asyncio.new_event_loop()
-        self._station: Station | None = None
+        self._service: LinkService | None = None
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._serve)
         self.address = ""
@@ -87,16 +88,16 @@ class Served:
         return with_tasks(Umbel(self.url(), deadline=15.0, backlog="none", **settings))
 
     def stop(self) -> None:
-        if self._station is not None:
-            self._loop.call_soon_threadsafe(self._station.stop)
+        if self._service is not None:
+            self._loop.call_soon_threadsafe(self._service.stop)
         self._thread.join(30)
         assert not self._thread.is_alive()
 
     def _serve(self) -> None:
         async def main() -> None:
-            self._station = self._make()
-            running = asyncio.create_task(self._station.run())
-            self.address = await self._station.address
+            self._service = self._make()
+            running = asyncio.create_task(self._service.run())
+            self.address = await self._service.address
             self._started.set()
             await running
 
@@ -253,7 +254,7 @@ def test_a_publisher_serves_no_workers(sqlite: Place) -> None:
                 async with working(app):
                     pass
 
-            with pytest.raises(Unavailable, match="nobody at this address"):
+            with pytest.raises(Unavailable, match="nothing at this address"):
                 asyncio.run(work())
     finally:
         served.stop()
@@ -270,7 +271,7 @@ def test_a_transaction_of_the_callers_own_is_refused_with_the_remedy(
         the(app, "add").options(connection=connection).delay(1, 2)
 
 
-def test_a_station_that_goes_away_is_an_error_in_time_and_its_return_is_noticed(
+def test_a_server_that_goes_away_is_an_error_in_time_and_its_return_is_noticed(
     sqlite: Place, tmp_path: Path
 ) -> None:
     listen = f"umbel+unix://{tmp_path}/s"
@@ -310,16 +311,16 @@ def test_a_link_works_in_a_forked_child(served: Served, sqlite: Place) -> None:
 def test_a_worker_is_called_directly_as_an_actor_with_no_broker() -> None:
     async def main() -> tuple[int, str]:
         actor = with_tasks(Umbel("sqlite:///:memory:"))
-        station = actor.publisher(HERE)
-        serving = asyncio.create_task(station.run())
-        caller = with_tasks(Umbel(f"umbel+tcp://{await station.address}", backlog="none"))
+        service = actor.publisher(HERE)
+        serving = asyncio.create_task(service.run())
+        caller = with_tasks(Umbel(f"umbel+tcp://{await service.address}", backlog="none"))
         async with working(actor):
             result = await (await the(caller, "add").adelay(20, 22))
             try:
                 await (await the(caller, "fail").adelay())
             except ValueError as error:
                 failure = str(error)
-        station.stop()
+        service.stop()
         await serving
         await asyncio.to_thread(caller.close)
         actor.close()
@@ -331,12 +332,21 @@ def test_a_worker_is_called_directly_as_an_actor_with_no_broker() -> None:
 # --- strangers -----------------------------------------------------------------------------
 
 
-async def ask(url: str, *posts: Post) -> list[str]:
+async def deliver(connection: Connection, link: SendingLink, messages: list[bytes]) -> list[str]:
+    """Send messages; return the outcome of each: empty if it was accepted, else the reason."""
+    outcomes: list[str] = []
+    for message in messages:
+        link.send(message, outcomes.append)
+    assert await connection.wait_until(lambda: len(outcomes) == len(messages), HANG)
+    return outcomes
+
+
+async def ask(url: str, *posts: AmqpMessage) -> list[str]:
     """What the node for commands says to these messages."""
-    connection = await connect(Home(url))
+    connection = await connect(AmqpAddress(url))
     try:
-        return await connection.deliver(
-            connection.sender("commands"), [encode(post) for post in posts]
+        return await deliver(
+            connection, connection.open_sender("commands"), [encode(post) for post in posts]
         )
     finally:
         await connection.close()
@@ -353,14 +363,16 @@ def command(task: str = "add", **attributes: str) -> dict[str, str]:
     }
 
 
-def test_a_stranger_publishes_in_binary_and_in_structured_mode(
+def test_a_foreign_client_publishes_in_binary_and_in_structured_mode(
     served: Served, sqlite: Place
 ) -> None:
     import msgspec
 
-    binary = Post(body=b'{"args": [1, 2]}', content_type="application/json", attributes=command())
+    binary = AmqpMessage(
+        body=b'{"args": [1, 2]}', content_type="application/json", attributes=command()
+    )
     event = command() | {"data": {"args": [3, 4]}}
-    structured = Post(body=msgspec.json.encode(event), content_type=MEDIA_TYPE)
+    structured = AmqpMessage(body=msgspec.json.encode(event), content_type=MEDIA_TYPE)
     assert asyncio.run(ask(served.url(), binary, structured)) == ["", ""]
     assert len(sqlite.jobs()) == 2
 
@@ -368,46 +380,46 @@ def test_a_stranger_publishes_in_binary_and_in_structured_mode(
 @pytest.mark.parametrize(
     ("post", "field"),
     [
-        (Post(body=b"no JSON"), "body"),
-        (Post(body=b"{}", attributes={"specversion": "1.0"}), "source"),
-        (Post(body=b"{}", attributes=command(id="7")), "id"),
-        (Post(body=b"{}", attributes=command(type="umbel.document")), "type"),
-        (Post(body=b"x" * 2_000_000, attributes=command()), "2,000,000"),
+        (AmqpMessage(body=b"no JSON"), "body"),
+        (AmqpMessage(body=b"{}", attributes={"specversion": "1.0"}), "source"),
+        (AmqpMessage(body=b"{}", attributes=command(id="7")), "id"),
+        (AmqpMessage(body=b"{}", attributes=command(type="umbel.document")), "type"),
+        (AmqpMessage(body=b"x" * 2_000_000, attributes=command()), "2,000,000"),
     ],
 )
 def test_a_message_that_is_no_command_is_rejected_with_the_field(
-    served: Served, sqlite: Place, post: Post, field: str
+    served: Served, sqlite: Place, post: AmqpMessage, field: str
 ) -> None:
-    (why,) = asyncio.run(ask(served.url(), post))
-    assert field in why
+    (reason,) = asyncio.run(ask(served.url(), post))
+    assert field in reason
     assert sqlite.jobs() == []
 
 
-def test_a_stranger_who_asks_hears_how_its_job_ended(sqlite: Place) -> None:
+def test_a_foreign_client_gets_the_outcome_of_its_job(sqlite: Place) -> None:
     app = with_tasks(sqlite.app())
 
-    async def main() -> list[Post]:
-        station = app.publisher(HERE)
-        serving = asyncio.create_task(station.run())
-        connection = await connect(Home(f"umbel+tcp://{await station.address}"))
-        heard: asyncio.Queue[Post] = asyncio.Queue()
+    async def main() -> list[AmqpMessage]:
+        service = app.publisher(HERE)
+        serving = asyncio.create_task(service.run())
+        connection = await connect(AmqpAddress(f"umbel+tcp://{await service.address}"))
+        heard: asyncio.Queue[AmqpMessage] = asyncio.Queue()
 
         def received(link: Any, token: Any, data: bytes) -> None:
-            link.answer(token)
+            link.settle(token)
             heard.put_nowait(decode(data))
 
-        inbox = await connection.inbox(received, 10, 1_000_000)
-        sender = connection.sender("commands")
+        inbox = await connection.open_reply_receiver(received, 10, 1_000_000)
+        sender = connection.open_sender("commands")
         asked = [("add", b'{"args": [20, 22]}'), ("fail", b"{}")]
         async with working(app):
             for task, body in asked:
-                post = Post(
+                post = AmqpMessage(
                     body=body, attributes=command(task), reply_to=inbox.address, correlation=task
                 )
-                assert await connection.deliver(sender, [encode(post)]) == [""]
+                assert await deliver(connection, sender, [encode(post)]) == [""]
             found = [await asyncio.wait_for(heard.get(), 30) for _ in asked]
         await connection.close()
-        station.stop()
+        service.stop()
         await serving
         return sorted(found, key=lambda post: post.correlation)
 
@@ -418,26 +430,30 @@ def test_a_stranger_who_asks_hears_how_its_job_ended(sqlite: Place) -> None:
     assert b"no luck" in failed.body
 
 
-def test_a_stranger_hears_of_a_job_that_had_to_wait_in_the_backlog(
+def test_a_foreign_client_gets_the_outcome_of_a_job_from_the_backlog(
     distant: Place, proxy: Proxy, tmp_path: Path
 ) -> None:
     app = with_tasks(distant.app(backlog=f"sqlite:///{tmp_path}/backlog.db", deadline=1.0))
 
-    async def main() -> Post:
-        station = app.publisher(HERE)
-        serving = asyncio.create_task(station.run())
-        connection = await connect(Home(f"umbel+tcp://{await station.address}"))
-        heard: asyncio.Queue[Post] = asyncio.Queue()
-        inbox = await connection.inbox(lambda _, __, data: heard.put_nowait(decode(data)), 10, 9999)
+    async def main() -> AmqpMessage:
+        service = app.publisher(HERE)
+        serving = asyncio.create_task(service.run())
+        connection = await connect(AmqpAddress(f"umbel+tcp://{await service.address}"))
+        heard: asyncio.Queue[AmqpMessage] = asyncio.Queue()
+        inbox = await connection.open_reply_receiver(
+            lambda _, __, data: heard.put_nowait(decode(data)), 10, 9999
+        )
         await asyncio.to_thread(proxy.cut)
-        asked = Post(body=b'{"args": [20, 22]}', attributes=command(), reply_to=inbox.address)
-        (why,) = await connection.deliver(connection.sender("commands"), [encode(asked)])
-        assert why == "", "it is durable in the backlog"
+        asked = AmqpMessage(
+            body=b'{"args": [20, 22]}', attributes=command(), reply_to=inbox.address
+        )
+        (reason,) = await deliver(connection, connection.open_sender("commands"), [encode(asked)])
+        assert reason == "", "it is durable in the backlog"
         await asyncio.to_thread(proxy.mend)
         async with working(app):
             found = await asyncio.wait_for(heard.get(), 30)
         await connection.close()
-        station.stop()
+        service.stop()
         await serving
         return found
 
@@ -461,9 +477,7 @@ def test_a_process_that_serves_links_publishes_what_an_earlier_one_kept_as_soon_
         served.stop()
 
 
-def test_garbage_on_the_socket_is_refused_told_once_and_disturbs_nobody(
-    served: Served, sqlite: Place
-) -> None:
+def test_garbage_on_the_socket_is_refused_and_reported_once(served: Served, sqlite: Place) -> None:
     host, port = served.address.split(":")
     with closing(served.client()) as app:
         the(app, "add").delay(1, 2)
@@ -570,11 +584,11 @@ def test_a_wrong_address_is_an_error_that_names_the_part(url: str, names: str) -
         Umbel(url)
 
 
-def test_who_serves_links_is_not_at_a_link_itself(served: Served) -> None:
+def test_a_link_server_cannot_use_a_link_as_its_broker(served: Served) -> None:
     async def main() -> None:
         served.client().router(HERE)
 
-    with pytest.raises(ConfigurationError, match="broker's own"):
+    with pytest.raises(ConfigurationError, match="broker itself"):
         asyncio.run(main())
 
 

@@ -49,22 +49,22 @@ def looks(lookout: SpinWait) -> int:
 def test_what_is_there_is_seen(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     lookout = SpinWait(ours)
-    assert not lookout.sees()
+    assert not lookout.is_readable()
     theirs.send(b"x")
-    assert lookout.sees()
+    assert lookout.is_readable()
     assert looks(lookout) == 1
 
 
 def test_what_comes_soon_is_waited_for(
     ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("umbel.backends.spin_wait._MOMENT", 60.0)
+    monkeypatch.setattr("umbel.backends.spin_wait._SPIN_SECONDS", 60.0)
     ours, theirs = ends
     lookout = SpinWait(ours)
     timer = threading.Timer(0.02, theirs.send, [b"x"])
     timer.start()
     assert looks(lookout) > 1
-    assert lookout.sees()
+    assert lookout.is_readable()
     timer.join()
 
 
@@ -86,4 +86,4 @@ def test_a_server_that_is_far_is_looked_out_for_ever_more_seldom(
 def test_who_closes_is_seen(ends: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = ends
     theirs.close()
-    assert SpinWait(ours).sees()
+    assert SpinWait(ours).is_readable()

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from umbel.backends.sqlite.database import Database, Home
-from umbel.backends.sqlite.savepoints import writing
+from umbel.backends.sqlite.database import Database, SqliteFile
+from umbel.backends.sqlite.transactions import write_transaction
 from umbel.errors import Unavailable
 
 Work = Callable[[sqlite3.Connection], Any]
 
 
 class Bench:
-    """A database whose thread is held up, so that everything asked meanwhile comes together."""
+    """A database whose thread is held up, so that all work requested meanwhile runs together."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.database = Database(Home(str(path)))
+        self.database = Database(SqliteFile(str(path)))
         self.commits = 0
 
     async def together(self, *works: Work, writes: bool = True) -> list[Any]:
@@ -57,7 +57,7 @@ class Bench:
 
 def noting(*words: str) -> Work:
     def work(connection: sqlite3.Connection) -> int:
-        with writing(connection) as cursor:
+        with write_transaction(connection) as cursor:
             for word in words:
                 cursor.execute("insert into note values (?)", (word,))
         return len(words)
@@ -90,7 +90,7 @@ def test_one_that_fails_is_undone_alone(tmp_path: Path) -> None:
 
 def test_a_commit_that_fails_fails_them_all(tmp_path: Path) -> None:
     def full(connection: sqlite3.Connection) -> None:
-        with writing(connection) as cursor:
+        with write_transaction(connection) as cursor:
             pages = cursor.execute("pragma page_count").fetchone()[0]
             cursor.execute(f"pragma max_page_count = {pages}")
             cursor.execute("insert into note values (hex(zeroblob(100000)))")
@@ -100,7 +100,7 @@ def test_a_commit_that_fails_fails_them_all(tmp_path: Path) -> None:
         answers = await bench.together(noting("a"), full, noting("c"))
         told = [answer for answer in answers if isinstance(answer, Unavailable)]
         done = [answer for answer in answers if answer == 1]
-        assert told, "the disk was full and nobody heard of it"
+        assert told, "the disk was full and no caller got an error"
         assert len(bench.words()) == len(done), "what was promised and what is there differ"
         await bench.database.close()
 
@@ -119,7 +119,7 @@ def test_only_work_that_writes_is_put_together(tmp_path: Path, writes: bool) -> 
     asyncio.run(tale())
 
 
-def test_an_errand_given_up_before_it_began_does_not_happen(tmp_path: Path) -> None:
+def test_work_cancelled_before_it_began_does_not_happen(tmp_path: Path) -> None:
     async def tale() -> None:
         bench = Bench(tmp_path / "a.db")
         await bench.database.run(bench._prepare)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from umbel.backends import Reply
-from umbel.backends.replies import Answers
+from umbel.backends.replies import ReplySender
 from umbel.errors import Unavailable, UnknownJob
 from umbel.messages import (
     JSON,
@@ -20,7 +20,7 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.messages.documents import Asked
+from umbel.messages.documents import ReplyRequest
 from umbel.testing import FakeClock
 
 MOST = 10_000
@@ -64,10 +64,10 @@ async def nowhere(job: str) -> Record:
     raise UnknownJob(job)
 
 
-def tell(told: Callable[[Answers, Post], Awaitable[None]]) -> None:
+def tell(told: Callable[[ReplySender, Post], Awaitable[None]]) -> None:
     async def main() -> None:
         post = Post()
-        answers = Answers(post.send, nowhere, namespace="umbel", clock=FakeClock())
+        answers = ReplySender(post.send, nowhere, namespace="umbel", clock=FakeClock())
         async with asyncio.timeout(30):
             await told(answers, post)
 
@@ -75,10 +75,10 @@ def tell(told: Callable[[Answers, Post], Awaitable[None]]) -> None:
 
 
 def test_while_nobody_asks_nothing_is_started() -> None:
-    async def told(answers: Answers, post: Post) -> None:
+    async def told(answers: ReplySender, post: Post) -> None:
         found = [delivery() for _ in range(10)]
         answers.remember(found)
-        answers.settled([done(one) for one in found], [])
+        answers.reply([done(one) for one in found], [])
         assert asyncio.all_tasks() == {asyncio.current_task()}
         await answers.close()
 
@@ -86,10 +86,10 @@ def test_while_nobody_asks_nothing_is_started() -> None:
 
 
 def test_the_newest_questions_are_remembered() -> None:
-    async def told(answers: Answers, post: Post) -> None:
+    async def told(answers: ReplySender, post: Post) -> None:
         found = [delivery(replyto=f"a{number}") for number in range(MOST + 1)]
         answers.remember(found)
-        answers.settled([done(found[0]), done(found[1]), done(found[-1])], [])
+        answers.reply([done(found[0]), done(found[1]), done(found[-1])], [])
         await answers.close()
         assert post.sent == ["a1", f"a{MOST}"]
 
@@ -97,16 +97,16 @@ def test_the_newest_questions_are_remembered() -> None:
 
 
 def test_what_was_lost_is_forgotten_and_its_next_lease_is_not() -> None:
-    async def told(answers: Answers, post: Post) -> None:
+    async def told(answers: ReplySender, post: Post) -> None:
         job = fresh_id()
         first = delivery(1, job, replyto="here")
         second = delivery(2, job, replyto="here")
         answers.remember([first, second])
         answers.forget([first.lease])
-        answers.settled([done(first)], [])
+        answers.reply([done(first)], [])
         await answers.close()
         assert post.sent == []
-        answers.settled([done(second)], [])
+        answers.reply([done(second)], [])
         await answers.close()
         assert post.sent == ["here"]
 
@@ -114,11 +114,11 @@ def test_what_was_lost_is_forgotten_and_its_next_lease_is_not() -> None:
 
 
 def test_an_answer_is_given_once() -> None:
-    async def told(answers: Answers, post: Post) -> None:
+    async def told(answers: ReplySender, post: Post) -> None:
         found = delivery(replyto="here")
         answers.remember([found])
-        answers.settled([done(found)], [])
-        answers.settled([done(found)], [])
+        answers.reply([done(found)], [])
+        answers.reply([done(found)], [])
         await answers.close()
         assert post.sent == ["here"]
 
@@ -126,15 +126,15 @@ def test_an_answer_is_given_once() -> None:
 
 
 def test_nobody_waits_for_an_answer_and_one_that_fails_stops_no_other() -> None:
-    async def told(answers: Answers, post: Post) -> None:
+    async def told(answers: ReplySender, post: Post) -> None:
         first, second = delivery(replyto="first"), delivery(replyto="second")
         answers.remember([first, second])
         post.gate.clear()
         post.away = 1
-        answers.settled([done(first)], [])
+        answers.reply([done(first)], [])
         await asyncio.sleep(0)  # the first is on its way
-        answers.settled([done(second)], [])
-        answers.asked_again("gone", Asked("nobody", "q"))
+        answers.reply([done(second)], [])
+        answers.reply_from_record("gone", ReplyRequest("nobody", "q"))
         post.gate.set()
         await answers.close()
         assert post.sent == ["second"]
@@ -143,11 +143,11 @@ def test_nobody_waits_for_an_answer_and_one_that_fails_stops_no_other() -> None:
 
 
 def test_closing_does_not_wait_for_a_server_that_is_silent() -> None:
-    async def told(answers: Answers, post: Post) -> None:
+    async def told(answers: ReplySender, post: Post) -> None:
         found = delivery(replyto="here")
         answers.remember([found])
         post.gate.clear()
-        answers.settled([done(found)], [])
+        answers.reply([done(found)], [])
         await answers.close()
         await answers.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -157,10 +157,10 @@ def test_closing_does_not_wait_for_a_server_that_is_silent() -> None:
 
 
 def test_an_address_that_is_too_long_is_none() -> None:
-    async def told(answers: Answers, post: Post) -> None:
+    async def told(answers: ReplySender, post: Post) -> None:
         found = [delivery(replyto="x" * 1025), delivery(replyto=""), delivery(replyto="x" * 1024)]
         answers.remember(found)
-        answers.settled([done(one) for one in found], [])
+        answers.reply([done(one) for one in found], [])
         await answers.close()
         assert post.sent == ["x" * 1024]
 
@@ -168,11 +168,11 @@ def test_an_address_that_is_too_long_is_none() -> None:
 
 
 def test_an_answer_that_cannot_be_sent_keeps_no_other_answer_back() -> None:
-    async def told(answers: Answers, post: Post) -> None:
+    async def told(answers: ReplySender, post: Post) -> None:
         post.unsendable = {"a7"}
         found = [delivery(replyto=f"a{number}") for number in range(20)]
         answers.remember(found)
-        answers.settled([done(one) for one in found], [])
+        answers.reply([done(one) for one in found], [])
         await answers.close()
         assert post.sent == [f"a{number}" for number in range(20) if number != 7]
 
