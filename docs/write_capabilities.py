@@ -1,6 +1,6 @@
-"""Writes ``reference/capabilities.md`` from the adapters: ``python docs/write_capabilities.py``.
+"""Write ``reference/capabilities.md`` from the adapters: ``python docs/write_capabilities.py``.
 
-With ``--print`` it prints the table instead, as ``make test`` does after the suites have run.
+With ``--print``, print the table instead. ``make test`` does this after the suites have run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from umbel.backends import Capabilities
-from umbel.backends.pairs.broker import carried
+from umbel.backends.pairs.broker import capabilities_of_pair
 from umbel.backends.postgres.broker import PostgresBroker
 from umbel.backends.redis.broker import RedisBroker
 from umbel.backends.sqlite.broker import SqliteBroker
@@ -20,24 +20,27 @@ PAGE = Path(__file__).parent / "reference" / "capabilities.md"
 
 MEANINGS = {
     "transactional": "publish in your own transaction (`connection=`)",
-    "direct": "publish in the calling thread, without an event loop",
-    "records": "publishing, settling and records are one step",
-    "delay": "delays and not-before",
+    "blocking": "publish in the calling thread, without an event loop",
+    "blocking_records": "read a result in the calling thread, without an event loop",
+    "timed": "divide a caller's timeout between the transport and the store",
+    "records": "publishing and settling also write the records, in one step",
+    "delay": "`delay` and `not_before`",
     "priority": "priorities within a queue",
     "unique": "unique keys",
-    "notify": "an idle worker is woken, not left to poll",
-    "move": "move a queue's jobs to another",
-    "forgets": '`track="failures"` leaves nothing behind of a success',
+    "notify": "an idle worker is woken and need not poll",
+    "move": "move the jobs of a queue to another queue",
+    "forgets": '`track="failures"` keeps nothing of a job that succeeds',
 }
 
 HEAD = """\
 # Capabilities of brokers and stores
 
-What each adapter says it can do. The conformance suites ask for these words and run everything else
-over every adapter, on real servers: `make test` prints what was run. A transport (RabbitMQ, NATS,
-AMQP 1.0, Redis beside another store) only carries; with it, a store's capabilities are those of the
-pair. A link has those of whoever serves it, but for transactions. This page is written by
-`python docs/write_capabilities.py`.
+This table shows what each adapter declares that it can do. The conformance suites skip the tests of
+capabilities that an adapter does not have, and run all other tests over every adapter, on real
+servers. `make test` prints what was run. A transport (RabbitMQ, NATS, AMQP 1.0, or Redis beside
+another store) only carries messages. Such a pair has the capabilities in the columns
+"transport + store". A link has the capabilities of its link server, except for transactions.
+`python docs/write_capabilities.py` writes this page.
 
 """
 
@@ -51,13 +54,13 @@ def columns() -> Iterator[tuple[str, Capabilities]]:
     for name, adapter in alone.items():
         yield name, adapter.capabilities
     for name, adapter in alone.items():
-        yield f"transport + {name}", carried(adapter.capabilities)
+        yield f"transport + {name}", capabilities_of_pair(adapter.capabilities)
 
 
 def table() -> str:
     found = dict(columns())
     missing = set(Capabilities.__struct_fields__) ^ set(MEANINGS)
-    assert not missing, f"say what these mean: {missing}"
+    assert not missing, f"describe these capabilities in MEANINGS: {missing}"
     head = ["", *found]
     rows = [
         [meaning, *("yes" if getattr(can, name) else "–" for can in found.values())]

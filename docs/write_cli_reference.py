@@ -17,25 +17,25 @@ HEAD = """\
 
 This page is the `--help` of every command. `python docs/write_cli_reference.py` writes it.
 
-`-A` stands before the command. It names the module that holds your application: `-A shop`, or
-`-A shop:app` when the application has another name than `app`. `UMBEL_APP` does the same. Commands
+Write `-A` before the command. It gives the module of your application: `-A shop`, or
+`-A shop:tasks` if the application is not called `app`. `UMBEL_APP` does the same. For commands
 that only look after a server (`umbel jobs`, `umbel queues`, `umbel limits`, `umbel pools`,
 `umbel workers`, `umbel pause`, `umbel resume`, `umbel deploy`, `umbel db`, `umbel health`,
-`umbel config`, `umbel send`) also do with `UMBEL_URL` alone.
+`umbel config`, `umbel send`) `UMBEL_URL` is enough.
 
-Every command that answers knows `--json`. The answer goes to standard output, errors go to standard
-error. With `--json` an error is JSON, too.
+Every command has `--json`. Results go to standard output, errors to standard error. With `--json`,
+errors are JSON, too.
 
 | exit code | meaning |
 |---|---|
-| 0 | Fine. |
-| 1 | It failed, or what you asked for was not found. |
-| 2 | The command was not understood: a wrong option, a wrong argument, no such application. |
+| 0 | Success. |
+| 1 | The command failed, or nothing was found. |
+| 2 | Wrong usage or configuration: a wrong option, a wrong argument, no such application. |
 | 3 | The server cannot be reached. |
-| 4 | Somebody else deploys, has taken over, or has ended the deployment. |
-| 75 | A worker ended itself: work waited, slots were free, and a new connection did not help. |
-| 129, 143 | `umbel deploy begin` was ended by SIGHUP or SIGTERM. |
-| 130 | You ended the command with Ctrl-C. |
+| 4 | Another deployment is in progress, has taken over, or has ended this one. |
+| 75 | A worker ended itself: jobs waited, slots were free, and a new connection did not help. |
+| 129, 143 | `umbel deploy begin` was stopped by SIGHUP or SIGTERM. |
+| 130 | The command was stopped with Ctrl-C. |
 """
 
 

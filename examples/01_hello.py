@@ -1,4 +1,4 @@
-"""Ten lines: declare a task, publish it, wait for the result.
+"""Declare a task, publish a job, and wait for its result.
 
 In one terminal:   umbel -A 01_hello worker
 In another:        python 01_hello.py

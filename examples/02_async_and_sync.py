@@ -1,4 +1,4 @@
-"""Coroutines and threads side by side: ``async def`` runs in the loop, ``def`` in a thread.
+"""Coroutines and threads: ``async def`` runs in the event loop, ``def`` in a thread.
 
 In one terminal:   umbel -A 02_async_and_sync worker
 In another:        python 02_async_and_sync.py
@@ -15,7 +15,7 @@ app = Umbel()
 
 @app.task
 async def fetch(page: int) -> str:
-    await asyncio.sleep(0.1)  # stands for a request over the network
+    await asyncio.sleep(0.1)  # simulates a network request
     return f"page {page} from {threading.current_thread().name}"
 
 

@@ -1,4 +1,4 @@
-"""What fails is tried again; sections say what a failure means where it happens.
+"""A task that fails is run again. Sections define what a failure means.
 
 In one terminal:   umbel -A 03_retries_and_sections worker
 In another:        python 03_retries_and_sections.py
@@ -21,7 +21,7 @@ def order(quantity: int) -> str:
     with poisonous():  # wrong input stays wrong: do not try again
         if quantity < 1:
             raise ValueError("quantity must be at least 1")
-    with optional(KeyError):  # nice to have: logged, and on we go
+    with optional(KeyError):  # not essential: logged and skipped
         raise KeyError("no coupon")
     with retry(1, first=0.05):  # this part has its own, smaller number of tries
         raise TimeoutError("the shop does not answer")

@@ -1,4 +1,4 @@
-"""Publish inside your own transaction: the job exists exactly when your data does.
+"""Publish inside your own transaction: the job exists if and only if your data does.
 
 Needs PostgreSQL:  export UMBEL_URL=postgresql://user@host/database
                    umbel -A 04_transactions db migrate
@@ -25,7 +25,7 @@ def confirm(order: str) -> str:
 
 
 def connect() -> psycopg.Connection:
-    """A connection of the application's own; Umbel's options in the URL are not libpq's."""
+    """Return a connection of the application. libpq does not know Umbel's URL options."""
     url = urlsplit(os.environ["UMBEL_URL"])
     return psycopg.connect(urlunsplit(url._replace(query="")))
 

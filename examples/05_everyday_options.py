@@ -1,4 +1,4 @@
-"""Delay, uniqueness, progress, cancel, expiry.
+"""Delay, unique jobs, progress, cancellation and expiry.
 
 In one terminal:   umbel -A 05_everyday_options worker
 In another:        python 05_everyday_options.py

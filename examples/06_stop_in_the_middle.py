@@ -1,6 +1,6 @@
-"""SIGTERM in the middle of work: the short task finishes, the interruptible one goes back.
+"""SIGTERM while tasks run: the short task finishes, the interruptible one returns to its queue.
 
-Starts its own workers:   python 06_stop_in_the_middle.py
+It starts its own workers:   python 06_stop_in_the_middle.py
 """
 
 import asyncio
@@ -16,14 +16,14 @@ app = Umbel()
 
 @app.task
 async def send_mail() -> str:
-    """Not interruptible: once begun, it is given time to finish."""
+    """It is not interruptible: a worker that stops waits for it to finish."""
     await asyncio.sleep(1.5)
     return "mail sent once"
 
 
 @app.task(interruptible=True)
 async def crunch(seconds: float) -> str:
-    """Safe to stop anywhere and to run again."""
+    """It can be stopped anywhere and run again."""
     await asyncio.sleep(seconds)
     return "crunched"
 

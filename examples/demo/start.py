@@ -1,4 +1,4 @@
-"""``make run``: everything in one process on SQLite, with example tasks."""
+"""Run everything in one process on SQLite, with example tasks. ``make run`` starts it."""
 
 import os
 import sys

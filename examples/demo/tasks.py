@@ -1,4 +1,4 @@
-"""Example tasks for ``make run``: a small shop's traffic, with the odd failure in it."""
+"""Example tasks for ``make run``: jobs of a small shop, some of which fail."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ async def nightly_report(rows: int) -> int:
 
 @app.task(unique=Unique("traffic", on_conflict="return"), interruptible=True)
 async def traffic() -> None:
-    """Publishes a few jobs, then asks to be run again a moment later: a demo that never ends."""
+    """Publish a few jobs, then snooze for a second, so that the demo never ends."""
     order = int(time.time())
     await app.apublish_many(
         [

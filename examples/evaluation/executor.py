@@ -1,11 +1,11 @@
-"""An executor: runs one small program at a time, and writes down every call.
+"""An executor: it runs one small program at a time, and logs every call.
 
     python executor.py PORT CALLS.jsonl
 
-A program is arithmetic, as "2 * (3 + 4)"; each operation takes a while. Each call carries a fencing
-number that grows whenever this executor is handed out. A call with a higher number than the one
-that runs takes its place: whoever made that one is dead or has given up, for Umbel hands an
-executor to one job at a time. A call with a lower number is too late, and refused.
+A program is arithmetic, such as "2 * (3 + 4)"; each operation takes a while. Each call carries a
+fencing number that grows whenever Umbel assigns this executor to a job. A call with a higher number
+than the running one replaces it: Umbel assigns an executor to one job at a time, so the earlier
+caller is dead or has given up. A call with a lower number is too late and is refused.
 """
 
 import ast
@@ -35,7 +35,7 @@ OPERATIONS: dict[type[ast.operator], Any] = {
 
 
 async def compute(node: ast.AST) -> float:
-    """The value of a program; nothing in it is run as Python. Raises ValueError and the like."""
+    """Return the value of a program without running it as Python. Raise ValueError and others."""
     match node:
         case ast.Expression():
             return await compute(node.body)
@@ -51,7 +51,7 @@ async def compute(node: ast.AST) -> float:
 
 
 async def verdict(program: str) -> dict[str, Any]:
-    """What comes of a program. A wrong one has an answer, too."""
+    """Return the value of a program, or its error."""
     if len(program) > LONGEST_PROGRAM:
         return {"error": f"longer than {LONGEST_PROGRAM} characters"}
     try:
@@ -64,7 +64,7 @@ async def verdict(program: str) -> dict[str, Any]:
 
 
 class Executor:
-    """One program at a time. Its memory is the file, so it knows its last fence after a restart."""
+    """Runs one program at a time. Its last fencing number is read from the file after a restart."""
 
     def __init__(self, calls: Path) -> None:
         known = calls.read_text().splitlines() if calls.exists() else []
@@ -77,7 +77,7 @@ class Executor:
     async def execute(self, request: Request) -> Response:
         try:
             call = await request.json()
-        except ClientDisconnect:  # its worker died in the middle of asking
+        except ClientDisconnect:  # its worker died while it sent the request
             return Response(status_code=400)
         job, fence, found = call["job"], call["fence"], self._job
         if fence < self._fence:
@@ -86,7 +86,7 @@ class Executor:
         if self._running is not None:
             self._running.cancel()
         async with self._alone:
-            if fence < self._fence:  # a still newer call came while this one waited for its turn
+            if fence < self._fence:  # a newer call came while this one waited for the lock
                 return self._refuse(job, fence, found)
             return await self._run(call["program"], job, fence, found)
 
@@ -110,7 +110,7 @@ class Executor:
         return JSONResponse({"job": self._job, "fence": self._fence})
 
     def _note(self, what: str, job: str, fence: int, found: str = "") -> None:
-        """``found``: the job whose call was still running here when this one came in."""
+        """Log a call. ``found`` is the job whose call was still running when this one arrived."""
         line = {"what": what, "job": job, "fence": fence, "at": time.time(), "found": found}
         self._calls.write(json.dumps(line) + "\n")
 

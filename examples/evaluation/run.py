@@ -1,7 +1,7 @@
-"""``python run.py``: three executors, a worker with six slots, the API. Ctrl-C stops them in order.
+"""Start three executors, a worker with six slots and the API: ``python run.py``.
 
-Whatever dies meanwhile is started again. What waits or runs is in the database, ``UMBEL_URL`` or
-umbel.db in the current folder: the next start goes on where this one stopped.
+Ctrl-C stops them in order. A process that dies is restarted. Waiting and running jobs are in the
+database (``UMBEL_URL``, or umbel.db in the current folder), so the next start continues with them.
 """
 
 import os
@@ -29,7 +29,7 @@ COMMANDS = {  # in the order in which they are stopped
 
 
 def start(name: str) -> subprocess.Popen[bytes]:
-    # In a session of its own: Ctrl-C is for us, and we say who stops when.
+    # A new session, so that Ctrl-C reaches only this process, which stops the others in order.
     command = [sys.executable, *COMMANDS[name]]
     return subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True)
 

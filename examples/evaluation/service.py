@@ -1,4 +1,4 @@
-"""The service's one task: hand a program to an executor that nobody else uses meanwhile."""
+"""The only task of the service: send a program to an executor that no other job uses."""
 
 import logging
 import os
@@ -11,13 +11,13 @@ from umbel import Retry, Umbel, current
 WHERE = "http://127.0.0.1:8101 http://127.0.0.1:8102 http://127.0.0.1:8103"
 URLS = os.environ.get("EXECUTORS", WHERE).split()
 
-app = Umbel()  # sqlite:///umbel.db, or what UMBEL_URL says
+app = Umbel()  # sqlite:///umbel.db, or UMBEL_URL
 client = httpx.AsyncClient(timeout=60)
-logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for every call
+logging.getLogger("httpx").setLevel(logging.WARNING)  # otherwise it logs every call
 
 
 class Verdict(TypedDict, total=False):
-    """What became of a program."""
+    """The result of a program."""
 
     value: float
     error: str
@@ -25,7 +25,7 @@ class Verdict(TypedDict, total=False):
 
 
 async def answers(executor: str) -> bool:
-    """The health check, made before an executor is handed out: false or an error sets it aside."""
+    """Check an executor before a job gets it. False or an error puts it into quarantine."""
     return (await client.get(f"{executor}/health", timeout=2)).is_success
 
 
@@ -36,11 +36,11 @@ executors = app.pool("executors", members=URLS, check=answers)
     name="evaluate",
     pool=executors,
     retry=Retry(5, first=0.2),
-    interruptible=True,  # on Ctrl-C back into the line, at once
-    max_deaths=100,  # programs run elsewhere: none can be why a worker died
+    interruptible=True,  # on Ctrl-C, it returns to the waiting list immediately
+    max_deaths=100,  # programs run in executors, so they cannot kill a worker
 )
 async def evaluate(program: str) -> Verdict:
-    """Waits in line without a slot, a retry or a timer; runs once an executor is its own."""
+    """Run a program. The job waits without a slot, a retry or a timer until it has an executor."""
     lease = current.lease
     call = {"program": program, "job": lease.job, "fence": lease.fence}
     answer = await client.post(f"{lease.member}/execute", json=call)

@@ -1,4 +1,4 @@
-"""The HTTP side: submit, watch, cancel, list, and a page that shows who waits and who runs.
+"""The HTTP API (submit, watch, cancel, list), and a page that shows waiting and running jobs.
 
 uvicorn web:site
 """
@@ -22,33 +22,33 @@ from umbel.errors import BadArguments, UnknownJob
 from umbel.messages import Record
 
 MOST_SHOWN = 50
-IN_LINE = (State.WAITING, State.QUEUED, State.SCHEDULED)  # scheduled: to be tried again in a moment
+IN_LINE = (State.WAITING, State.QUEUED, State.SCHEDULED)  # scheduled: waits for a retry
 FINISHED = (State.SUCCEEDED, State.BURIED, State.CANCELLED)
 
 
 async def submit(request: Request) -> Response:
-    """Durable when it answers."""
+    """Publish an evaluation. It is durable when the response is sent."""
     handle = await evaluate.adelay((await request.json()).get("program"))
     return JSONResponse({"id": handle.id}, 202, {"Location": f"/evaluations/{handle.id}"})
 
 
 async def show(request: Request) -> Response:
-    """One evaluation. With ``?wait=20`` the answer comes when it has finished, or in 20 seconds."""
+    """Return one evaluation. With ``?wait=20``, wait until it has finished, at most 20 seconds."""
     handle = app.handle(request.path_params["id"])
     wait = min(float(request.query_params.get("wait", 0)), 60)
     if wait > 0:
-        with suppress(Exception):  # whatever came of it is in the record
+        with suppress(Exception):  # the record has the outcome
             await handle.aget(timeout=wait)
     return JSONResponse(as_json(await handle.arecord()))
 
 
 async def cancel(request: Request) -> Response:
-    """Whether it waits or runs. False when it had finished before."""
+    """Cancel a waiting or running evaluation. ``cancelled`` is false if it had already finished."""
     return JSONResponse({"cancelled": await app.handle(request.path_params["id"]).acancel()})
 
 
 async def overview(request: Request) -> Response:
-    """Executors with what they run, and the newest evaluations in each state, for the page."""
+    """Return the executors with their jobs, and the newest evaluations in each state."""
     operations = request.state.operations
 
     async def some(*states: State) -> list[dict[str, Any]]:
@@ -75,12 +75,12 @@ async def page(request: Request) -> Response:
 
 
 async def refuse(request: Request, error: Exception) -> Response:
-    """Arguments are checked when a job is published; what is unknown was never published."""
+    """Return 404 for an unknown job, and 422 for arguments that do not fit the task."""
     return JSONResponse({"error": str(error)}, 404 if isinstance(error, UnknownJob) else 422)
 
 
 async def state_of(member: PoolMember) -> dict[str, Any]:
-    """What the pool knows of an executor, and whether it answers at this moment."""
+    """Return the state of an executor in the pool, and whether it answers now."""
     try:
         answers = (await client.get(f"{member.name}/health", timeout=1)).is_success
     except httpx.HTTPError:

@@ -1,13 +1,13 @@
-// Publish a task and receive its result over AMQP 1.0 from Node, with nothing but rhea.
+// Publish a task and receive its result over AMQP 1.0 from Node, with only rhea.
 const { randomUUID } = require("node:crypto");
 const rhea = require("rhea");
 
-// Where `umbel router` or `umbel publisher` listens.
+// The address of `umbel router` or `umbel publisher`.
 const [host, port] = (process.env.ROUTER ?? "127.0.0.1:5680").split(":");
 const id = randomUUID();
 
 const connection = rhea.create_container().connect({ host, port, reconnect: false });
-// An address for the answer, which the other end makes up.
+// The server chooses the address for the answer.
 const inbox = connection.open_receiver({ source: { dynamic: true } });
 const commands = connection.open_sender("commands");
 

@@ -1,4 +1,4 @@
-"""Publish a task that the CloudEvents SDK wrote, and read the document with it."""
+"""Write a command and read its document with the CloudEvents SDK."""
 
 import os
 import uuid

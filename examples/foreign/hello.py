@@ -1,4 +1,4 @@
-"""The other side: the tasks that the programs in this folder ask for, run by a worker."""
+"""The task that the programs in this folder publish. A worker runs it."""
 
 from umbel import Umbel
 

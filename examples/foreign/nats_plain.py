@@ -1,4 +1,4 @@
-"""Publish a task and receive its result with nothing but nats-py."""
+"""Publish a task and receive its result with only nats-py."""
 
 import asyncio
 import json

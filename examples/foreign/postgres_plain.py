@@ -1,4 +1,4 @@
-"""Publish a task and receive its result with nothing but psycopg."""
+"""Publish a task and receive its result with only psycopg."""
 
 import json
 import os

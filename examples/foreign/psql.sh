@@ -1,5 +1,5 @@
 #!/bin/sh
-# Publish a task with psql, and ask for the result until it is there.
+# Publish a task with psql, and poll for the result.
 set -eu
 url=${DATABASE_URL:-postgresql://localhost/shop}
 schema=${SCHEMA:-umbel}

@@ -1,4 +1,4 @@
-// Publish a task and receive its result from Node, with nothing but amqplib.
+// Publish a task and receive its result from Node, with only amqplib.
 const amqp = require("amqplib");
 const { randomUUID } = require("node:crypto");
 

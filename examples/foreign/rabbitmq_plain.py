@@ -1,4 +1,4 @@
-"""Publish a task and receive its result with nothing but pika."""
+"""Publish a task and receive its result with only pika."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Publish a task and receive its result with nothing but redis-py."""
+"""Publish a task and receive its result with only redis-py."""
 
 import json
 import os

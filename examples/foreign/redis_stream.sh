@@ -1,5 +1,5 @@
 #!/bin/sh
-# The same where Redis only carries the messages, and another store keeps the books.
+# The same if Redis is only the transport and another server is the store.
 set -eu
 url=${REDIS_URL:-redis://localhost}
 namespace=${NAMESPACE:-umbel}

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Publish a task with the sqlite3 shell, and ask for the result until it is there.
+# Publish a task with the sqlite3 shell, and poll for the result.
 set -eu
 file=${FILE:-umbel.db}
 

@@ -1,4 +1,4 @@
-"""An import that goes on where it stopped, whatever stopped it."""
+"""An import that continues where it stopped."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from umbel import Umbel, current, step
 
 app = Umbel()
 MARK = "?" if app.settings.broker.startswith("sqlite") else "%s"
-"""Where a value goes in a statement, for sqlite3 and for psycopg."""
+"""The placeholder for a value in a statement, for sqlite3 or for psycopg."""
 LOG = Path(os.environ.get("EXECUTED", "executed.log"))
 
 Row = tuple[int, str]
 
 
 def prepare(connection: Any) -> None:
-    """An empty table. It is made in a step, so an import that goes on finds what it has done."""
+    """Create an empty table. This is a step, so an import that continues does not repeat it."""
     note("prepare")
     connection.execute("drop table if exists imported")
     connection.execute("create table imported (n integer not null, name text not null)")
 
 
 def fetch(first: int, count: int) -> list[Row]:
-    """A page from a slow source. It is only read, so it may be repeated."""
+    """Return a page from a slow source. It only reads, so it can be repeated."""
     note(f"fetch {first}")
     time.sleep(0.1)
     return [(n, f"row {n}") for n in range(first, first + count)]
 
 
 def save(connection: Any, rows: list[Row]) -> int:
-    """The page and the step that says so are committed together, or neither is."""
+    """Save a page. The rows and the step are committed in one transaction."""
     note(f"save {rows[0][0]}")
     for row in rows:
         connection.execute(f"insert into imported (n, name) values ({MARK}, {MARK})", row)
@@ -51,6 +51,6 @@ def import_rows(rows: int, page: int) -> int:
 
 
 def note(what: str) -> None:
-    """A line for each time that a step is executed, to count them at the end."""
+    """Log that a step was executed, to count the executions at the end."""
     with LOG.open("a") as log:
         log.write(f"{what}\n")

@@ -1,4 +1,4 @@
-"""Starts a worker and an import, kills the worker now and then, and counts at the end.
+"""Start a worker and an import, kill the worker several times, and count the rows at the end.
 
 python examples/long_import/show.py --rows 1000 --kills 5
 """
@@ -33,12 +33,12 @@ def start_worker() -> subprocess.Popen[bytes]:
 
 
 def executed() -> int:
-    """How many times a step was executed."""
+    """Return how many steps were executed, including repetitions."""
     return len(LOG.read_text().splitlines())
 
 
 def follow(handle: Handle[int], steps: int, kills: int) -> int:
-    """Wait for the end; kill the worker at equal distances on the way. How often that was."""
+    """Wait for the end and kill the worker at equal intervals. Return how often it was killed."""
     worker, killed = start_worker(), 0
     try:
         while not handle.state.finished:
@@ -50,14 +50,14 @@ def follow(handle: Handle[int], steps: int, kills: int) -> int:
                 print(f"killed the worker at {part:.0%}", flush=True)
                 worker = start_worker()
             time.sleep(0.05)
-    finally:  # also at Ctrl-C: the import goes back to its queue, and the next start goes on
+    finally:  # also after Ctrl-C: the import returns to its queue, and the next start continues it
         worker.send_signal(signal.SIGTERM)
         worker.wait()
     return killed
 
 
 def imported() -> list[tuple[int, int]]:
-    """Each number in the table, and how often it is there."""
+    """Return each number in the table, and how often it occurs."""
     with closing(connect()) as connection:
         query = "select n, count(*) from imported group by n order by n"
         return [(n, count) for n, count in connection.execute(query).fetchall()]
@@ -79,7 +79,7 @@ def main() -> None:
     given = parser.parse_args()
 
     asyncio.run(app.backend.migrate())
-    # Whoever starts this again while the import lives gets the one that is under way.
+    # A second start while the import is live gets a handle for the same import.
     only = Unique("the import", on_conflict="return")
     handle = import_rows.options(unique=only).delay(given.rows, PAGE)
     if not handle.record().attempts:

@@ -1,9 +1,9 @@
 """Compute plans: all tasks of a plan run on the worker that keeps its files, until it is finished.
 
-Each worker has a folder of its own, as each pod of a StatefulSet has its own volume. The first
-task of a plan fetches its inputs there, the others use them, and the last one deletes them and
-gives the plan's route back. A plan whose worker was lost goes on elsewhere, where its inputs are
-fetched again.
+Each worker has its own folder, as each pod of a StatefulSet has its own volume. The first task of a
+plan fetches its inputs into this folder, the others use them, and the last one deletes them and
+releases the plan's route. If the worker is lost, the plan continues on another worker, where its
+inputs are fetched again.
 """
 
 import json
@@ -37,7 +37,7 @@ def prepare(plan: str) -> None:
 
 @app.task(queue="compute", affinity="plan", max_deaths=100)
 def compute(plan: str, part: int) -> int:
-    """Work on some of them."""
+    """Compute one part of the inputs."""
     with _noted(plan):
         inputs = json.loads((_files(plan) / "inputs.json").read_text())
         time.sleep(0.02)
@@ -48,7 +48,7 @@ def compute(plan: str, part: int) -> int:
 
 @app.task(queue="compute", affinity="plan", only_if_routed=True, max_deaths=100)
 def finish(plan: str) -> None:
-    """Delete the files, on the worker that has them, and let the next task go anywhere."""
+    """Delete the files on the worker that has them, and release the route."""
     with _noted(plan):
         shutil.rmtree(_files(plan), ignore_errors=True)
         app.routes.release(plan, "finished")
@@ -56,7 +56,7 @@ def finish(plan: str) -> None:
 
 @app.task(broadcast=True)
 def drop_buffers(plan: str) -> bool:
-    """Delete what an earlier stay of a plan has left on any worker."""
+    """Delete files of a plan that an earlier route has left on this worker."""
     left = ROOT / f"worker-{current.worker.index}" / plan
     if not left.exists():
         return False
@@ -66,12 +66,12 @@ def drop_buffers(plan: str) -> bool:
 
 @app.task
 def forget(plan: str) -> None:
-    """Clean up the database: any worker can do that."""
+    """Delete the results from the database. Any worker can do that."""
     _database(plan, "delete from result where plan = ?")
 
 
 def _files(plan: str) -> Path:
-    """The plan's folder on this worker, with its inputs. Raises Astray."""
+    """Return the plan's folder on this worker, with its inputs. Raise Astray."""
     route = current.route
     assert route is not None
     mine = ROOT / f"worker-{current.worker.index}" / plan
@@ -79,7 +79,7 @@ def _files(plan: str) -> Path:
         for stamp in ROOT.glob(f"worker-*/{plan}/route"):
             if stamp.parent != mine and _number(stamp) == route.number:
                 raise Astray(f"{plan} is in {stamp.parent.parent.name}, not here: {mine}")
-        if _number(mine / "route") != route.number:  # not here yet, or from an earlier stay
+        if _number(mine / "route") != route.number:  # not here yet, or from an earlier route
             mine.mkdir(parents=True, exist_ok=True)
             (mine / "inputs.json").write_text(json.dumps(list(range(ROWS))))
             (mine / "route").write_text(str(route.number))
@@ -105,7 +105,7 @@ def _database(plan: str, statement: str, *values: object) -> None:
 
 @contextmanager
 def _noted(plan: str) -> Iterator[None]:
-    """Write down where and when it ran, for whoever wants to check."""
+    """Log where and when a task ran, so that a test can check it."""
     route = current.route
     assert route is not None
     ROOT.mkdir(parents=True, exist_ok=True)

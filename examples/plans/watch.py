@@ -1,4 +1,4 @@
-"""``python watch.py``: four workers and twenty plans, and how many of these each worker has."""
+"""Run twenty plans on four workers and print how many plans each worker has."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ def start(index: int) -> subprocess.Popen[bytes]:
 
 def main() -> None:
     workers = [start(index) for index in range(WORKERS)]
-    while sum(seat.alive for seat in plans.app.routes.seats()) < WORKERS:
+    while sum(index.alive for index in plans.app.routes.worker_indexes()) < WORKERS:
         time.sleep(0.1)
     handles: list[Handle[Any]] = []
     for number in range(PLANS):
@@ -35,7 +35,7 @@ def main() -> None:
     shown = ""
     try:
         while left := [handle for handle in handles if handle.state not in ("succeeded", "buried")]:
-            counts = [seat.routes for seat in plans.app.routes.seats()]
+            counts = [index.routes for index in plans.app.routes.worker_indexes()]
             line = f"{len(handles) - len(left):3} of {len(handles)} done, plans by worker: {counts}"
             if line != shown:
                 print(line, flush=True)
