@@ -18,9 +18,9 @@ import psycopg
 import pytest
 import redis
 from processes import HERE, until
-from rabbitmq_transports import virtual_host
 from servers import free_port
 
+from integration.running import rabbitmq
 from umbel import Handle, State, Task, Umbel
 from umbel.backends import RegisteredWorker
 from umbel.messages import fresh_id
@@ -142,7 +142,7 @@ def _server(name: str, folder: Path) -> Iterator[str]:
     """The address of a server, or of a pair, where nobody else is; gone when the block ends."""
     carrier, _, store = name.rpartition("+")
     with ExitStack() as stack:
-        carried = f"{stack.enter_context(virtual_host())}|" if carrier else ""
+        carried = f"{stack.enter_context(rabbitmq())}|" if carrier else ""
         if store == "sqlite":
             yield f"{carried}sqlite:///{folder}/umbel.db"
         elif store == "redis":
