@@ -163,7 +163,7 @@ def story(tale: Callable[[Scene], Coroutine[Any, Any, None]]) -> Callable[[], No
 
 
 @story
-async def test_a_heart_that_stands_still_for_a_lease_ends(scene: Scene) -> None:
+async def test_a_worker_without_heartbeats_for_a_lease_is_removed(scene: Scene) -> None:
     life, lifeline = await scene.register(), scene.lifeline()
     await lifeline.run_once()
     scene.clock.advance(LEASE + 0.1)
@@ -181,7 +181,7 @@ async def test_a_heart_first_seen_gets_a_whole_lease(scene: Scene) -> None:
 
 
 @story
-async def test_a_heart_that_stands_still_for_less_than_a_lease_lives(scene: Scene) -> None:
+async def test_a_worker_without_heartbeats_for_less_than_a_lease_stays(scene: Scene) -> None:
     life, lifeline = await scene.register(), scene.lifeline()
     await lifeline.run_once()
     scene.clock.advance(LEASE - 0.1)
@@ -214,7 +214,7 @@ async def test_a_beat_unseen_until_the_watcher_looks_saves(scene: Scene) -> None
 
 
 @pytest.mark.parametrize("years", [-50, -1, 1, 50])
-def test_a_wall_clock_that_jumps_by_years_ends_nobody(years: int) -> None:
+def test_a_wall_clock_that_jumps_by_years_removes_no_worker(years: int) -> None:
     async def tale(scene: Scene) -> None:
         life, lifeline = await scene.register(), scene.lifeline()
         await lifeline.run_once()

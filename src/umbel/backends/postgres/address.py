@@ -16,6 +16,7 @@ from umbel.backends.postgres.blocking_connection import DeadlineConnection
 from umbel.backends.postgres.connections import Connection
 from umbel.backends.postgres.listener import Listener
 from umbel.backends.queries import load
+from umbel.backends.url_options import parse_flag, parse_seconds
 from umbel.errors import ConfigurationError
 from umbel.urls import unknown_options
 
@@ -48,8 +49,8 @@ class PostgresAddress:
     def __init__(self, url: str) -> None:
         plain, own = _split(url)
         self.schema = _schema(own.get("schema", "umbel"))
-        self.listens = _flag("listen", own.get("listen", "true"))
-        self.poll = _seconds("poll", own.get("poll", "0.25"))
+        self.listens = parse_flag("listen", own.get("listen", "true"))
+        self.poll = parse_seconds("poll", own.get("poll", "0.25"))
         # Names have at most 63 bytes. If two long schemas share a channel, wake-ups are spurious.
         self.channel = f"umbel_{self.schema}"[:63]
         self.conninfo, self.label = _conninfo(plain)
@@ -134,19 +135,3 @@ def _schema(name: str) -> str:
             " not starting with a digit or pg_"
         )
     return name
-
-
-def _flag(name: str, value: str) -> bool:
-    if value not in ("true", "false"):
-        raise ConfigurationError(f"{name}={value!r}: give true or false")
-    return value == "true"
-
-
-def _seconds(name: str, value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0.01 <= seconds <= 3600:
-        raise ConfigurationError(f"{name}={value!r}: give seconds, 0.01 or more")
-    return seconds

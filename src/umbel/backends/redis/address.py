@@ -22,6 +22,7 @@ from umbel.backends.redis.errors import translate_errors
 from umbel.backends.redis.listener import Listener
 from umbel.backends.redis.sentinels import HostPort, Sentinels
 from umbel.backends.redis.values import integer, text
+from umbel.backends.url_options import parse_flag, parse_seconds
 from umbel.errors import ConfigurationError
 from umbel.urls import unknown_options
 
@@ -78,7 +79,7 @@ class RedisAddress:
                 f"the Redis URL: unknown option {unknown_options(unknown, url)};"
                 f" there are {', '.join(known)}"
             )
-        self.poll = _parse_seconds("poll", given.pop("poll", "0.25"))
+        self.poll = parse_seconds("poll", given.pop("poll", "0.25"))
         login = {
             _SENTINEL_LOGIN[name]: given.pop(name) for name in _SENTINEL_LOGIN if name in given
         }
@@ -177,7 +178,7 @@ async def _read_info(connection: Connection, section: str) -> dict[str, str]:
 
 
 def _parse_options(scheme: str, given: dict[str, str]) -> dict[str, Any]:
-    timeout = _parse_seconds("connect_timeout", given.pop("connect_timeout", "2"))
+    timeout = parse_seconds("connect_timeout", given.pop("connect_timeout", "2"))
     options: dict[str, Any] = {"client_name": "umbel", **given, "socket_connect_timeout": timeout}
     if "db" in given:
         options["db"] = _parse_database(given["db"])
@@ -188,7 +189,7 @@ def _parse_options(scheme: str, given: dict[str, str]) -> dict[str, Any]:
     if requirement not in ("none", "optional", "required"):
         raise ConfigurationError(f"ssl_cert_reqs={requirement!r}: give none, optional or required")
     if "ssl_check_hostname" in given:
-        options["ssl_check_hostname"] = _parse_flag(
+        options["ssl_check_hostname"] = parse_flag(
             "ssl_check_hostname", given["ssl_check_hostname"]
         )
     return options
@@ -249,19 +250,3 @@ def _parse_database(number: str) -> int:
             f"db={number!r}: give the number of a database, as in redis://host/0"
         )
     return int(number)
-
-
-def _parse_flag(name: str, value: str) -> bool:
-    if value not in ("true", "false"):
-        raise ConfigurationError(f"{name}={value!r}: give true or false")
-    return value == "true"
-
-
-def _parse_seconds(name: str, value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0.01 <= seconds <= 3600:
-        raise ConfigurationError(f"{name}={value!r}: give seconds, 0.01 or more")
-    return seconds

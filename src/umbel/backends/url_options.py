@@ -1,0 +1,23 @@
+"""Options of a server's URL, read with errors that say what to write instead."""
+
+from __future__ import annotations
+
+from umbel.errors import ConfigurationError
+
+
+def parse_flag(name: str, value: str) -> bool:
+    """Return whether the option is true. Raise ConfigurationError if it is neither."""
+    if value not in ("true", "false"):
+        raise ConfigurationError(f"{name}={value!r}: give true or false")
+    return value == "true"
+
+
+def parse_seconds(name: str, value: str) -> float:
+    """Return the seconds of the option. Raise ConfigurationError for anything else."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if not 0.01 <= seconds <= 3600:
+        raise ConfigurationError(f"{name}={value!r}: give seconds, 0.01 or more")
+    return seconds
