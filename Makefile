@@ -4,20 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run evaluation test test-all check walk simulate bench bench-peers chaos soak fuzz docs format servers clean
+.DEFAULT_GOAL := run
 
-run: $(VENV)/.run  ## Umbel in one process on SQLite, with example tasks
-	$(BIN)/python examples/demo/start.py
+.PHONY: help run evaluation test test-all check walk simulate bench bench-peers chaos soak fuzz docs format servers clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+run: $(VENV)/.run  ## two workers on SQLite with example tasks: a retry, a limit, a crash
+	@$(BIN)/python examples/demo/start.py
 
 evaluation: $(VENV)/.test  ## the example in examples/evaluation: executors, a worker, an API, a page
 	$(BIN)/python examples/evaluation/run.py
 
 test: check servers  ## everything that must hold: checks, then all tests
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 4 --dist loadgroup
 	@$(BIN)/python docs/write_capabilities.py --print
 
 test-all: check servers  ## the same with every pair of brokers and stores, and chaos on each
-	UMBEL_TEST_ALL=1 $(BIN)/python -m pytest -n 3 --dist loadgroup
+	UMBEL_TEST_ALL=1 $(BIN)/python -m pytest -n 4 --dist loadgroup
 
 check: $(VENV)/.test  ## lint, format, types, layers
 	$(BIN)/ruff check .
@@ -56,8 +61,11 @@ format: $(VENV)/.test  ## put the code into its form
 servers: $(VENV)/.test  ## servers for the tests: those that answer, else started here
 	@$(BIN)/python tests/start_servers.py
 
-clean:  ## remove what the commands above made
-	rm -rf $(VENV) site dist build .mypy_cache .ruff_cache .hypothesis benchmarks/.venvs benchmarks/.run
+clean:  ## remove what the commands made: environments, caches, example databases
+	rm -rf $(VENV) site dist build .cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache \
+	  src/*.egg-info benchmarks/.venvs benchmarks/.run
+	rm -f $(foreach name,umbel umbel-demo,$(name).db $(name).db-wal $(name).db-shm)
+	find benchmarks docs examples src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""One profile for every property test, and at the end what each adapter has passed."""
+"""The Hypothesis profile of all property tests, and a summary of each adapter at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ settings.load_profile("umbel")
 
 
 EXTENDED = (
-    # Pairs of parts that are tested each by itself, and in other pairs.
+    # Pairs whose parts are also tested alone and in other pairs.
     *("::TestRabbitmqAndRedis::", "::TestRabbitmqAndSqlite::", "::TestRedisAndSqlite::"),
     *("::TestNatsAndPostgres::", "::TestAmqpAndPostgres::", "::TestNatsAndSqliteDirectly::"),
     *("::TestNatsAndRedisDirectly::", "::TestRabbitmqAndPostgresDirectly::"),
@@ -27,8 +27,10 @@ EXTENDED = (
         "::TestPostgresItselfAndRedisForSome::",
         "::TestNatsAndSqliteItselfForSome::",
         *("::TestLink::", "::TestAmqpOnUvloop::"),
+        *("::TestGraphsOnRabbitmqAndPostgres::", "::TestGraphsOnNatsAndRedis::"),
+        "::TestWatchingByPolling::",
     ),
-    # What make chaos and make soak do, and longer.
+    # Covered, at greater length, by make chaos and make soak.
     *("under_faults[redis", "under_faults[rabbitmq", "under_faults[nats", "under_faults[amqp"),
     *("leak_is_found[connection", "nothing_grows_under_steady_work", "bug_is_found[fence-frozen"),
     *("bug_is_found[pause-paused", "bug_is_found[record-cancelled"),
@@ -38,9 +40,13 @@ EXTENDED = (
     *("alone-memory]", "frozen_server[postgres-memory", "frozen_server[redis-disk"),
     *("frozen_server[sqlite-memory", "transport_is_silent[memory-", "[asyncio-postgres"),
     *("[uvloop-postgres-trio", "keeps_no_job_from_the_store[redis-"),
-    # Scenarios that run on SQLite, too.
-    *("to_the_grave[postgres", "buried_with_the_reason[postgres", "keeps_the_order[postgres"),
-    *("plans_run[postgres", "is_missing[postgres", "is_told_too[postgres"),
+    # Scenarios that also run on SQLite.
+    *(
+        "get_other_jobs_buried[postgres",
+        "buried_with_the_reason[postgres",
+        "keeps_the_order[postgres",
+    ),
+    *("plans_run[postgres", "as_missing[postgres", "runs_the_broadcast_too[postgres"),
     *("under_faults[postgres", "lease_costs_no_attempt[postgres", "_lengths_runs_once[postgres"),
     *("for_two_leases_is_recorded_once[postgres", "kinds_full_budget[postgres"),
     *("for_that_kind[postgres", "without_that_budget[postgres"),
@@ -52,14 +58,14 @@ EXTENDED = (
     *(
         "peer_is_dropped[wait_finished",
         "however_far_it_got[False",
-        "seed_brings_the_promises_hold[1",
+        "hold_for_every_seed[1",
     ),
     *(
-        "promises_hold[2",
-        "promises_hold[3",
-        "promises_hold[6",
-        "promises_hold[7",
-        "promises_hold[8",
+        "hold_for_every_seed[2",
+        "hold_for_every_seed[3",
+        "hold_for_every_seed[6",
+        "hold_for_every_seed[7",
+        "hold_for_every_seed[8",
     ),
 )
 """Left to ``make test-all``: with these a run takes half an hour on two cores."""

@@ -1,17 +1,104 @@
-"""Run everything in one process on SQLite, with example tasks. ``make run`` starts it."""
+"""Run two workers on SQLite with example tasks, and print what happens. ``make run`` starts it."""
 
+import importlib
+import json
 import os
+import signal
+import subprocess
 import sys
+import textwrap
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
+ROOT = Path(__file__).resolve().parents[2]
+APP = "examples.demo.tasks"
+COLUMNS = 80
+LEASE_SECONDS = 5
+NOTES = {
+    ("charge_card", "failed and will be retried"): "a retry: the task failed and runs again soon",
+    ("count_stock", "started"): "a limit: of three count_stock jobs, one runs at a time",
+    ("print_invoice", "started"): "a crash: print_invoice kills the worker that runs it",
+    ("", "a worker process died and is restarted"): (
+        f"its job is delivered again {LEASE_SECONDS} seconds after its last heartbeat"
+    ),
+}
+"""What is printed the first time that something happens."""
+FIELDS = ("error", "signal", "worker", "jobs", "processes")
+"""The fields of a log line that are printed."""
 
-from tasks import app, traffic  # noqa: E402 - found next to this file
+
+def main() -> int:
+    """Publish the first jobs, run two workers until Ctrl-C, and return their exit code."""
+    sys.path.insert(0, str(ROOT))
+    demo = importlib.import_module(APP)
+    demo.publish_tour()
+    demo.app.close()
+    print_banner()
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    workers = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "umbel", "-A", APP, "worker", "--processes", "2"),
+            *("--lease", str(LEASE_SECONDS), "--grace", "5"),
+            *("--log-level", "debug", "--log-format", "json"),
+        ],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    # Ctrl-C reaches the workers, too. This process prints their last lines and ends after them.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: workers.terminate())
+    notes = dict(NOTES)
+    assert workers.stdout is not None
+    for line in workers.stdout:
+        print_line(line.rstrip("\n"), notes)
+    return workers.wait()
+
+
+def print_banner() -> None:
+    """Print commands that work in the current folder."""
+    script = Path(sys.executable).with_name("umbel")
+    umbel = os.path.relpath(script) if script.exists() else f"{sys.executable} -m umbel"
+    print("Two workers on umbel-demo.db. In half a minute you see a retry, a limit, and")
+    print("a worker that is killed. Ctrl-C stops. Try in another terminal, in this folder:")
+    print()
+    if Path.cwd() != ROOT:
+        print(f"  export PYTHONPATH={os.path.relpath(ROOT)}")
+    for words in ("jobs list", "queues", "workers", "send charge_card 3 --wait"):
+        print(f"  {umbel} -A {APP} {words}")
+    print(flush=True)
+
+
+def print_line(line: str, notes: dict[tuple[str, str], str]) -> None:
+    """Print a log line of a worker in at most 80 columns, after the note on it, if any."""
+    try:
+        fields = json.loads(line)
+    except ValueError:  # an error before the log was set up
+        print("\n".join(textwrap.wrap(line, COLUMNS)), flush=True)
+        return
+    if "logger" in fields:
+        return  # of a library
+    task = str(fields.get("task", "")).rpartition(".")[2]
+    note = notes.pop((task, fields["event"]), None)
+    before, after = (note, None) if task else (None, note)
+    for text in (before and f"--- {before}", describe(fields, task), after and f"--- {after}"):
+        if text:
+            print("\n".join(textwrap.wrap(text, COLUMNS, subsequent_indent=" " * 24)), flush=True)
+
+
+def describe(fields: dict[str, Any], task: str) -> str:
+    """Return the time, the task, what happened, and a few fields."""
+    clock = datetime.fromisoformat(fields["time"]).astimezone()
+    words = [f"{clock:%H:%M:%S}", f"{task or 'umbel':14}", fields["event"]]
+    if fields["event"] == "succeeded":
+        words.append(f"in {fields['seconds'] * 1000:.0f} ms")
+    if fields.get("attempt", 1) > 1:
+        words.append(f"(attempt {fields['attempt']})")
+    words += [f"{name}={fields[name]}" for name in FIELDS if name in fields]
+    return " ".join(words)
+
 
 if __name__ == "__main__":
-    traffic.delay()
-    app.close()
-    folder = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-    os.environ["PYTHONPATH"] = folder
-    os.execv(sys.executable, [sys.executable, "-m", "umbel", "-A", "tasks:app", "dev"])
+    sys.exit(main())

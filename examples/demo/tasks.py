@@ -1,7 +1,8 @@
 """Example tasks for ``make run``: jobs of a small shop, some of which fail."""
 
 import asyncio
-import random
+import os
+import signal
 import time
 
 from umbel import Retry, Snooze, Umbel, Unique, current
@@ -11,43 +12,54 @@ app = Umbel("sqlite:///umbel-demo.db")
 
 @app.task
 async def send_receipt(order: int) -> str:
-    await asyncio.sleep(random.uniform(0.05, 0.4))
+    await asyncio.sleep(0.2)
     return f"receipt for {order}"
 
 
 @app.task
 def resize_image(width: int) -> int:
-    time.sleep(random.uniform(0.05, 0.3))
+    time.sleep(0.1)
     return width * 3 // 4
 
 
-@app.task(retry=Retry(5, first=0.5))
+@app.task(retry=Retry(5, first=1))
 async def charge_card(order: int) -> str:
+    """Fail once for every third order; the retry succeeds."""
     await asyncio.sleep(0.1)
-    if random.random() < 0.3:
+    if order % 3 == 0 and current.job.attempt == 1:
         raise ConnectionError("the bank did not answer")
     return f"order {order} paid"
 
 
-@app.task(interruptible=True)
-async def nightly_report(rows: int) -> int:
-    for row in range(rows):
-        current.progress(row, of=rows)
-        await asyncio.sleep(0.02)
-    return rows
+@app.task(limit=1)
+async def count_stock(shelf: int) -> int:
+    """Run alone, in all workers: the others wait."""
+    await asyncio.sleep(1)
+    return shelf
 
 
-@app.task(unique=Unique("traffic", on_conflict="return"), interruptible=True)
+@app.task
+def print_invoice(order: int) -> str:
+    """Kill the worker at the first delivery, as a crash or a lack of memory would."""
+    time.sleep(0.5)
+    if current.job.deaths == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return f"invoice for {order}"
+
+
+@app.task(unique=Unique("traffic", on_conflict="return"), interruptible=True, publishing="now")
 async def traffic() -> None:
-    """Publish a few jobs, then snooze for a second, so that the demo never ends."""
-    order = int(time.time())
-    await app.apublish_many(
-        [
-            send_receipt.s(order),
-            charge_card.s(order),
-            *(resize_image.s(width) for width in (320, 640)),
-        ]
-    )
-    if order % 20 == 0:
-        await nightly_report.adelay(200)
-    raise Snooze(1.0)
+    """Publish a few jobs, then snooze, so that the demo never ends."""
+    order = int(time.time()) // 5
+    jobs = [send_receipt.s(order), resize_image.s(640), charge_card.s(order)]
+    await app.apublish_many(jobs)
+    raise Snooze(5.0)
+
+
+def publish_tour() -> None:
+    """Publish the jobs of the first half minute: a retry, a limit, and a worker that is killed."""
+    charge_card.options(delay=2).delay(3)
+    for shelf in (1, 2, 3):
+        count_stock.options(delay=5).delay(shelf)
+    print_invoice.options(delay=9).delay(7)
+    traffic.delay()

@@ -405,7 +405,7 @@ def test_the_options_page_names_every_way_to_track() -> None:
     assert sorted(rows(section(read("reference/options.md"), "Track"))) == sorted(Track)
 
 
-def test_the_options_page_tells_the_defaults() -> None:
+def test_the_options_page_lists_the_defaults() -> None:
     text = read("reference/options.md")
     for title, options in (("WorkerOptions", WorkerOptions), ("Settings", Settings)):
         for field in dataclasses.fields(options):

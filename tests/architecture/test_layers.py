@@ -51,7 +51,6 @@ def test_no_topic_of_a_suite_hides_a_test_of_another() -> None:
 
 WRITERS = {
     "terminal.py": {"write"},  # the one place
-    "cli/output.py": {"Console"},  # draws tables of visible cells, into a string
     "cli/deploy_begin.py": {"Live"},  # redraws lines that are visible
     "cli/confirmation.py": {"confirm"},  # asks a question that is visible
 }

@@ -1,1 +1,1 @@
-"""Real processes under real faults: what they did is written down, and the story is checked."""
+"""Real processes under real faults. Their recorded history is checked against the guarantees."""

@@ -1,4 +1,4 @@
-"""``python -m chaos``: real workers under real faults, and a check of everything they did."""
+"""``python -m chaos``: run real workers under real faults, then check the recorded history."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from chaos.crew import FAKETIME
-from chaos.machines import NotHere
-from chaos.places import PLACES, Place, open_place
-from chaos.planted import PLANTS
-from chaos.running import Outcome, Plan, run
+from chaos.backends_under_test import BACKENDS, BackendUnderTest, open_backend
+from chaos.chaos_run import Outcome, Plan, run
+from chaos.planted_bugs import PLANTS
+from chaos.processes_under_test import FAKETIME
+from chaos.server_processes import NotAvailable
 
 _SHOWN = 5
 
@@ -29,10 +29,10 @@ def main(arguments: list[str] | None = None) -> int:
         _say(f"{name}: {options.seconds:g} s of chaos, seed {seed}")
         folder = Path(tempfile.mkdtemp(prefix="umbel-chaos-"))
         try:
-            with open_place(name, seed) as place:
-                outcome = run(place, folder, plan)
-                _report(place, outcome, folder, _repeat(options, name, seed))
-        except NotHere as error:
+            with open_backend(name, seed) as backend:
+                outcome = run(backend, folder, plan)
+                _report(backend, outcome, folder, _repeat(options, name, seed))
+        except NotAvailable as error:
             _say(f"  {error}")
             continue
         finally:
@@ -45,27 +45,31 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=90.0, help="of faults, on each broker")
-    parser.add_argument("--seed", type=int, help="which faults come when")
+    parser.add_argument(
+        "--seconds", type=float, default=90.0, help="how long to inject faults, on each broker"
+    )
+    parser.add_argument("--seed", type=int, help="selects the faults and their times")
     parser.add_argument(
         "--on",
         "--only",
         type=_names,
         default=["sqlite", "postgres"],
         metavar="BROKER,…",
-        help=f"of {', '.join(PLACES)}; sqlite and postgres unless told",
+        help=f"of {', '.join(BACKENDS)}; default: sqlite and postgres",
     )
     parser.add_argument("--plant", choices=PLANTS, help="run workers with this bug")
-    parser.add_argument("--faults", metavar="WORD,…", help="only those with such a word in them")
-    parser.add_argument("--keep", metavar="DIR", help="keep diaries and logs there")
+    parser.add_argument(
+        "--faults", metavar="WORD,…", help="only faults whose name contains one of these words"
+    )
+    parser.add_argument("--keep", metavar="DIR", help="keep event logs and process logs there")
     return parser
 
 
 def _names(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
-        if name not in PLACES:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(PLACES)}")
+        if name not in BACKENDS:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(BACKENDS)}")
     return names
 
 
@@ -77,13 +81,13 @@ def _repeat(options: argparse.Namespace, name: str, seed: int) -> str:
     return f'{command}"'
 
 
-def _report(place: Place, outcome: Outcome, folder: Path, repeat: str) -> None:
-    if place.without:
-        _say(f"  {place.without}")
+def _report(backend: BackendUnderTest, outcome: Outcome, folder: Path, repeat: str) -> None:
+    if backend.without:
+        _say(f"  {backend.without}")
     if FAKETIME is None:
         _say("  not tried: wrong clocks (libfaketime is not installed)")
-    if place.disk is not None:
-        _say(f"  the full disk was {place.disk.what}")
+    if backend.disk is not None:
+        _say(f"  the full disk was {backend.disk.what}")
     faults = ", ".join(f"{name} {times}" for name, times in sorted(outcome.faults.items()))
     _say(f"  faults: {outcome.faults.total()} ({faults})")
     _say("  " + ", ".join(f"{name} {count}" for name, count in outcome.figures.items()))
@@ -92,14 +96,14 @@ def _report(place: Place, outcome: Outcome, folder: Path, repeat: str) -> None:
     _say(f"  violations: {len(outcome.violations)}")
     for job, what in outcome.violations[:_SHOWN]:
         _say(f"  VIOLATION {what}")
-        _say(outcome.story.jobs[job].told() if job else _last_words(folder))
+        _say(outcome.history.jobs[job].describe() if job else _process_output(folder))
     if outcome.violations:
         _say(f"  to repeat: {repeat}")
-        _say("  (the faults and jobs are the same; the moments at which they meet are not)")
+        _say("  (the faults and the jobs are the same; their timing relative to each other is not)")
 
 
-def _last_words(folder: Path) -> str:
-    """What processes said last that is no log line: why they ended."""
+def _process_output(folder: Path) -> str:
+    """Return the end of the processes' output without log lines: it shows why they ended."""
     lines = (folder / "processes.log").read_text(errors="replace").splitlines()
     return "\n".join(f"    {line}" for line in lines if not line.startswith("{"))[-2000:]
 
@@ -109,5 +113,5 @@ def _say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and workers end with us
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end servers and workers too
     sys.exit(main())

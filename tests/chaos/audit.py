@@ -1,7 +1,7 @@
-"""The database's own story: triggers write down every claim, release and record as it commits.
+"""The audit of an SQL database: triggers record every claim, release and record when it commits.
 
-No process can forget to tell, and what is rolled back is not told. Rows of one job are in the
-order in which they happened, as they are written under the row's lock.
+No process can omit an entry, and changes that are rolled back leave none. The entries of one job
+are in the order of the changes because they are written under the row's lock.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ _RULES = (
     ("worker", "delete", "true", "ended", "''", "old.incarnation", "0", "''", "old.name"),
     ("worker", "update", "old.epoch <> new.epoch", "confirmed", "''", "new.incarnation",
      "new.epoch", "''", "new.name"),
-    ("pause", "insert", "true", "paused", "''", "''", "0", "''", "new.scope || '|' || new.name"),
-    ("pause", "delete", "true", "resumed", "''", "''", "0", "''", "old.scope || '|' || old.name"),
-    ("control", "insert", "true", "epoch", "''", "''", "new.epoch", "''", "''"),
-    ("control", "update", "true", "epoch", "''", "''", "new.epoch", "''", "''"),
+    # Pauses of operators: pauses/<scope>//<name>. Those of deployments may lapse unseen.
+    ("entry", "insert", "new.key like 'pauses/%//%'", "paused", "''", "''", "0", "''",
+     "replace(substr(new.key, 8), '//', '|')"),
+    ("entry", "delete", "old.key like 'pauses/%//%'", "resumed", "''", "''", "0", "''",
+     "replace(substr(old.key, 8), '//', '|')"),
+    ("section", "insert", "new.name = 'pauses/'", "epoch", "''", "''", "new.revision", "''", "''"),
+    ("section", "update", "new.name = 'pauses/'", "epoch", "''", "''", "new.revision", "''", "''"),
 )  # fmt: skip
 
 _COLUMNS = "seq, at, what, job, owner, fence, state, note"
@@ -62,7 +65,7 @@ where seq not in (
     and went.state <> 'running'
 )
 """
-"""Without jobs that came and went within one transaction: nobody has ever seen those."""
+"""Excludes jobs that were created and deleted in one transaction: no other session saw them."""
 
 
 def _sqlite_script() -> str:
@@ -101,7 +104,7 @@ def _postgres_script() -> str:
 
 
 class Audit:
-    """The audit of one database: put up once, read at the end."""
+    """The audit of one database: installed once, read at the end."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -109,8 +112,8 @@ class Audit:
         self._here = "" if self._path else "chaos."
         self._seen = "" if self._path else _SEEN
 
-    def put_up(self) -> None:
-        """Create the triggers; the schema is there already."""
+    def install(self) -> None:
+        """Create the triggers. The schema must exist."""
         if self._path:
             with closing(sqlite3.connect(self._path)) as connection:
                 connection.executescript(_sqlite_script())
@@ -119,7 +122,7 @@ class Audit:
                 connection.execute(_postgres_script().encode())
 
     def so_far(self) -> list[Entry]:
-        """Those that were written by now."""
+        """Return the entries written so far."""
         return self.entries()
 
     def entries(self) -> list[Entry]:
@@ -127,16 +130,16 @@ class Audit:
         return [Entry(*row) for row in rows]
 
     def business(self) -> set[str]:
-        """Ids whose transaction was committed."""
+        """Return the ids whose transaction was committed."""
         return {str(row[0]) for row in self._rows(f"select id from {self._here}business")}
 
     def fences(self) -> dict[str, int]:
-        """Each record's fence."""
+        """Return each record's fence."""
         table = "record" if self._path else "umbel.record"
         return {str(job): fence for job, fence in self._rows(f"select id, fence from {table}")}
 
     def bring_forward(self) -> None:
-        """Make the job due that is scheduled next, if nothing waits or runs."""
+        """Make the next scheduled job due, if no job is queued or running."""
         table, now = ("job", "0.0") if self._path else ("umbel.job", "statement_timestamp()")
         change = (
             f"update {table} set not_before = {now}"

@@ -13,24 +13,24 @@ from typing import Protocol
 
 
 class Disk(Protocol):
-    """A folder on a disk that fills up when told to."""
+    """A folder on a disk that can be filled on request."""
 
     folder: Path
     what: str
     """How it is done, for the report."""
 
     def fill(self, pids: Iterable[int]) -> None:
-        """From now on nothing more fits, at least for these processes."""
+        """Make every further write fail, at least for these processes."""
 
     def free(self, pids: Iterable[int]) -> None:
-        """There is room again."""
+        """Make writes possible again."""
 
     def remove(self) -> None:
-        """Take the disk away with all that is on it."""
+        """Remove the disk with its content."""
 
 
 class SmallDisk:
-    """A file system of its own in memory, of a few megabytes. Needs root."""
+    """A separate file system in memory, of a few megabytes. Needs root."""
 
     what = "a small tmpfs, filled by a file of ballast"
 
@@ -62,7 +62,7 @@ class SmallDisk:
 
 
 class Quota:
-    """Without root: the processes may not let any file grow. They see a failed write, too."""
+    """Works without root: a resource limit stops the processes from extending any file."""
 
     what = "RLIMIT_FSIZE of the workers (no small file system can be mounted here)"
 

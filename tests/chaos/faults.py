@@ -1,4 +1,4 @@
-"""The deck of faults. Which one comes when is drawn by the seed."""
+"""The faults, and the injector that chooses among them by the seed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from desk import Client
+from scenario_client import Client
 
-from chaos.carriers import LANES
-from chaos.crew import FAKETIME, LEASE, Crew, Member
-from chaos.diary import Diary
-from chaos.machines import Program
-from chaos.noted import all_noted, published
-from chaos.places import Place, Station
-from chaos.proxy import Mood
+from chaos.backends_under_test import BackendUnderTest, ProxiedServer
+from chaos.event_log import EventLog
+from chaos.processes_under_test import FAKETIME, LEASE, ManagedProcess, ProcessGroup
+from chaos.proxy import ConnectionState
+from chaos.publish_confirmations import all_recorded, published
+from chaos.server_processes import Program
+from chaos.transport_queues import LANES
 from umbel.backends.transport import Lane
 from umbel.errors import Unavailable, UnknownJob
 
@@ -27,21 +27,21 @@ Known = dict[str, tuple[float, Callable[[], bool]]]
 
 _DELETED = "queue deleted"
 _MONTH = 30 * 86_400.0
-_NOTED = 3.0
-"""Seconds after which whoever published has noted it in the books, or was told of an error."""
-_REST = 10.0
-"""Seconds without a fault of the store in which the books become whole."""
+_RECORDED_AFTER_SECONDS = 3.0
+"""Seconds after which a publisher's job is in the store, or the publisher has got an error."""
+_STORE_REST_SECONDS = 10.0
+"""Seconds without a fault of the store, in which all published jobs reach it."""
 
 
-class Deck:
-    """Draws faults, and undoes those that last when their time is over."""
+class FaultInjector:
+    """Chooses and injects faults, and undoes lasting ones when their time is over."""
 
     def __init__(
         self,
-        crew: Crew,
-        place: Place,
-        desk: Client,
-        diary: Diary,
+        group: ProcessGroup,
+        backend: BackendUnderTest,
+        client: Client,
+        event_log: EventLog,
         *,
         seed: int,
         only: Sequence[str] = (),
@@ -49,16 +49,16 @@ class Deck:
         self.done: Counter[str] = Counter()
         self.ahead = 0.0
         """The furthest any worker's clock ever was in the future."""
-        self._crew = crew
-        self._place = place
-        self._desk = desk
-        self._diary = diary
+        self._group = group
+        self._backend = backend
+        self._client = client
+        self._event_log = event_log
         self._pick = random.Random(seed)
         self._later: list[tuple[float, int, Later]] = []
         self._order = itertools.count()
         self._full = self._over = False
-        self._hurt = self._spared = 0.0
-        """Until when the store has a fault, and until when it is to have none."""
+        self._store_faulty_until = self._store_spared_until = 0.0
+        """Until when the store has a fault, and until when it must not get one."""
         self._faults = {
             name: fault
             for name, fault in self._known().items()
@@ -80,34 +80,43 @@ class Deck:
         }
         if FAKETIME is not None:
             known["clock wrong"] = (3, self._wrong_clock)
-        if self._place.disk is not None:
+        if self._backend.disk is not None:
             known["disk full"] = (1.5, self._fill_disk)
-        for station in self._place.stations:
-            known |= self._known_of(station)
-        if len(self._place.stations) > 1:
-            known["both lines dead"] = (1.5, self._lose_both)
-        if self._place.carrier is not None:
+        for proxied in self._backend.proxied_servers:
+            known |= self._known_of(proxied)
+        if len(self._backend.proxied_servers) > 1:
+            known["both connections dead"] = (1.5, self._disturb_both_connections)
+        if self._backend.transport_queues is not None:
             known[_DELETED] = (1.5, self._plan_deletion)
         return known
 
-    def _known_of(self, station: Station) -> Known:
-        """What may happen to a server and its line."""
-        often = 2 / len(station.machine.ways)
+    def _known_of(self, proxied: ProxiedServer) -> Known:
+        """Return the faults of a server and its connection."""
+        often = 2 / len(proxied.server.stop_modes)
         known: Known = {
-            f"{station.what} restarted, {way}": (often, partial(self._restart, station, way))
-            for way in station.machine.ways
+            f"{proxied.what} restarted, {stop_mode}": (
+                often,
+                partial(self._restart, proxied, stop_mode),
+            )
+            for stop_mode in proxied.server.stop_modes
         }
-        if isinstance(station.machine, Program):
-            known[f"{station.what} frozen"] = (1, partial(self._freeze_server, station))
-        known[f"{station.line} slow"] = (1.5, partial(self._line, station, "slow"))
-        known[f"{station.line} cut"] = (2, partial(self._cut, station))
-        known[f"{station.line} dead"] = (1.5, partial(self._line, station, "dead"))
+        if isinstance(proxied.server, Program):
+            known[f"{proxied.what} frozen"] = (1, partial(self._freeze_server, proxied))
+        known[f"{proxied.connection_name} slow"] = (
+            1.5,
+            partial(self._disturb_connection, proxied, "slow"),
+        )
+        known[f"{proxied.connection_name} cut"] = (2, partial(self._cut, proxied))
+        known[f"{proxied.connection_name} dead"] = (
+            1.5,
+            partial(self._disturb_connection, proxied, "dead"),
+        )
         return known
 
-    def strike(self) -> None:
-        """One fault: first each kind once, in some order, then by weight.
+    def inject(self) -> None:
+        """Inject one fault: first each kind once, in random order, then by weight.
 
-        One that cannot happen in its first turn has a second.
+        A fault that is not possible in its first turn gets a second one.
         """
         if self._first:
             name = self._first.pop()
@@ -122,10 +131,10 @@ class Deck:
 
     def _happened(self, name: str) -> None:
         self.done[name] += 1
-        self._diary.write("fault", note=name)
+        self._event_log.write("fault", note=name)
 
     def undo(self, *, all_of_it: bool = False) -> None:
-        """Undo what has lasted long enough; after all of it nothing more is planned."""
+        """Undo the faults whose time is over. With ``all_of_it``, undo all and plan no more."""
         self._over = all_of_it
         while self._later and (all_of_it or self._later[0][0] <= time.monotonic()):
             heapq.heappop(self._later)[2]()
@@ -136,56 +145,56 @@ class Deck:
 
     # --- processes ---------------------------------------------------------------------------
 
-    def _anyone(self, members: list[Member]) -> Member | None:
+    def _pick_running(self, members: list[ManagedProcess]) -> ManagedProcess | None:
         able = [m for m in members if m.alive and not m.frozen and not m.leaving]
         return self._pick.choice(able) if able else None
 
     def _kill(self) -> bool:
-        worker = self._anyone(self._crew.workers)
+        worker = self._pick_running(self._group.workers)
         if worker is not None:
-            self._crew.kill(worker)
+            self._group.kill(worker)
         return worker is not None
 
     def _kill_publisher(self) -> bool:
-        publisher = self._anyone(self._crew.publishers)
+        publisher = self._pick_running(self._group.publishers)
         if publisher is not None:
-            self._crew.kill(publisher)
+            self._group.kill(publisher)
         return publisher is not None
 
     def _freeze(self) -> bool:
-        """For longer than its lease: others take its jobs, and it wakes with old leases."""
-        worker = self._anyone(self._crew.workers)
-        if worker is None or sum(member.frozen for member in self._crew.workers) >= 2:
+        """Freeze a worker for longer than its lease: others claim its jobs before it wakes."""
+        worker = self._pick_running(self._group.workers)
+        if worker is None or sum(member.frozen for member in self._group.workers) >= 2:
             return False
-        self._crew.freeze(worker)
-        life = worker.pid
-        self._after(LEASE * self._pick.uniform(1.5, 2.2), lambda: self._wake(worker, life))
+        self._group.freeze(worker)
+        pid = worker.pid
+        self._after(LEASE * self._pick.uniform(1.5, 2.2), lambda: self._wake(worker, pid))
         return True
 
-    def _wake(self, worker: Member, life: int) -> None:
-        if worker.pid == life and worker.frozen:
-            self._crew.wake(worker)
+    def _wake(self, worker: ManagedProcess, pid: int) -> None:
+        if worker.pid == pid and worker.frozen:
+            self._group.wake(worker)
 
     def _stop(self) -> bool:
-        worker = self._anyone(self._crew.workers)
+        worker = self._pick_running(self._group.workers)
         if worker is not None:
-            self._crew.stop(worker)
+            self._group.stop(worker)
         return worker is not None
 
     def _roll(self) -> bool:
-        """Stopped in good order; it comes back with the other release's code."""
-        worker = self._anyone(self._crew.workers)
+        """Stop a worker gracefully. It is started again with the other release."""
+        worker = self._pick_running(self._group.workers)
         if worker is None:
             return False
         worker.release = "old" if worker.release == "new" else "new"
-        self._crew.stop(worker)
+        self._group.stop(worker)
         return True
 
     def _wrong_clock(self) -> bool:
-        worker = self._pick.choice(self._crew.workers)
+        worker = self._pick.choice(self._group.workers)
         shift = self._pick.choice([-_MONTH, -7200.0, -600.0, 0.0, 900.0, 10800.0, _MONTH])
         self.ahead = max(self.ahead, shift)
-        self._crew.set_clock(worker, shift)
+        self._group.set_clock(worker, shift)
         return True
 
     # --- operators ---------------------------------------------------------------------------
@@ -194,52 +203,52 @@ class Deck:
         scope, name = self._pick.choice(
             [("all", ""), ("queue", "default"), ("task", "chaos.work.coroutine")]
         )
-        if self._store_is_away():
+        if self._store_is_unavailable():
             return False
         try:
-            epoch = self._desk.ask(lambda o: o.pause(scope, name, "chaos"))  # type: ignore[arg-type]
+            epoch = self._client.ask(lambda o: o.pause(scope, name, "chaos"))  # type: ignore[arg-type]
         except Unavailable:
             return False
         self._after(self._pick.uniform(1.0, 2.5), lambda: self._resume(epoch, scope, name))
         return True
 
     def _resume(self, epoch: int, scope: str, name: str) -> None:
-        if self._store_is_away():
+        if self._store_is_unavailable():
             self._after(0.5, lambda: self._resume(epoch, scope, name))
             return
         try:
-            done, alive = self._desk.ask(lambda o: o.confirmed(epoch, 0))
-            self._diary.write("pause confirmed", note=f"{done}/{alive}")
-            self._desk.ask(lambda o: o.resume(scope, name))  # type: ignore[arg-type]
+            done, alive = self._client.ask(lambda o: o.confirmed(epoch, 0))
+            self._event_log.write("pause confirmed", note=f"{done}/{alive}")
+            self._client.ask(lambda o: o.resume(scope, name))  # type: ignore[arg-type]
         except Unavailable:
             self._after(0.5, lambda: self._resume(epoch, scope, name))
 
     def _cancel(self) -> bool:
-        if self._store_is_away():
+        if self._store_is_unavailable():
             return False
-        lately = [line.job for line in published(self._crew.folder / "diaries")[-60:]]
+        lately = [event.job for event in published(self._group.folder / "events")[-60:]]
         wanted = self._pick.sample(lately, min(3, len(lately)))
         for job in wanted:
             try:
-                states = self._desk.ask(lambda o, job=job: o.cancel([job], "chaos"))  # type: ignore[misc]
-            except (Unavailable, UnknownJob):  # one that is not to be remembered is unknown soon
+                states = self._client.ask(lambda o, job=job: o.cancel([job], "chaos"))  # type: ignore[misc]
+            except (Unavailable, UnknownJob):  # a job that keeps no record is soon unknown
                 continue
             what = {"cancelled": "cancelled", "running": "asked to stop"}.get(
                 states[job], "too late"
             )
-            self._diary.write(what, job=job)
+            self._event_log.write(what, job=job)
         return bool(wanted)
 
-    def _store_is_away(self) -> bool:
-        """Operators would only wait for it, and with them the end of other faults."""
-        return self._place.store is not None and self._place.store.machine.away
+    def _store_is_unavailable(self) -> bool:
+        """Return whether an operator's call would block, and so delay the end of other faults."""
+        return self._backend.store is not None and self._backend.store.server.unavailable
 
-    # --- disk, server, line ------------------------------------------------------------------
+    # --- disk, server, connection ------------------------------------------------------------
 
     def _fill_disk(self) -> bool:
-        disk, pids = self._place.disk, self._crew.pids()
+        disk, pids = self._backend.disk, self._group.pids()
         lasts = self._pick.uniform(1.0, 2.5)
-        if disk is None or self._full or not self._may_hurt(self._place.store, lasts):
+        if disk is None or self._full or not self._may_disturb(self._backend.store, lasts):
             return False
         disk.fill(pids)
         self._full = True
@@ -247,17 +256,17 @@ class Deck:
         return True
 
     def _free_disk(self, pids: list[int]) -> None:
-        if self._place.disk is not None:
-            self._place.disk.free(pids)
+        if self._backend.disk is not None:
+            self._backend.disk.free(pids)
         self._full = False
-        if self._place.store is not None:  # one that could not write may have given up
-            self._place.store.get_up()
+        if self._backend.store is not None:  # a server that could not write may have exited
+            self._backend.store.restore()
 
-    def _restart(self, station: Station, way: str) -> bool:
-        server = station.machine
-        if self._full or not self._may_hurt(station) or server.away:
+    def _restart(self, proxied: ProxiedServer, stop_mode: str) -> bool:
+        server = proxied.server
+        if self._full or not self._may_disturb(proxied) or server.unavailable:
             return False
-        server.stop(way)
+        server.stop(stop_mode)
         pause = self._pick.uniform(0, 1.0)
         if isinstance(server, Program):
             self._after(pause, server.launch)
@@ -266,61 +275,65 @@ class Deck:
             server.start()
         return True
 
-    def _freeze_server(self, station: Station) -> bool:
-        server = station.machine
-        if not isinstance(server, Program) or server.away:
+    def _freeze_server(self, proxied: ProxiedServer) -> bool:
+        server = proxied.server
+        if not isinstance(server, Program) or server.unavailable:
             return False
         server.freeze()
         self._after(self._pick.uniform(1.0, LEASE * 1.3), server.wake)
         return True
 
-    def _line(self, station: Station, mood: Mood) -> bool:
+    def _disturb_connection(self, proxied: ProxiedServer, state: ConnectionState) -> bool:
         lasts = self._pick.uniform(1.0, LEASE * 1.3)
-        if not self._may_hurt(station, lasts):
+        if not self._may_disturb(proxied, lasts):
             return False
-        station.proxy.be(mood)
-        self._after(lasts, lambda: station.proxy.be("fine"))
+        proxied.proxy.set_state(state)
+        self._after(lasts, lambda: proxied.proxy.set_state("fine"))
         return True
 
-    def _cut(self, station: Station) -> bool:
-        return self._may_hurt(station) and station.proxy.cut() > 0
+    def _cut(self, proxied: ProxiedServer) -> bool:
+        return self._may_disturb(proxied) and proxied.proxy.cut() > 0
 
-    def _lose_both(self) -> bool:
-        """Neither answers."""
-        broker, store = self._place.stations
-        return self._line(store, "dead") and self._line(broker, "dead")
+    def _disturb_both_connections(self) -> bool:
+        """Neither broker nor store answers."""
+        broker, store = self._backend.proxied_servers
+        return self._disturb_connection(store, "dead") and self._disturb_connection(broker, "dead")
 
     # --- queues ------------------------------------------------------------------------------
 
     def _plan_deletion(self) -> bool:
-        """An operator deletes a queue of the broker. The books know what was in it.
+        """Plan the deletion of one of the broker's queues, as by an operator.
 
-        They do, unless they were out of reach when that was published: then the broker alone has
-        it, and who deletes it there has deleted the job. So this comes when the books are whole.
+        Its jobs are in the store, unless the store was unavailable when they were published. Those
+        jobs would be lost, so the queue is deleted only when the store has all published jobs.
         """
-        if time.monotonic() >= self._spared:
-            self._spared = time.monotonic() + _REST
+        if time.monotonic() >= self._store_spared_until:
+            self._store_spared_until = time.monotonic() + _STORE_REST_SECONDS
             self._delete_queue(self._pick.sample(LANES, len(LANES)))
         return False  # not yet
 
     def _delete_queue(self, lanes: Sequence[Lane]) -> None:
-        """The first of these that there is; later, if the books are not whole yet."""
-        carrier, now = self._place.carrier, time.monotonic()
-        if carrier is None or now >= self._spared:
+        """Delete the first of these that exists; try later if the store does not have all jobs."""
+        transport_queues, now = self._backend.transport_queues, time.monotonic()
+        if transport_queues is None or now >= self._store_spared_until:
             return
-        away = any(station.machine.away for station in self._place.stations)
-        diaries = self._crew.folder / "diaries"
-        if away or now < self._hurt + _NOTED or not all_noted(diaries, self._place.audit):
+        unavailable = any(proxied.server.unavailable for proxied in self._backend.proxied_servers)
+        event_folder = self._group.folder / "events"
+        if (
+            unavailable
+            or now < self._store_faulty_until + _RECORDED_AFTER_SECONDS
+            or not all_recorded(event_folder, self._backend.audit)
+        ):
             self._after(0.3, partial(self._delete_queue, lanes))
-        elif any(map(carrier.delete, lanes)):
-            self._spared = time.monotonic() + _NOTED
+        elif any(map(transport_queues.delete, lanes)):
+            self._store_spared_until = time.monotonic() + _RECORDED_AFTER_SECONDS
             self._happened(_DELETED)
 
-    def _may_hurt(self, station: Station | None, lasts: float = 0.0) -> bool:
-        """Whether a fault may come now. If so it is noted: the books are not whole meanwhile."""
+    def _may_disturb(self, proxied: ProxiedServer | None, lasts: float = 0.0) -> bool:
+        """Return whether a fault may be injected now. If so, remember how long the store has it."""
         now = time.monotonic()
-        if station is not self._place.store or station is None:
+        if proxied is not self._backend.store or proxied is None:
             return True
-        if now >= self._spared:
-            self._hurt = max(self._hurt, now + lasts)
-        return now >= self._spared
+        if now >= self._store_spared_until:
+            self._store_faulty_until = max(self._store_faulty_until, now + lasts)
+        return now >= self._store_spared_until

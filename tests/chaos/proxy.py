@@ -1,4 +1,4 @@
-"""A line between workers and a server that can be slow, cut, or dead without a word."""
+"""A TCP proxy between workers and a server that can delay, reset or silently drop connections."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Literal
 
-Mood = Literal["fine", "slow", "dead"]
+ConnectionState = Literal["fine", "slow", "dead"]
 
 
 class Proxy:
-    """Passes bytes on to a port of this machine. Runs in a thread of its own.
+    """Forwards bytes to a port of this machine. Runs in its own thread.
 
-    *slow* holds back every chunk for a while. *dead* accepts and swallows, and never answers: a
-    connection that was open then stays dead for ever, as behind a firewall that forgot it.
+    *slow* delays every chunk. *dead* accepts connections, discards all bytes and never answers. A
+    connection that was open then stays dead, as behind a firewall that dropped its state.
     """
 
     def __init__(self, target: int, seed: int) -> None:
         self.port = 0
         self._target = target
         self._pick = random.Random(seed)
-        self._mood: Mood = "fine"
-        self._lines: set[_Line] = set()
+        self._state: ConnectionState = "fine"
+        self._connections: set[_Connection] = set()
         self._ready = threading.Event()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="proxy", daemon=True)
         self._thread.start()
         self._ready.wait(10)
 
-    def be(self, mood: Mood) -> None:
-        """Change how the line behaves, for open connections too."""
-        self._call(self._be(mood))
+    def set_state(self, state: ConnectionState) -> None:
+        """Set the state of all connections, including open ones."""
+        self._call(self._set_state(state))
 
     def cut(self) -> int:
         """Reset every open connection. Returns how many."""
@@ -56,18 +56,18 @@ class Proxy:
         self._ready.set()
         self._loop.run_forever()
 
-    async def _be(self, mood: Mood) -> int:
-        self._mood = mood
-        if mood == "dead":
-            for line in self._lines:
-                line.dead = True
-        return len(self._lines)
+    async def _set_state(self, state: ConnectionState) -> int:
+        self._state = state
+        if state == "dead":
+            for connection in self._connections:
+                connection.dead = True
+        return len(self._connections)
 
     async def _cut(self) -> int:
-        lines = list(self._lines)
-        for line in lines:
-            line.reset()
-        return len(lines)
+        connections = list(self._connections)
+        for connection in connections:
+            connection.reset()
+        return len(connections)
 
     async def _end(self) -> int:
         await self._cut()
@@ -78,47 +78,47 @@ class Proxy:
         return len(others)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = _Line(writer)
-        line.dead = self._mood == "dead"
-        self._lines.add(line)
+        connection = _Connection(writer)
+        connection.dead = self._state == "dead"
+        self._connections.add(connection)
         try:
-            if line.dead:
+            if connection.dead:
                 await _swallow(reader)
             else:
-                await self._join(line, reader)
+                await self._join(connection, reader)
         except OSError:
             pass
         finally:
-            self._lines.discard(line)
-            line.close()
+            self._connections.discard(connection)
+            connection.close()
 
-    async def _join(self, line: _Line, reader: asyncio.StreamReader) -> None:
-        there, line.upstream = await asyncio.open_connection("127.0.0.1", self._target)
-        ways = [
-            asyncio.ensure_future(self._pass_on(line, reader, line.upstream)),
-            asyncio.ensure_future(self._pass_on(line, there, line.writer)),
+    async def _join(self, connection: _Connection, reader: asyncio.StreamReader) -> None:
+        there, connection.upstream = await asyncio.open_connection("127.0.0.1", self._target)
+        directions = [
+            asyncio.ensure_future(self._pass_on(connection, reader, connection.upstream)),
+            asyncio.ensure_future(self._pass_on(connection, there, connection.writer)),
         ]
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        if line.dead:  # the server may have given up; the other side is never told
-            await asyncio.wait(ways[:1])
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+        if connection.dead:  # the server may have closed it; the client does not notice
+            await asyncio.wait(directions[:1])
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
 
     async def _pass_on(
-        self, line: _Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, connection: _Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                if self._mood == "slow":
+                if self._state == "slow":
                     await asyncio.sleep(self._pick.uniform(0.02, 0.4))
-                if not line.dead:
+                if not connection.dead:
                     writer.write(data)
                     await writer.drain()
 
 
-class _Line:
-    """One connection and its other half."""
+class _Connection:
+    """One client connection and its connection to the server."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
@@ -126,7 +126,7 @@ class _Line:
         self.dead = False
 
     def reset(self) -> None:
-        """Both ends hear of it at once, with a reset."""
+        """Reset both connections immediately."""
         for half in (self.writer, self.upstream):
             if half is not None:
                 sock: socket.socket = half.get_extra_info("socket")

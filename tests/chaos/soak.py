@@ -1,8 +1,8 @@
-"""``python -m chaos.soak``: steady work for a long time, and nothing that grows with it.
+"""``python -m chaos.soak``: steady work for a long time, and no resource may grow.
 
 Two workers and a publisher on each database. Every few seconds their memory, files, threads and
-connections are read, and what the database takes on disk. A robust line through each series says
-whether it grows by more than noise.
+connections are sampled, and the size of the database on disk. A robust linear fit of each series
+shows whether it grows by more than noise.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import psycopg
 
-from chaos.machines import NotHere
-from chaos.places import Place, open_place
-from chaos.slopes import Bound, Point, Verdict, drawing, judge, spark
+from chaos.backends_under_test import BackendUnderTest, open_backend
+from chaos.leak_detection import Bound, Point, Verdict, drawing, judge, spark
+from chaos.server_processes import NotAvailable
 
 HERE = Path(__file__).parent
 RATE = 40.0
@@ -39,20 +39,20 @@ BOUNDS = {
     "connections": Bound(noise=6, an_hour=1),
     "size, MB": Bound(noise=8, an_hour=10),
 }
-"""By what a series' name ends with."""
+"""The bound for each suffix of a series' name."""
 
 
-class Site:
-    """One database with its three processes, and everything read of them."""
+class SoakedDatabase:
+    """One database with its three processes, and their samples."""
 
-    def __init__(self, place: Place, folder: Path, leak: str) -> None:
-        self.name = place.name
+    def __init__(self, backend: BackendUnderTest, folder: Path, leak: str) -> None:
+        self.name = backend.name
         self.series: dict[str, list[Point]] = {}
-        self._place = place
-        self._log = (folder / f"{place.name}.log").open("ab")
+        self._backend = backend
+        self._log = (folder / f"{backend.name}.log").open("ab")
         self._environment = {
             **os.environ,
-            "UMBEL_URL": place.url,
+            "UMBEL_URL": backend.url,
             "UMBEL_KEEP_COUNT": str(KEEP),
             "UMBEL_DEADLINE": "30",
             "UMBEL_BACKLOG": "none",
@@ -69,7 +69,7 @@ class Site:
         self._seen = {name: psutil.Process(one.pid) for name, one in self._processes.items()}
 
     def sample(self, at: float) -> None:
-        """Read everything once. Raises when a process has ended: a soak has no accidents."""
+        """Take one sample of everything. Raises if a process has ended, which is never expected."""
         for name, process in self._processes.items():
             if process.poll() is not None:
                 raise RuntimeError(f"{self.name}: {name} ended with {process.returncode}")
@@ -82,10 +82,10 @@ class Site:
             self._note(name, at, value)
 
     def finished(self) -> int:
-        """How many jobs have left the hot table."""
-        if self._place.name == "sqlite":
+        """Return how many jobs have left the job table."""
+        if self._backend.name == "sqlite":
             return self._sqlite("select max(rowid) from record")  # the newest is never pruned
-        with psycopg.connect(self._place.url) as connection:
+        with psycopg.connect(self._backend.url) as connection:
             query = (
                 "select coalesce(pg_sequence_last_value('umbel.job_seq_seq'), 0)"
                 " - (select count(*) from umbel.job)"
@@ -108,13 +108,13 @@ class Site:
         self.series.setdefault(name, []).append((at, round(value, 3)))
 
     def _sizes(self) -> Iterator[tuple[str, float]]:
-        if self._place.name == "sqlite":
-            path = Path(self._place.url.removeprefix("sqlite:///"))
+        if self._backend.name == "sqlite":
+            path = Path(self._backend.url.removeprefix("sqlite:///"))
             yield "file size, MB", path.stat().st_size / 1e6
             log = Path(f"{path}-wal")
             yield "write-ahead log size, MB", log.stat().st_size / 1e6 if log.exists() else 0.0
             return
-        with psycopg.connect(self._place.url) as connection:
+        with psycopg.connect(self._backend.url) as connection:
             others = "select count(*) - 1 from pg_stat_activity where backend_type like 'client%'"
             row = connection.execute(others.encode()).fetchone()
             yield "connections", float(row[0]) if row else 0.0
@@ -125,7 +125,7 @@ class Site:
                 yield f"{table} index size, MB", indexes / 1e6
 
     def _sqlite(self, query: str) -> int:
-        path = self._place.url.removeprefix("sqlite:///")
+        path = self._backend.url.removeprefix("sqlite:///")
         with closing(sqlite3.connect(path, timeout=30)) as connection:
             return int(connection.execute(query).fetchone()[0] or 0)
 
@@ -134,23 +134,23 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     seconds = options.hours * 3600 if options.hours else options.minutes * 60
     names = [options.only] if options.only else ["sqlite", "postgres"]
-    with _sites(names, options.leak or "") as sites:
-        _soak(sites, seconds, max(options.every, seconds / 5000))
-        counts = {site.name: site.finished() for site in sites}
+    with _databases(names, options.leak or "") as databases:
+        _soak(databases, seconds, max(options.every, seconds / 5000))
+        counts = {database.name: database.finished() for database in databases}
     warm_up = min(seconds / 3, 600)
     print(f"slopes after a warm-up of {warm_up:.0f} s, an hour, by Theil–Sen")
     leaks = 0
-    for site in sites:
+    for database in databases:
         verdicts = {
-            name: judge(points, bound_of(name), warm_up) for name, points in site.series.items()
+            name: judge(points, bound_of(name), warm_up) for name, points in database.series.items()
         }
         leaks += sum(verdict.leaks for verdict in verdicts.values())
-        text = _told(site, verdicts, counts[site.name])
+        text = _summary(database, verdicts, counts[database.name])
         print(text)
         if options.report:
-            _write(Path(options.report), site, verdicts, text)
+            _write(Path(options.report), database, verdicts, text)
     print(f"leaks: {leaks}")
-    return 1 if leaks or not sites else 0
+    return 1 if leaks or not databases else 0
 
 
 def bound_of(name: str) -> Bound:
@@ -170,53 +170,53 @@ def _parser() -> argparse.ArgumentParser:
 
 
 @contextmanager
-def _sites(names: Sequence[str], leak: str) -> Iterator[list[Site]]:
+def _databases(names: Sequence[str], leak: str) -> Iterator[list[SoakedDatabase]]:
     folder = Path(tempfile.mkdtemp(prefix="umbel-soak-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        sites = []
+        databases = []
         for name in names:
             try:
-                place = stack.enter_context(open_place(name, 0))
-            except NotHere as error:
+                backend = stack.enter_context(open_backend(name, 0))
+            except NotAvailable as error:
                 print(error)
                 continue
-            sites.append(Site(place, folder, leak))
-            stack.callback(sites[-1].end)
-        yield sites
+            databases.append(SoakedDatabase(backend, folder, leak))
+            stack.callback(databases[-1].end)
+        yield databases
 
 
-def _soak(sites: Sequence[Site], seconds: float, every: float) -> None:
+def _soak(databases: Sequence[SoakedDatabase], seconds: float, every: float) -> None:
     began = time.monotonic()
-    told = began - 10
+    printed = began - 10
     print("  minute  database   jobs done  memory MB (each process)  files        threads   disk")
     while (now := time.monotonic() - began) < seconds:
-        for site in sites:
-            site.sample(now)
-        if time.monotonic() - told >= max(10.0, seconds / 60):
-            told = time.monotonic()
-            for site in sites:
-                print(_row(site, now), flush=True)
+        for database in databases:
+            database.sample(now)
+        if time.monotonic() - printed >= max(10.0, seconds / 60):
+            printed = time.monotonic()
+            for database in databases:
+                print(_row(database, now), flush=True)
         time.sleep(every)
 
 
-def _row(site: Site, now: float) -> str:
-    last = {name: points[-1][1] for name, points in site.series.items()}
+def _row(database: SoakedDatabase, now: float) -> str:
+    last = {name: points[-1][1] for name, points in database.series.items()}
 
     def of(end: str) -> str:
         return " ".join(f"{value:.0f}" for name, value in last.items() if name.endswith(end))
 
     disk = sum(value for name, value in last.items() if name.endswith("size, MB"))
     return (
-        f"  {now / 60:6.1f}  {site.name:9}  {site.finished():9}  {of('memory, MB'):24}"
+        f"  {now / 60:6.1f}  {database.name:9}  {database.finished():9}  {of('memory, MB'):24}"
         f"  {of('files'):11}  {of('threads'):8}  {disk:.1f}"
     )
 
 
-def _told(site: Site, verdicts: dict[str, Verdict], jobs: int) -> str:
-    lines = [f"{site.name}: {jobs} jobs"]
+def _summary(database: SoakedDatabase, verdicts: dict[str, Verdict], jobs: int) -> str:
+    lines = [f"{database.name}: {jobs} jobs"]
     for name, verdict in verdicts.items():
-        values = [value for _, value in site.series[name]]
+        values = [value for _, value in database.series[name]]
         said = "LEAKS" if verdict.leaks else "steady"
         lines.append(
             f"  {name:26} {spark(values):30} {verdict.first:8.1f} to {verdict.last:8.1f}"
@@ -225,11 +225,11 @@ def _told(site: Site, verdicts: dict[str, Verdict], jobs: int) -> str:
     return "\n".join(lines)
 
 
-def _write(folder: Path, site: Site, verdicts: dict[str, Verdict], text: str) -> None:
+def _write(folder: Path, database: SoakedDatabase, verdicts: dict[str, Verdict], text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"soak-{site.name}.txt").write_text(f"{text}\n")
-    drawn: dict[str, Sequence[Point]] = {**site.series}
-    (folder / f"soak-{site.name}.svg").write_text(drawing(drawn, verdicts))
+    (folder / f"soak-{database.name}.txt").write_text(f"{text}\n")
+    drawn: dict[str, Sequence[Point]] = {**database.series}
+    (folder / f"soak-{database.name}.svg").write_text(drawing(drawn, verdicts))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The application that soaks: a steady mix of tasks, and two that leak when asked to."""
+"""The application for soak tests: a steady mix of tasks, and optional leaks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from umbel import Retry, Umbel, current
 
 app = Umbel(namespace="scenario")
 LEAK = os.environ.get("SOAK_LEAK", "")
-kept: list[object] = []
+leaked: list[object] = []
 
 
 @app.task
 async def coroutine(number: int) -> dict[str, object]:
     if LEAK == "memory":
-        kept.append(bytearray(100_000))
+        leaked.append(bytearray(100_000))
     if LEAK == "connection" and number % 5 == 0:
-        kept.append(socket.create_connection(_listener().getsockname()))
+        leaked.append(socket.create_connection(_listener().getsockname()))
     await asyncio.sleep(0.01)
     return {"number": number, "text": "x" * 500}
 
@@ -39,17 +39,17 @@ async def fails_once(number: int) -> int:
 
 
 def _listener() -> socket.socket:
-    """Somebody to connect to: this process itself, which never accepts."""
-    known = [one for one in kept if isinstance(one, socket.socket)]
+    """Return a listening socket of this process, which never accepts a connection."""
+    known = [one for one in leaked if isinstance(one, socket.socket)]
     if not known:
-        kept.append(socket.create_server(("127.0.0.1", 0), backlog=100_000))
-    first = kept[0]
+        leaked.append(socket.create_server(("127.0.0.1", 0), backlog=100_000))
+    first = leaked[0]
     assert isinstance(first, socket.socket)
     return first
 
 
 def publish_for_ever(rate: float) -> None:
-    """A few jobs at a time, as steadily as the machine allows."""
+    """Publish a few jobs at a time, as steadily as the machine allows."""
     number, due = 0, time.monotonic()
     while True:
         calls = [coroutine.s(number), thread.s(number), coroutine.options(delay=1).s(number)]

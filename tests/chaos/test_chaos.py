@@ -1,4 +1,4 @@
-"""A short chaos and a short soak: no promise is broken, and what is planted is found."""
+"""A short chaos run and a short soak: no guarantee is broken, and planted bugs are found."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("chaos")]
     [
         ("sqlite", "18", "7"),
         ("postgres", "18", "7"),
-        # So short that the seed has to bring what happens to servers first.
+        # So short that the seed must inject the faults of servers first.
         ("redis", "8", "6942"),
         ("rabbitmq", "6", "1903"),
         ("nats", "6", "1903"),
         ("amqp", "6", "1903"),
     ],
 )
-def test_no_promise_is_broken_under_faults(
+def test_no_guarantee_is_broken_under_faults(
     broker: str, seconds: str, seed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failed = chaos.main(["--on", broker, "--seconds", seconds, "--seed", seed])
@@ -41,7 +41,7 @@ def test_no_promise_is_broken_under_faults(
     [
         ("fence", "frozen", "14", "no (outcome under an old fence|two runs of coroutines overlap)"),
         ("record", "cancelled", "6", "nothing is lost"),
-        ("pause", "paused", "8", "nothing is claimed by who confirmed a pause"),
+        ("pause", "paused", "8", "no worker claims after it confirmed a pause"),
     ],
 )
 def test_a_planted_bug_is_found(

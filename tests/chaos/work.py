@@ -1,4 +1,4 @@
-"""The tasks that chaos runs: of every kind, each writing down when it starts and how it ends."""
+"""The tasks of a chaos run, of every kind. Each logs when it starts and how it ends."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from chaos.diary import Diary
+from chaos.event_log import EventLog
 from umbel import Retry, Snooze, current, task
 from umbel.messages import Finish, Lease, Settlement, disposition
 from umbel.router import Router
 
-diary = Diary(Path(os.environ.get("CHAOS_DIARY", ".")), "worker-")
+event_log = EventLog(Path(os.environ.get("CHAOS_EVENT_LOG", ".")), "worker-")
 
 MANY = 1000
-"""Deaths that a job may see. Chaos kills workers so often that an innocent job is alone in one that
-dies three times; only ``poison`` and ``fragile`` are to be buried for that."""
+"""``max_deaths`` of most tasks. A chaos run kills workers so often that a harmless job may be alone
+in a killed worker three times; only ``poison`` and ``fragile`` may be buried for that."""
 
 
 @contextmanager
-def written_down(kind: str) -> Iterator[None]:
+def logged(kind: str) -> Iterator[None]:
     lease = current.lease
     who = {"job": lease.job, "fence": lease.fence, "owner": lease.owner, "kind": kind}
-    diary.write("start", **who)  # type: ignore[arg-type]
+    event_log.write("start", **who)  # type: ignore[arg-type]
     try:
         yield
     except BaseException as stop:
-        diary.write("stopped", note=type(stop).__name__, **who)  # type: ignore[arg-type]
+        event_log.write("stopped", note=type(stop).__name__, **who)  # type: ignore[arg-type]
         raise
-    diary.write("end", **who)  # type: ignore[arg-type]
+    event_log.write("end", **who)  # type: ignore[arg-type]
 
 
 @task(max_deaths=MANY)
 async def coroutine(seconds: float) -> int:
-    with written_down("coroutine"):
+    with logged("coroutine"):
         await asyncio.sleep(seconds)
         return current.lease.fence
 
 
 @task(max_deaths=MANY)
 def thread(seconds: float) -> int:
-    with written_down("thread"):
+    with logged("thread"):
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             current.checkpoint()
@@ -55,7 +55,7 @@ def thread(seconds: float) -> int:
 
 @task(max_deaths=MANY, interruptible=True)
 async def interruptible(seconds: float) -> int:
-    with written_down("coroutine"):
+    with logged("coroutine"):
         await asyncio.sleep(seconds)
         return current.lease.fence
 
@@ -63,14 +63,14 @@ async def interruptible(seconds: float) -> int:
 @task(max_deaths=MANY)
 async def alone(seconds: float) -> int:
     """Published with a unique key."""
-    with written_down("coroutine"):
+    with logged("coroutine"):
         await asyncio.sleep(seconds)
         return current.lease.fence
 
 
 @task(max_deaths=MANY, retry=Retry(5, first=0.2, cap=1))
 async def fails_twice() -> int:
-    with written_down("coroutine"):
+    with logged("coroutine"):
         if current.job.attempt < 3:
             raise ValueError(f"attempt {current.job.attempt}")
         return current.lease.fence
@@ -78,13 +78,13 @@ async def fails_twice() -> int:
 
 @task(max_deaths=MANY, retry=Retry(1, first=0.2))
 def fails() -> int:
-    with written_down("thread"):
+    with logged("thread"):
         raise ValueError("always")
 
 
 @task(max_deaths=MANY)
 async def snoozes() -> int:
-    with written_down("coroutine"):
+    with logged("coroutine"):
         if current.lease.fence < 3:
             raise Snooze(0.2)
         return current.lease.fence
@@ -93,7 +93,7 @@ async def snoozes() -> int:
 @task(max_deaths=MANY, track="failures")
 async def forgotten(seconds: float) -> int:
     """Leaves no record when it succeeds."""
-    with written_down("coroutine"):
+    with logged("coroutine"):
         await asyncio.sleep(seconds)
         return current.lease.fence
 
@@ -101,20 +101,20 @@ async def forgotten(seconds: float) -> int:
 @task(max_deaths=1)
 async def fragile(seconds: float) -> int:
     """Never runs again once a worker has died with it."""
-    with written_down("coroutine"):
+    with logged("coroutine"):
         await asyncio.sleep(seconds)
         return current.lease.fence
 
 
 @task(retry=Retry(0))
 def poison() -> None:
-    """Kills whoever runs it."""
-    with written_down("thread"):
+    """Kills the worker that runs it."""
+    with logged("thread"):
         os._exit(9)
 
 
 def watch_settling() -> None:
-    """Write down what the store answered to each outcome: taken, or refused."""
+    """Log the store's answer to each outcome: settled or refused."""
     plain = Router.settle
 
     async def settle(self: Router, settlements: Sequence[Settlement]) -> list[Lease]:
@@ -123,17 +123,17 @@ def watch_settling() -> None:
             lease, end = settlement.lease, disposition(settlement.outcome)
             who: dict[str, Any] = {"job": lease.job, "fence": lease.fence, "owner": lease.owner}
             if lease in refused:
-                diary.write("refused", note=settlement.attempt.ended, **who)
+                event_log.write("refused", note=settlement.attempt.ended, **who)
             elif isinstance(end, Finish):
-                diary.write("settled", note=settlement.attempt.ended, **who)
+                event_log.write("settled", note=settlement.attempt.ended, **who)
         return refused
 
     Router.settle = settle  # type: ignore[method-assign]
 
 
-if "CHAOS_DIARY" in os.environ:
+if "CHAOS_EVENT_LOG" in os.environ:
     watch_settling()
 if "CHAOS_PLANT" in os.environ:
-    from chaos import planted
+    from chaos import planted_bugs
 
-    planted.plant(os.environ["CHAOS_PLANT"])
+    planted_bugs.plant(os.environ["CHAOS_PLANT"])

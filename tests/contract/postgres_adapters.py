@@ -11,9 +11,11 @@ import psycopg
 from local_servers import POSTGRES_URL
 
 from umbel.backends.postgres.address import PostgresAddress
+from umbel.backends.postgres.coordination import PostgresCoordination
 from umbel.backends.postgres.database import Database
 from umbel.backends.postgres.gates import PostgresGates
 from umbel.backends.postgres.job_store import PostgresJobStore
+from umbel.backends.postgres.joins import PostgresJoins
 from umbel.backends.postgres.records import PostgresRecords
 from umbel.backends.postgres.registry import PostgresRegistry
 from umbel.backends.postgres.routes import PostgresRoutes
@@ -21,7 +23,6 @@ from umbel.backends.postgres.schema import migrate
 from umbel.backends.postgres.step_transactions import PostgresTransactions
 from umbel.backends.postgres.steps import PostgresSteps
 from umbel.backends.sql.control import SqlControl
-from umbel.backends.sql.deployments import SqlDeployments
 from umbel.clock import Clock, SystemClock
 from umbel.messages import fresh_id
 from umbel.testing import Adapters
@@ -64,8 +65,9 @@ async def open_postgres(
             control=SqlControl(database, **how),
             gates=PostgresGates(database, **how),
             steps=PostgresSteps(database, **how),
-            deployments=SqlDeployments(database, **how),
             routes=PostgresRoutes(database, **how),
+            joins=PostgresJoins(database, **how),
+            coordination=PostgresCoordination(database, **how),
             clock=SystemClock(),
             namespace=namespace,
             another=lambda other=None: open_postgres(url, other or namespace, clocks, **polls),

@@ -11,10 +11,11 @@ from local_servers import NEVER, REDIS_URL
 
 from umbel.backends.redis.address import RedisAddress
 from umbel.backends.redis.control import RedisControl
+from umbel.backends.redis.coordination import RedisCoordination
 from umbel.backends.redis.database import Database
-from umbel.backends.redis.deployments import RedisDeployments
 from umbel.backends.redis.gates import RedisGates
 from umbel.backends.redis.job_store import RedisJobStore
+from umbel.backends.redis.joins import RedisJoins
 from umbel.backends.redis.records import RedisRecords
 from umbel.backends.redis.registry import RedisRegistry
 from umbel.backends.redis.routes import RedisRoutes
@@ -48,11 +49,12 @@ async def open_redis(
             broker=RedisJobStore(database, **how, safety_poll=safety_poll),
             records=RedisRecords(database, **how, safety_poll=safety_poll),
             registry=RedisRegistry(database, **how),
-            control=RedisControl(database, **how, safety_poll=safety_poll),
+            control=RedisControl(database, **how),
             gates=RedisGates(database, **how),
             steps=RedisSteps(database, **how),
-            deployments=RedisDeployments(database, **how),
             routes=RedisRoutes(database, **how),
+            joins=RedisJoins(database, **how),
+            coordination=RedisCoordination(database, **how, safety_poll=safety_poll),
             clock=SystemClock(),
             namespace=namespace,
             another=another,

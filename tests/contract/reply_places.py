@@ -84,9 +84,10 @@ def over_redis() -> Places:
     from umbel.backends.redis.address import RedisAddress
     from umbel.backends.redis.broker import RedisBroker
     from umbel.backends.redis.control import RedisControl
+    from umbel.backends.redis.coordination import RedisCoordination
     from umbel.backends.redis.database import Database
-    from umbel.backends.redis.deployments import RedisDeployments
     from umbel.backends.redis.gates import RedisGates
+    from umbel.backends.redis.joins import RedisJoins
     from umbel.backends.redis.records import RedisRecords
     from umbel.backends.redis.registry import RedisRegistry
     from umbel.backends.redis.routes import RedisRoutes
@@ -127,7 +128,8 @@ def over_redis() -> Places:
                 control=RedisControl(database, **how),
                 gates=RedisGates(database, **how),
                 steps=RedisSteps(database, **how),
-                deployments=RedisDeployments(database, **how),
+                joins=RedisJoins(database, **how),
+                coordination=RedisCoordination(database, **how),
                 routes=RedisRoutes(database, **how),
                 clock=clock,
                 namespace=namespace,

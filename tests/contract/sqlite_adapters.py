@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from local_servers import NEVER
 
 from umbel.backends.sql.control import SqlControl
-from umbel.backends.sql.deployments import SqlDeployments
+from umbel.backends.sqlite.coordination import SqliteCoordination
 from umbel.backends.sqlite.database import Database, SqliteFile
 from umbel.backends.sqlite.gates import SqliteGates
 from umbel.backends.sqlite.job_store import SqliteJobStore
+from umbel.backends.sqlite.joins import SqliteJoins
 from umbel.backends.sqlite.records import SqliteRecords
 from umbel.backends.sqlite.registry import SqliteRegistry
 from umbel.backends.sqlite.routes import SqliteRoutes
@@ -38,8 +39,9 @@ async def open_sqlite(
             control=SqlControl(database, **how),
             gates=SqliteGates(database, **how),
             steps=SqliteSteps(database, **how),
-            deployments=SqlDeployments(database, **how),
             routes=SqliteRoutes(database, **how),
+            joins=SqliteJoins(database, **how),
+            coordination=SqliteCoordination(database, **how),
             clock=clock,
             namespace=namespace,
             another=lambda other=None: open_sqlite(file, clock, other or namespace),

@@ -162,10 +162,10 @@ def test_a_waiting_receive_notices_a_dead_connection(
         await one.receive({IO: 1}, 0.0)
         waiting = asyncio.create_task(one.receive({IO: 1}, 600))
         await asyncio.sleep(0.2)
-        await asyncio.to_thread(proxy.be, "dead")
+        await asyncio.to_thread(proxy.set_state, "dead")
         with pytest.raises(Unavailable):
             await waiting
-        await asyncio.to_thread(proxy.be, "fine")
+        await asyncio.to_thread(proxy.set_state, "fine")
         sent = envelope()
         await other.send([sent])
         await receive_until_found(one, sent.id)
@@ -297,7 +297,9 @@ def test_a_body_over_the_brokers_limit_is_refused_by_name(node: AmqpNode) -> Non
     run(transport_test)
 
 
-def test_the_program_in_the_documentation_asks_and_hears(node: AmqpNode, tmp_path: Path) -> None:
+def test_the_program_in_the_documentation_sends_a_request_and_receives_the_reply(
+    node: AmqpNode, tmp_path: Path
+) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/amqp-1.0.md").read_text()
     (program,) = [block for block in BLOCKS.findall(page) if "BlockingConnection" in block]
     expected = page.partition(program)[2].split("```\n")[2]

@@ -70,7 +70,7 @@ ENDS: list[tuple[Outcome, State, str, Any]] = [
 ]
 
 
-def test_an_asker_hears_every_way_a_job_can_end(place: Places) -> None:
+def test_a_client_is_answered_for_every_outcome_of_a_job(place: Places) -> None:
     async def scenario(p: Place) -> None:
         owner = await register(p.backend)
         async with p.reply_client() as reply_client:
@@ -107,7 +107,7 @@ def test_a_result_of_another_content_type_arrives_as_it_is(place: Places) -> Non
     run(place, scenario)
 
 
-def test_nothing_is_said_of_a_job_that_goes_on(place: Places) -> None:
+def test_a_job_that_continues_is_not_answered(place: Places) -> None:
     async def scenario(p: Place) -> None:
         owner = await register(p.backend)
         async with p.reply_client() as reply_client:
@@ -124,7 +124,7 @@ def test_nothing_is_said_of_a_job_that_goes_on(place: Places) -> None:
     run(place, scenario)
 
 
-def test_an_outcome_that_does_not_count_is_not_told(place: Places) -> None:
+def test_a_rejected_outcome_is_not_answered(place: Places) -> None:
     async def scenario(p: Place) -> None:
         b = p.backend
         async with p.reply_client() as reply_client:
@@ -183,7 +183,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def test_a_message_that_cannot_be_read_is_buried_with_the_field_and_its_sender_hears(
+def test_a_message_that_cannot_be_read_is_buried_with_the_field_and_its_sender_is_answered(
     place: Places,
 ) -> None:
     async def scenario(p: Place) -> None:
@@ -207,7 +207,7 @@ def test_a_message_that_cannot_be_read_is_buried_with_the_field_and_its_sender_h
     run(place, scenario)
 
 
-def test_bytes_that_are_no_json_are_buried_and_harm_nobody(place: Places) -> None:
+def test_bytes_that_are_no_json_are_buried_and_affect_no_other_message(place: Places) -> None:
     async def scenario(p: Place) -> None:
         b = p.backend
         owner = await register(b)
@@ -225,7 +225,7 @@ def test_bytes_that_are_no_json_are_buried_and_harm_nobody(place: Places) -> Non
 
 
 @pytest.mark.parametrize("on_conflict", [None, "raise"])
-def test_a_key_that_is_taken_is_told(place: Places, on_conflict: str | None) -> None:
+def test_a_key_that_is_taken_is_reported(place: Places, on_conflict: str | None) -> None:
     async def scenario(p: Place) -> None:
         b = p.backend
         holder, late, after = fresh_id(), fresh_id(), fresh_id()

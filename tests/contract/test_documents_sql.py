@@ -146,7 +146,7 @@ def test_the_document_is_the_one_that_askers_are_sent(
     run(scenario)
 
 
-def test_a_job_that_is_not_finished_has_none_and_an_unknown_id_is_told_apart(
+def test_an_unfinished_job_has_no_result_and_differs_from_an_unknown_id(
     run: Callable[[Scenario], None],
 ) -> None:
     async def scenario(b: Adapters, ask: Ask) -> None:
@@ -179,7 +179,7 @@ def test_jobs_of_one_id_in_two_namespaces_have_each_their_document(
     run(scenario)
 
 
-def test_a_result_that_is_no_json_is_told(run: Callable[[Scenario], None]) -> None:
+def test_a_result_that_is_no_json_is_reported(run: Callable[[Scenario], None]) -> None:
     async def scenario(b: Adapters, ask: Ask) -> None:
         data = bytes(range(256))
         text = ask(await publish_and_settle(b, Succeeded(Body(MESSAGEPACK, data))))
@@ -196,7 +196,7 @@ def test_a_result_that_is_no_json_is_told(run: Callable[[Scenario], None]) -> No
     run(scenario)
 
 
-def test_a_result_with_a_nul_is_told(run: Callable[[Scenario], None]) -> None:
+def test_a_result_with_a_nul_is_reported(run: Callable[[Scenario], None]) -> None:
     async def scenario(b: Adapters, ask: Ask) -> None:
         text = ask(await publish_and_settle(b, Succeeded(Body("application/json", b'"a\\u0000b"'))))
         assert text is not None

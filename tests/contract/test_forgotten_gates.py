@@ -99,7 +99,7 @@ def test_a_rate_that_the_code_no_longer_has_is_kept_for_some_hours(path: str) ->
     tell(path, scenario)
 
 
-def test_what_people_wrote_by_hand_stops_no_pruning(path: str) -> None:
+def test_rows_written_manually_do_not_stop_pruning(path: str) -> None:
     async def scenario(b: Adapters) -> None:
         put(path, [(f"{RATE}#{n}", 0, text) for n, text in enumerate(("", "{", '["x"]', "7"))])
         put(path, [("#", 0, "[1.0]"), (f"{RATE}#z", 0, "[1.0, 1.0]")])
@@ -129,7 +129,7 @@ def test_very_many_go_at_once_and_those_in_use_cost_one_look_at_a_portion(path: 
     tell(path, scenario)
 
 
-def test_on_postgres_tokens_go_while_somebody_lets_others_pass(address: PostgresAddress) -> None:
+def test_on_postgres_tokens_are_pruned_while_jobs_pass_the_gate(address: PostgresAddress) -> None:
     """Rows that are locked are not waited for, and go with the next look."""
 
     async def scenario() -> None:

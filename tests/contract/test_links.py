@@ -14,7 +14,17 @@ pytest.importorskip("proton", reason="not run: links; Qpid Proton is not install
 
 from sqlite_adapters import open_sqlite
 
-from umbel.backends import Broker, Control, Demand, Deployments, Gates, Records, Registry, Steps
+from umbel.backends import (
+    Broker,
+    Control,
+    Coordination,
+    Demand,
+    Gates,
+    Joins,
+    Records,
+    Registry,
+    Steps,
+)
 from umbel.backends.amqp.address import AmqpAddress
 from umbel.backends.sqlite.database import SqliteFile
 from umbel.links import LinkClient, LinkServer, MessageHandler, ServedPort, Stub
@@ -24,7 +34,9 @@ from umbel.telemetry import Telemetry
 from umbel.testing import Adapters, FakeClock, OpenAdapters
 from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite
-from umbel.testing.stores import StoreSuite
+from umbel.testing.stores import CoordinationSuite, JoinSuite, StoreSuite
+from umbel.testing.stores.coordination_machine import CoordinationMachineSuite
+from umbel.testing.stores.join_machine import JoinMachineSuite
 
 
 class Everything:
@@ -38,7 +50,8 @@ class Everything:
             "control": ServedPort(Control, kept.control),
             "gates": ServedPort(Gates, kept.gates),
             "steps": ServedPort(Steps, kept.steps),
-            "deployments": ServedPort(Deployments, kept.deployments),
+            "joins": ServedPort(Joins, kept.joins),
+            "coordination": ServedPort(Coordination, kept.coordination),
         }
 
     def find(self, address: str) -> ServedPort | MessageHandler | None:
@@ -105,7 +118,8 @@ async def linked(books: Any, folder: Path, *, dispatched: bool) -> AsyncIterator
                 control=Stub(Control, "control", link),
                 gates=Stub(Gates, "gates", link),
                 steps=Stub(Steps, "steps", link),
-                deployments=Stub(Deployments, "deployments", link),
+                joins=Stub(Joins, "joins", link, add_within=no_transaction),
+                coordination=Stub(Coordination, "coordination", link),
                 another=another,
                 transaction=None,
                 sync_transaction=None,
@@ -122,8 +136,20 @@ def replace_capabilities(kept: Adapters) -> Any:
     return changed(kept.broker.capabilities, transactional=False, blocking=False)
 
 
-class OverALink(BrokerSuite, GateTopics, RouteSuite, StoreSuite, MachineSuite):
+class OverALink(
+    BrokerSuite,
+    GateTopics,
+    RouteSuite,
+    StoreSuite,
+    CoordinationSuite,
+    JoinSuite,
+    MachineSuite,
+    CoordinationMachineSuite,
+    JoinMachineSuite,
+):
     dispatched = False
+    join_examples = 12
+    coordination_examples = 40
 
     @pytest.fixture
     def backend(self, tmp_path_factory: pytest.TempPathFactory) -> OpenAdapters:

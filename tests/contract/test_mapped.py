@@ -160,7 +160,7 @@ async def receive_surely(one: Transport, room: Mapping[Lane, int], wanted: set[s
 
 
 @needs_server
-def test_one_that_is_down_keeps_nobody_from_the_others(
+def test_a_broker_that_is_down_does_not_block_the_others(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     up, down = start_redis(), start_redis()
@@ -237,7 +237,7 @@ def test_one_that_is_frozen_delays_the_others_by_a_moment_and_loses_nothing(
 
 
 @needs_server
-def test_what_came_when_nobody_asked_any_more_goes_back(
+def test_messages_that_arrive_for_a_cancelled_receive_are_returned(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
@@ -315,7 +315,7 @@ def test_an_answer_goes_by_the_broker_that_its_question_came_by(
 
 
 @needs_server
-def test_what_waits_for_a_broker_that_is_down_keeps_nothing_else_in_the_books(
+def test_jobs_for_a_broker_that_is_down_do_not_delay_other_jobs_in_the_store(
     start_redis: Callable[..., RedisServer], redis: Any, sqlite: Any
 ) -> None:
     down = start_redis()
@@ -341,7 +341,7 @@ def test_what_waits_for_a_broker_that_is_down_keeps_nothing_else_in_the_books(
     run(scenario)
 
 
-def test_a_demand_covers_what_is_kept_and_what_is_carried(redis: Any, postgres: Any) -> None:
+def test_a_demand_covers_jobs_of_the_store_and_of_the_transports(redis: Any, postgres: Any) -> None:
     async def scenario() -> None:
         transport_of = mapped({"mail": redis}, None)
         async with open_pair(postgres(), transport_of, PartialPairBroker) as b:

@@ -18,9 +18,8 @@ from nats_transports import connect_and_clean, open_transport, refusal
 from chaos.proxy import Proxy
 from umbel.backends import Lane
 from umbel.backends.nats.address import NatsAddress
-from umbel.backends.nats.connections import Connection
+from umbel.backends.nats.connections import Connection, OutgoingMessage
 from umbel.backends.nats.jetstream import create_stream
-from umbel.backends.nats.protocol import OutgoingMessage, Response
 from umbel.backends.nats.stream_names import stream_of
 from umbel.backends.nats.transport import NatsTransport
 from umbel.errors import ConfigurationError, Unavailable
@@ -65,7 +64,9 @@ def envelopes(namespace: str, count: int, **changes: Any) -> list[Envelope]:
     return [Envelope(id=fresh_id(), **(fields | changes)) for _ in range(count)]
 
 
-def test_two_that_make_the_same_lane_at_once_tell_of_it_once_each_at_most(namespace: str) -> None:
+def test_two_transports_that_create_the_same_lane_at_once_report_it_once_each_at_most(
+    namespace: str,
+) -> None:
     async def scenario(_: nats.NATS) -> None:
         for turn in range(10):
             lost: list[str] = []
@@ -89,26 +90,20 @@ def test_two_that_make_the_same_lane_at_once_tell_of_it_once_each_at_most(namesp
 def test_many_that_make_the_same_stream_at_once_find_one_maker(namespace: str) -> None:
     """The server may refuse a stream because of its subject, which this very stream has."""
 
-    class Client:
-        def __init__(self, client: nats.NATS) -> None:
-            self._client = client
-
-        async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
-            return (await self._client.request(subject, data, timeout=timeout)).data
-
     async def scenario(client: nats.NATS) -> None:
-        clients = [await nats.connect(NATS_URL) for _ in range(6)]
+        address = NatsAddress(NATS_URL)
+        connections = [await Connection.open(address, NATS_URL) for _ in range(6)]
         for turn in range(500):
             stream = stream_of(namespace, Lane(f"new-{turn}", "io"))
             made = await asyncio.gather(
                 *(
-                    create_stream(Client(one), stream, replicas=1, description=f"by {number}")
-                    for number, one in enumerate(clients)
+                    create_stream(one, stream, replicas=1, description=f"by {number}")
+                    for number, one in enumerate(connections)
                 )
             )
             assert sorted(made) == [False] * 5 + [True]
             await client.jetstream().delete_stream(stream.name)
-        for one in clients:
+        for one in connections:
             await one.close()
 
     run(namespace, scenario)
@@ -221,12 +216,12 @@ def test_what_is_repeated_because_its_answer_got_lost_arrives_once(
 
     async def deaf(
         self: Connection, posts: list[OutgoingMessage], timeout: float
-    ) -> list[Response | None]:
+    ) -> list[BaseException | None]:
         answers = await publish(self, posts, timeout)
         if len(posts) < 10 or answered:
             return answers
         answered.append(len(posts))
-        return [*answers[:4], *[None] * (len(answers) - 4)]
+        return [*answers[:4], *[TimeoutError()] * (len(answers) - 4)]
 
     async def scenario(_: nats.NATS) -> None:
         async with open_transport(namespace, []) as one:
@@ -296,20 +291,20 @@ def test_a_room_full_of_large_messages_is_received(namespace: str) -> None:
     run(namespace, scenario)
 
 
-def test_a_dead_line_is_an_error_within_seconds_and_then_forgotten(
+def test_a_dead_connection_is_an_error_within_seconds_and_is_then_replaced(
     namespace: str, proxy: Proxy
 ) -> None:
     async def scenario(_: nats.NATS) -> None:
         async with open_transport(namespace, [], proxy.port) as one:
             first = envelopes(namespace, 1)
             await one.send(first)
-            proxy.be("dead")
+            proxy.set_state("dead")
             for call in (one.send(first), one.receive({IO: 1}, 30), one.check()):
                 start = time.monotonic()
                 with pytest.raises(Unavailable, match=f"NATS at {HOST}"):
                     await call
                 assert time.monotonic() - start < 12
-            proxy.be("fine")
+            proxy.set_state("fine")
             second = envelopes(namespace, 1)
             await one.send(second)
             found: set[str] = set()
@@ -321,7 +316,7 @@ def test_a_dead_line_is_an_error_within_seconds_and_then_forgotten(
     run(namespace, scenario)
 
 
-def test_what_is_accepted_without_a_connection_is_told_on_the_next(
+def test_acknowledgements_without_a_connection_are_sent_on_the_next(
     namespace: str, proxy: Proxy
 ) -> None:
     async def scenario(_: nats.NATS) -> None:
@@ -337,33 +332,54 @@ def test_what_is_accepted_without_a_connection_is_told_on_the_next(
     run(namespace, scenario)
 
 
-def test_a_message_with_invalid_headers_does_not_stop_the_receiver(namespace: str) -> None:
-    """nats-py stops reading for ever if it parses a status line that is not UTF-8."""
+async def put_raw(subject: str, headers: bytes) -> None:
+    """Publish a message with headers that no client library would write."""
+    reader, writer = await asyncio.open_connection(HOST, PORTS["nats"])
+    writer.write(b'CONNECT {"headers": true, "verbose": false}\r\n')
+    sizes = f"{len(headers)} {len(headers) + 1}"
+    writer.write(f"HPUB {subject} {sizes}\r\n".encode() + headers + b"x\r\nPING\r\n")
+    while await reader.readline() != b"PONG\r\n":
+        pass
+    writer.close()
 
+
+@pytest.mark.parametrize(
+    "headers", [b"NATS/1.0\r\n\xff: 1\r\nx\r\n\r\n", b"NATS/1.0 503 x\r\n\r\n"]
+)
+def test_a_message_with_invalid_headers_is_received(namespace: str, headers: bytes) -> None:
     async def scenario(_: nats.NATS) -> None:
         async with open_transport(namespace, []) as one:
             assert await one.receive({IO: 1}, 0.0) == []
-            headers, subject = b"NATS/1.0 503 \xff\r\n\r\n", stream_of(namespace, IO).subject
-            reader, writer = await asyncio.open_connection(HOST, PORTS["nats"])
-            writer.write(b'CONNECT {"headers": true, "verbose": false}\r\n')
-            sizes = f"{len(headers)} {len(headers) + 1}"
-            writer.write(f"HPUB {subject} {sizes}\r\n".encode() + headers + b"x\r\nPING\r\n")
-            while await reader.readline() != b"PONG\r\n":
-                pass
-            writer.close()
+            await put_raw(stream_of(namespace, IO).subject, headers)
             (bad,) = await one.receive({IO: 1}, SOON)
             assert (*bad.read(), bad.data) == ({}, "", b"x")
             await one.accept([bad])
-            (sent,) = envelopes(namespace, 1)
-            await one.send([sent])
-            (found,) = await one.receive({IO: 1}, SOON)
-            assert found.id == sent.id
-            await one.accept([found])
 
     run(namespace, scenario)
 
 
-def test_a_subject_that_another_stream_keeps_is_said_with_the_remedy(namespace: str) -> None:
+def test_a_message_that_stops_nats_py_delays_the_receiver_only(namespace: str) -> None:
+    """nats-py stops reading if it parses a status line that is not UTF-8."""
+
+    async def scenario(_: nats.NATS) -> None:
+        one = NatsTransport(NatsAddress(NATS_URL), namespace=namespace, on_lane_missing=str)
+        assert await one.receive({IO: 1}, 0.0) == []
+        await put_raw(stream_of(namespace, IO).subject, b"NATS/1.0 503 \xff\r\n\r\n")
+        with pytest.raises(Unavailable):
+            await one.receive({IO: 1}, 30)
+        (sent,) = envelopes(namespace, 1)
+        await one.send([sent])
+        (found,) = await one.receive({IO: 1}, SOON)
+        assert found.id == sent.id
+        await one.accept([found])
+        await one.close()
+
+    run(namespace, scenario)
+
+
+def test_a_subject_that_belongs_to_another_stream_is_reported_with_the_remedy(
+    namespace: str,
+) -> None:
     async def scenario(client: nats.NATS) -> None:
         await client.jetstream().add_stream(name=f"{namespace}+mine", subjects=[f"{namespace}.>"])
         async with open_transport(namespace, []) as one:
@@ -373,7 +389,7 @@ def test_a_subject_that_another_stream_keeps_is_said_with_the_remedy(namespace: 
     run(namespace, scenario)
 
 
-def test_replicas_without_a_cluster_are_said_with_the_remedy(namespace: str) -> None:
+def test_replicas_without_a_cluster_are_reported_with_the_remedy(namespace: str) -> None:
     async def scenario(_: nats.NATS) -> None:
         address = NatsAddress(f"{NATS_URL}?replicas=3")
         one = NatsTransport(address, namespace=namespace, on_lane_missing=print)

@@ -168,7 +168,7 @@ def test_without_jetstream_it_says_how_to_start_it(nats_server: NatsServer) -> N
 
 
 @pytest.mark.parametrize("who", ["", "me:wrong@", "token@"])
-def test_a_wrong_password_is_said(nats_server: NatsServer, who: str) -> None:
+def test_a_wrong_password_is_reported(nats_server: NatsServer, who: str) -> None:
     async def scenario() -> None:
         await asyncio.to_thread(nats_server.start, "--user", "me", "--pass", "p@ss:w/rd")
         one = transport(f"nats://{who}{nats_server.address}")
@@ -182,7 +182,7 @@ def test_a_wrong_password_is_said(nats_server: NatsServer, who: str) -> None:
     run(scenario)
 
 
-def test_what_the_user_is_not_allowed_is_said(nats_server: NatsServer) -> None:
+def test_a_missing_permission_of_the_user_is_reported(nats_server: NatsServer) -> None:
     config = """
     authorization { users: [ {
         user: me, password: me
@@ -222,7 +222,7 @@ def test_the_servers_own_limit_counts(nats_server: NatsServer) -> None:
     run(scenario)
 
 
-def test_a_full_disk_is_said_and_waited_for(nats_server: NatsServer) -> None:
+def test_a_full_disk_is_reported_and_waited_for(nats_server: NatsServer) -> None:
     async def scenario() -> None:
         config = nats_server.write_file("nats.conf", "jetstream { max_file_store: 2MB }")
         await asyncio.to_thread(nats_server.start, "-c", config)
@@ -273,5 +273,29 @@ def test_tls_is_insisted_on_and_its_certificate_checked(nats_server: NatsServer)
             assert len(found) == 3
             await one.accept(found)
             await one.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("who", ["me:secret@", "secret@"])
+def test_a_password_is_not_sent_unencrypted_if_tls_is_required(who: str) -> None:
+    """The server may be another one that only pretends to have no TLS."""
+    received: list[bytes] = []
+
+    async def pretend(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"max_payload": 1048576, "headers": true, "auth_required": true}\r\n')
+        while line := await reader.readline():
+            received.append(line)
+            writer.write(b"PONG\r\n")
+        writer.close()
+
+    async def scenario() -> None:
+        async with await asyncio.start_server(pretend, HOST, 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            one = transport(f"tls://{who}{HOST}:{port}")
+            with pytest.raises(Unavailable, match="write nats:// instead of tls://"):
+                await one.check()
+            await one.close()
+        assert b"secret" not in b"".join(received)
 
     run(scenario)

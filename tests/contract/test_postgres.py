@@ -12,7 +12,10 @@ from umbel.messages import fresh_id
 from umbel.testing import OpenAdapters, wrong_clocks
 from umbel.testing.brokers import BrokerSuite, GateSuite, JobStoreSuite, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite
-from umbel.testing.stores import StoreSuite
+from umbel.testing.stores import CoordinationSuite, JoinSuite, StoreSuite
+from umbel.testing.stores.coordination_machine import CoordinationMachineSuite
+from umbel.testing.stores.entry_leases import Watching
+from umbel.testing.stores.join_machine import JoinMachineSuite
 
 if refused := refusal():
     pytest.skip(
@@ -28,10 +31,23 @@ def schema_url() -> Iterator[str]:
         yield url
 
 
-class TestListening(BrokerSuite, GateSuite, RouteSuite, JobStoreSuite, StoreSuite, MachineSuite):
+class TestListening(
+    BrokerSuite,
+    GateSuite,
+    RouteSuite,
+    JobStoreSuite,
+    StoreSuite,
+    CoordinationSuite,
+    JoinSuite,
+    MachineSuite,
+    CoordinationMachineSuite,
+    JoinMachineSuite,
+):
     """Woken by the server. Each process has a wrong clock."""
 
     examples = 25
+    join_examples = 15
+    coordination_examples = 25
 
     @pytest.fixture
     def backend(self, schema_url: str, request: pytest.FixtureRequest) -> OpenAdapters:
@@ -48,3 +64,10 @@ class TestPolling(BrokerSuite, GateSuite, MachineSuite):
     def backend(self, schema_url: str, request: pytest.FixtureRequest) -> OpenAdapters:
         url, test = f"{schema_url}&listen=false&poll=0.05", request.node.name
         return lambda: open_postgres(url, f"t{fresh_id()}", wrong_clocks(test))
+
+
+class TestWatchingByPolling(Watching):
+    """Changes of entries in the same mode."""
+
+    push_seconds = 10.0
+    backend = TestPolling.backend

@@ -127,12 +127,12 @@ def test_at_full_speed_no_gate_admits_too_many_and_no_slot_leaks(address: Postgr
     assert published == len(seen) > 50
     assert max(seen.values()) == 1
     with connect() as connection:
-        for table in ("job", "knock"):
+        for table in ("job", "gate_event"):
             row = connection.execute(f"select count(*) from {address.schema}.{table}").fetchone()
             assert row == (0,), table
 
 
-def test_publishing_in_an_open_transaction_keeps_nobody_from_passing(
+def test_publishing_in_an_open_transaction_blocks_no_job_at_the_gate(
     address: PostgresAddress,
 ) -> None:
     async def scenario() -> None:
@@ -185,7 +185,7 @@ def test_a_slot_that_is_free_only_when_a_transaction_ends_wakes_a_fetch(
     asyncio.run(scenario())
 
 
-def test_somebody_in_the_line_whose_row_is_locked_keeps_nobody_and_is_not_forgotten(
+def test_a_waiting_job_whose_row_is_locked_blocks_no_other_and_is_not_skipped_for_good(
     address: PostgresAddress,
 ) -> None:
     async def scenario() -> None:
@@ -204,7 +204,7 @@ def test_somebody_in_the_line_whose_row_is_locked_keeps_nobody_and_is_not_forgot
     asyncio.run(scenario())
 
 
-def test_a_fetch_of_queues_without_a_line_does_not_look_for_every_slot_set_free(
+def test_a_fetch_of_queues_without_waiting_jobs_does_not_wake_for_every_freed_slot(
     address: PostgresAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -274,7 +274,7 @@ def test_what_another_broker_carries_has_passed_its_gates(address: PostgresAddre
 
 
 @pytest.mark.usefixtures("slow_scans")
-def test_while_looks_from_the_start_are_rare_everybody_still_passes(
+def test_every_job_passes_although_full_scans_of_the_waiting_list_are_rare(
     address: PostgresAddress,
 ) -> None:
     async def scenario() -> None:
@@ -293,7 +293,7 @@ def test_while_looks_from_the_start_are_rare_everybody_still_passes(
     asyncio.run(scenario())
 
 
-def test_who_comes_to_a_line_is_noticed_between_rare_looks_from_the_start(
+def test_a_new_waiting_job_is_noticed_between_rare_full_scans(
     address: PostgresAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = scan_cursor.ScanPosition.record_full_scan
@@ -338,7 +338,7 @@ def test_what_passed_for_a_fetch_that_never_ended_goes_back(address: PostgresAdd
     asyncio.run(scenario())
 
 
-def test_nobody_passes_for_a_worker_that_is_not_enlisted(address: PostgresAddress) -> None:
+def test_no_job_passes_a_gate_for_a_worker_that_is_not_registered(address: PostgresAddress) -> None:
     async def scenario() -> None:
         async with gated(address, capacity=9) as (broker, gates):
             await broker.publish([envelope(gates=(THREE,), kind="io") for _ in range(3)])
@@ -391,10 +391,11 @@ def test_a_statement_that_removes_many_jobs_frees_all_their_slots(address: Postg
             assert [gate.held for gate in await gates.gates()] == [3, 2]
             with connect() as connection:
                 connection.execute(f"delete from {address.schema}.job")
-                knocks = connection.execute(
-                    f"select key, freed, member from {address.schema}.knock order by key, member"
+                gate_events = connection.execute(
+                    f"select key, freed, member from {address.schema}.gate_event"
+                    " order by key, member"
                 ).fetchall()
-            assert knocks == [(THREE, 3, None), (PAIR, 1, "one"), (PAIR, 1, "two")]
+            assert gate_events == [(THREE, 3, None), (PAIR, 1, "one"), (PAIR, 1, "two")]
             assert [gate.held for gate in await gates.gates()] == [0, 0]
             assert [member.job for member in await gates.members()] == [None, None]
 
@@ -433,11 +434,11 @@ def test_who_has_passed_and_is_in_its_queue_is_not_overtaken_at_the_gate(
 
 
 @pytest.mark.parametrize("claimer", [None, OWNER])
-def test_a_look_at_a_line_reads_the_front_of_it(
+def test_a_claim_from_a_waiting_list_reads_only_its_front(
     address: PostgresAddress, claimer: str | None
 ) -> None:
     """As the server plans it within the function, with long lines and a long queue."""
-    columns = "id, namespace, queue, kind, task, state, priority, body, gates, line"
+    columns = "id, namespace, queue, kind, task, state, priority, body, gates, gate"
     with connect() as connection:
         connection.execute(
             f"insert into {address.schema}.worker (incarnation, namespace, entry, name)"
@@ -482,7 +483,7 @@ def test_a_look_at_a_line_reads_the_front_of_it(
         for node in nodes(plan["Plan"])
         if "Scan" in node["Node Type"] and "Relation Name" in node
     ]
-    assert "job_line" in {node.get("Index Name") for node in scans}
+    assert "job_gate" in {node.get("Index Name") for node in scans}
     assert not [node for node in scans if "Seq" in node["Node Type"]]
     on_jobs = [node for node in scans if node["Relation Name"] == "job"]
     assert max(node["Actual Rows"] * node["Actual Loops"] for node in on_jobs) < 100

@@ -99,7 +99,7 @@ def test_a_claim_reads_only_the_index_of_ready_jobs(
     values = {"namespace": "umbel", "queue": "q", "owner": OWNER, "without": "{}"}
     values |= {"kind": "{io,cpu}", "room": "{100,100}", "open_kinds": "{io,cpu}"}
     values |= {"granted": False, "passed": False, "unknown": "{io,cpu}"}
-    marks = {"mark_priority": "{2,0}", "mark_seq": "{100,0}", "knock": 0}
+    marks = {"mark_priority": "{2,0}", "mark_seq": "{100,0}", "gate_event": 0}
     with connect() as connection:
         connection.execute(address.sql["settings"], {"local": False})
         row = connection.execute(b"explain (format json) " + sql, values | marks).fetchone()
@@ -138,7 +138,7 @@ def test_a_publish_does_not_read_the_history(address: PostgresAddress, query: st
                 "insert_job": lambda: job_row(envelope()),
                 "insert_plain": lambda: plain_row(envelope()),
             }
-            values = made[query]() | {"idle": "queued"}
+            values = made[query]() | {"idle": "queued", "part": False}
             sql = address.queries("broker.sql")[query]
             cursor = await connection.execute(b"explain (analyze, format json) " + sql, values)
             row = await cursor.fetchone()
@@ -248,7 +248,7 @@ def test_publishing_from_psql_wakes_a_waiting_fetch(address: PostgresAddress) ->
     asyncio.run(scenario())
 
 
-def test_a_delay_given_in_psql_is_kept(address: PostgresAddress) -> None:
+def test_a_delay_given_in_psql_is_respected(address: PostgresAddress) -> None:
     async def scenario() -> None:
         async with broker_at(address) as broker:
             fetch = await waiting_fetch(broker)
@@ -372,7 +372,7 @@ def test_without_listen_a_waiting_fetch_looks_by_itself(address: PostgresAddress
     asyncio.run(scenario())
 
 
-def test_a_listener_whose_connection_was_killed_hears_again(address: PostgresAddress) -> None:
+def test_a_listener_whose_connection_was_killed_reconnects(address: PostgresAddress) -> None:
     async def scenario() -> None:
         async with broker_at(address) as broker, broker_at(address) as publisher:
             fetch = await waiting_fetch(broker)
@@ -387,7 +387,7 @@ def test_a_listener_whose_connection_was_killed_hears_again(address: PostgresAdd
     asyncio.run(scenario())
 
 
-def test_what_was_published_while_nobody_listened_is_found_after_the_gap(
+def test_jobs_published_while_no_listener_was_connected_are_found_after_the_gap(
     address: PostgresAddress,
 ) -> None:
     async def scenario() -> None:
@@ -467,7 +467,7 @@ def test_a_rolled_back_async_transaction_publishes_nothing(address: PostgresAddr
     asyncio.run(scenario())
 
 
-def test_a_job_somebody_begins_to_wait_for_is_not_hidden_from_fetches(
+def test_a_job_that_a_client_begins_to_wait_for_is_not_hidden_from_fetches(
     address: PostgresAddress,
 ) -> None:
     async def scenario() -> None:
@@ -581,7 +581,7 @@ def blocked(address: PostgresAddress) -> bool:
         return row is not None
 
 
-def test_the_end_of_an_awaited_job_is_told(address: PostgresAddress) -> None:
+def test_the_end_of_an_awaited_job_is_notified(address: PostgresAddress) -> None:
     async def scenario() -> None:
         async with broker_at(address) as broker:
             records = PostgresRecords(
@@ -697,7 +697,7 @@ def test_going_on_from_the_last_look_reads_none_of_the_dead_entries(
             with connect() as connection:
                 query = f"select max(seq) from {address.schema}.job where state = 'running'"
                 last = connection.execute(query).fetchone()[0]
-            marks = {"mark_priority": "{0,0}", "mark_seq": f"{{{last},0}}", "knock": 0}
+            marks = {"mark_priority": "{0,0}", "mark_seq": f"{{{last},0}}", "gate_event": 0}
             onwards = _pages_read(address, "claim_from_marks", **marks)
             from_the_start = _pages_read(address, "claim")
             assert onwards * 3 < from_the_start, (onwards, from_the_start)

@@ -44,7 +44,7 @@ def test_two_lanes_never_share_a_queue(
     assert len(first.encode()) <= 255
 
 
-def test_long_names_are_told_apart() -> None:
+def test_long_names_are_distinguished() -> None:
     names = {queue_name("n", Lane("é" * 254 + end, kind)) for end in "ab" for kind in ("", "io")}
     assert len(names) == 4
     assert all(len(name) <= 255 for name in names)
@@ -90,7 +90,7 @@ def test_what_a_url_leaves_out_is_rabbitmqs_default() -> None:
         ("amqps://host?keyfile=/nowhere.pem", "keyfile"),
     ],
 )
-def test_a_wrong_url_is_told_by_its_part(url: str, says: str) -> None:
+def test_the_wrong_part_of_a_url_is_named(url: str, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         RabbitAddress(url)
     assert says in str(caught.value)

@@ -14,7 +14,9 @@ from umbel.messages import fresh_id
 from umbel.testing import OpenAdapters, wrong_clocks
 from umbel.testing.brokers import BrokerSuite, GateSuite, JobStoreSuite, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite
-from umbel.testing.stores import StoreSuite
+from umbel.testing.stores import CoordinationSuite, JoinSuite, StoreSuite
+from umbel.testing.stores.coordination_machine import CoordinationMachineSuite
+from umbel.testing.stores.join_machine import JoinMachineSuite
 
 
 def _refusal() -> str:
@@ -33,7 +35,18 @@ if refused := _refusal():
     )
 
 
-class TestRedis(BrokerSuite, GateSuite, RouteSuite, JobStoreSuite, StoreSuite, MachineSuite):
+class TestRedis(
+    BrokerSuite,
+    GateSuite,
+    RouteSuite,
+    JobStoreSuite,
+    StoreSuite,
+    CoordinationSuite,
+    JoinSuite,
+    MachineSuite,
+    CoordinationMachineSuite,
+    JoinMachineSuite,
+):
     """Each process its own connections to one server, and a wrong clock."""
 
     @pytest.fixture

@@ -59,7 +59,7 @@ def test_every_key_of_a_namespace_is_in_one_slot_of_a_cluster(
             b, queue="braces {in} a name", subject="{task}", not_before=b.clock.now() + FAR
         )
         await publish(b, queue="aside", subject="{task}")
-        await b.control.pause("task", "{task}", "")
+        await b.pauses.pause("task", "{task}", "")
         await claim(b, held.lease.owner, queues=["aside"])
         await settle(b, held, Failed(FAILURE))
         await publish_and_claim(b)
@@ -67,7 +67,7 @@ def test_every_key_of_a_namespace_is_in_one_slot_of_a_cluster(
     run_on_redis(redis_namespace, scenario, safety_poll=5.0, timeout=30.0)
     keys = list(redis_client.scan_iter(match=f"{root_of(redis_namespace)}*", count=1000))
     kinds = {key.decode().removeprefix(root_of(redis_namespace)).split(":")[1] for key in keys}
-    assert {"job", "live", "due", "aside", "leases", "buried", "worker", "pauses"} <= kinds
+    assert {"job", "live", "due", "aside", "leases", "buried", "worker", "entries"} <= kinds
     assert {key_slot(key) for key in keys} == {key_slot(root_of(redis_namespace).encode())}
 
 
@@ -118,7 +118,7 @@ def test_nothing_is_left_behind_but_what_is_remembered(
         {"body": Body(MESSAGEPACK, bytes(range(256)))},
     ],
 )
-def test_a_job_that_is_published_alone_is_kept_like_one_of_many(
+def test_a_job_that_is_published_alone_is_stored_like_one_of_many(
     redis_namespace: str, redis_client: Any, part: dict[str, Any]
 ) -> None:
     def kept(job: str) -> dict[bytes, Any]:
@@ -206,13 +206,13 @@ def test_jobs_of_a_paused_task_are_put_aside_once_and_come_back_in_their_order(
     async def scenario(b: Adapters) -> None:
         paused = await publish_many(b, 2500, subject="tests.paused")
         other, owner = await publish(b), await register(b)
-        await b.control.pause("task", "tests.paused", "")
+        await b.pauses.pause("task", "tests.paused", "")
         assert ids(await claim(b, owner)) == [other.id]
         assert redis_client.zcard(lane) == 0, "the next fetch would pass them again"
         assert await depths(b) == {("default", "queued"): 2500, ("default", "running"): 1}
         assert not await b.broker.has_waiting_jobs(["default"], ["io"])
         assert await b.control.cancel([paused[0].id], "x") == {paused[0].id: State.CANCELLED}
-        await b.control.resume("task", "tests.paused")
+        await b.pauses.resume("task", "tests.paused")
         assert await b.broker.has_waiting_jobs(["default"], ["io"])
         got: list[str] = []
         while found := await claim(b, owner, Demand.of(io=500)):
@@ -225,7 +225,7 @@ def test_jobs_of_a_paused_task_are_put_aside_once_and_come_back_in_their_order(
 def test_what_was_put_aside_is_moved_and_purged_like_the_rest(redis_namespace: str) -> None:
     async def scenario(b: Adapters) -> None:
         await publish_many(b, 3, subject="tests.paused")
-        await b.control.pause("task", "tests.paused", "")
+        await b.pauses.pause("task", "tests.paused", "")
         owner = await register(b)
         assert await claim(b, owner) == []
         assert await b.broker.move("default", "other") == 3
@@ -239,7 +239,7 @@ def test_what_was_put_aside_is_moved_and_purged_like_the_rest(redis_namespace: s
 # --- stories and hints -----------------------------------------------------------------------
 
 
-def test_a_story_keeps_its_last_hundred_attempts(redis_namespace: str) -> None:
+def test_a_record_stores_its_last_hundred_attempts(redis_namespace: str) -> None:
     async def scenario(b: Adapters) -> None:
         owner = await register(b)
         held = await publish_and_claim(b, owner)
@@ -253,7 +253,7 @@ def test_a_story_keeps_its_last_hundred_attempts(redis_namespace: str) -> None:
     run_on_redis(redis_namespace, scenario, safety_poll=5.0, timeout=30.0)
 
 
-def test_an_end_is_told_only_where_somebody_waits_for_it(
+def test_the_end_of_a_job_is_notified_only_if_a_client_waits_for_it(
     redis_namespace: str, redis_client: Any
 ) -> None:
     heard: list[str] = []
@@ -334,7 +334,7 @@ def test_a_field_of_any_value_harms_no_other_job_and_no_loop(
     run_on_redis(redis_namespace, scenario, safety_poll=5.0, timeout=30.0)
 
 
-def test_a_message_that_lacks_a_part_says_so_to_whoever_runs_it(
+def test_a_message_that_lacks_a_part_is_reported_to_the_worker_that_runs_it(
     redis_namespace: str, redis_client: Any
 ) -> None:
     async def scenario(b: Adapters) -> None:
@@ -377,7 +377,7 @@ def test_a_job_whose_key_is_gone_or_of_another_type_keeps_no_other_waiting(
     run_on_redis(redis_namespace, scenario, safety_poll=5.0, timeout=30.0)
 
 
-def test_a_key_whose_holder_was_deleted_by_hand_is_free(
+def test_a_key_whose_holder_was_deleted_manually_is_free(
     redis_namespace: str, redis_client: Any
 ) -> None:
     async def scenario(b: Adapters) -> None:
@@ -389,7 +389,7 @@ def test_a_key_whose_holder_was_deleted_by_hand_is_free(
     run_on_redis(redis_namespace, scenario, safety_poll=5.0, timeout=30.0)
 
 
-def test_a_worker_or_a_pause_of_any_value_is_left_out_or_told(
+def test_a_worker_or_a_pause_with_any_value_is_skipped_or_reported(
     redis_namespace: str, redis_client: Any
 ) -> None:
     async def scenario(b: Adapters) -> None:
@@ -400,10 +400,12 @@ def test_a_worker_or_a_pause_of_any_value_is_left_out_or_told(
         )
         assert [one.entry.name for one in await b.registry.workers()] == ["anna"]
         assert await b.registry.heartbeat(bad, running=0, epoch=0, stopping=False)
-        redis_client.hset(
-            f"{root_of(redis_namespace)}:pauses", mapping={"queue:mail": "{", "what": "x"}
-        )
-        (pause,) = (await b.control.state()).pauses
+        for key, value in {"pauses/queue//mail": "{", "pauses/what": "x"}.items():
+            redis_client.zadd(f"{root_of(redis_namespace)}:entries", {key: 0})
+            redis_client.hset(f"{root_of(redis_namespace)}:entry_values", key, value)
+            redis_client.hset(f"{root_of(redis_namespace)}:entry_revisions", key, "x")
+        redis_client.hset(f"{root_of(redis_namespace)}:section_revisions", "pauses/", "x")
+        (pause,) = (await b.pauses.state()).pauses
         assert (pause.scope, pause.name) == ("queue", "mail")
 
     run_on_redis(redis_namespace, scenario, safety_poll=5.0, timeout=30.0)

@@ -129,7 +129,7 @@ def test_at_full_speed_no_gate_ever_admits_too_many_and_in_the_end_none_is_held(
 # --- what is lost, and what is left ------------------------------------------------------------
 
 
-def test_the_slot_of_a_job_that_somebody_deleted_by_hand_is_free_again(
+def test_the_slot_of_a_job_that_was_deleted_manually_is_free_again(
     redis_namespace: str, redis_client: Any
 ) -> None:
     async def scenario(b: Adapters) -> None:
@@ -174,7 +174,7 @@ def test_nothing_is_left_of_gates_but_rules_and_members(
 # --- many lines, and long ones -----------------------------------------------------------------
 
 
-def test_a_raised_limit_wakes_the_lines_of_all_its_tokens(redis_namespace: str) -> None:
+def test_a_raised_limit_wakes_the_waiting_jobs_of_all_its_tokens(redis_namespace: str) -> None:
     async def scenario(b: Adapters) -> None:
         await limit(b, 0, "limit:by")
         made = [envelope(b, gates=(f"limit:by#{at:05}",)) for at in range(2500)]
@@ -193,14 +193,14 @@ def test_a_raised_limit_wakes_the_lines_of_all_its_tokens(redis_namespace: str) 
     run_on_redis(redis_namespace, scenario)
 
 
-def test_a_long_line_of_a_paused_task_keeps_nobody_and_comes_back_in_its_order(
+def test_many_waiting_jobs_of_a_paused_task_block_no_other_and_return_in_order(
     redis_namespace: str,
 ) -> None:
     async def scenario(b: Adapters) -> None:
         await limit(b, 5000)
         paused = await publish_many(b, 2500, subject="tests.paused", gates=(ALL,))
         other, owner = await publish(b, gates=(ALL,)), await register(b)
-        await b.control.pause("task", "tests.paused", "")
+        await b.pauses.pause("task", "tests.paused", "")
         assert ids(await claim(b, owner)) == [other.id]
         assert await depths(b) == {("default", "waiting"): 2500, ("default", "running"): 1}
         assert not await b.broker.has_waiting_jobs(["default"], ["io"])
@@ -212,7 +212,7 @@ def test_a_long_line_of_a_paused_task_keeps_nobody_and_comes_back_in_its_order(
         assert await claim(b, owner) == []
         (gate,) = await b.gates.gates(ALL)
         assert (gate.held, gate.waiting) == (1, 2499)
-        await b.control.resume("task", "tests.paused")
+        await b.pauses.resume("task", "tests.paused")
         assert await b.broker.has_waiting_jobs(["default"], ["io"])
         got: list[str] = []
         while found := await claim(b, owner, Demand.of(io=500)):
@@ -222,7 +222,7 @@ def test_a_long_line_of_a_paused_task_keeps_nobody_and_comes_back_in_its_order(
     run_on_redis(redis_namespace, scenario)
 
 
-def test_who_is_not_wanted_here_keeps_the_line_open_for_who_comes_behind(
+def test_a_waiting_job_of_a_task_that_the_worker_lacks_does_not_block_those_behind_it(
     redis_namespace: str,
 ) -> None:
     async def scenario(b: Adapters) -> None:
@@ -240,7 +240,9 @@ def test_who_is_not_wanted_here_keeps_the_line_open_for_who_comes_behind(
     run_on_redis(redis_namespace, scenario)
 
 
-def test_many_lines_that_nobody_here_wants_do_not_keep_a_fetch_busy(redis_namespace: str) -> None:
+def test_many_waiting_lists_of_a_task_that_the_worker_lacks_do_not_slow_a_fetch(
+    redis_namespace: str,
+) -> None:
     async def scenario(b: Adapters) -> None:
         await limit(b, 1, "limit:by")
         made = [
@@ -264,7 +266,7 @@ def test_what_is_paused_in_the_queue_takes_no_room_from_who_waits(redis_namespac
         await limit(b, 1)
         await publish(b, subject="tests.paused")
         sent, owner = await publish(b, gates=(ALL,)), await register(b)
-        await b.control.pause("task", "tests.paused", "")
+        await b.pauses.pause("task", "tests.paused", "")
         assert ids(await claim(b, owner, Demand.of(io=1))) == [sent.id]
 
     run_on_redis(redis_namespace, scenario)
@@ -304,7 +306,7 @@ def test_a_ledger_grants_what_it_gives_out_to_be_sent(redis_namespace: str) -> N
     run_on_redis(redis_namespace, scenario)
 
 
-def test_a_rule_that_cannot_be_read_lets_nobody_pass_and_stops_nobody_else(
+def test_a_gate_that_cannot_be_read_admits_no_job_and_blocks_no_other_gate(
     redis_namespace: str, redis_client: Any
 ) -> None:
     async def scenario(b: Adapters) -> None:
@@ -319,7 +321,7 @@ def test_a_rule_that_cannot_be_read_lets_nobody_pass_and_stops_nobody_else(
     run_on_redis(redis_namespace, scenario)
 
 
-def test_a_pace_that_is_long_past_is_not_kept(redis_namespace: str, redis_client: Any) -> None:
+def test_the_stored_state_of_a_rate_expires(redis_namespace: str, redis_client: Any) -> None:
     async def scenario(b: Adapters) -> None:
         await b.gates.declare([Rule(name="rate:t", kind="rate", rates=((10, 1.0),))])
         await publish(b, gates=("rate:t#ann",))

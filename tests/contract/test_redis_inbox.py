@@ -87,7 +87,7 @@ def test_a_busy_queue_keeps_no_event_waiting() -> None:
     run(over_redis(), scenario)
 
 
-def test_a_thousand_events_become_a_thousand_jobs_whoever_adopts_them() -> None:
+def test_a_thousand_events_become_a_thousand_jobs_if_several_brokers_adopt_them_at_once() -> None:
     async def scenario(p: Place) -> None:
         sent = [fresh_id() for _ in range(1000)]
         for job in sent:
@@ -187,7 +187,7 @@ def test_an_event_beyond_all_size_is_buried_by_its_beginning() -> None:
     run(over_redis(), scenario)
 
 
-def test_an_inbox_that_is_no_list_stops_nobody() -> None:
+def test_an_inbox_that_is_no_list_blocks_no_worker() -> None:
     async def scenario(p: Place) -> None:
         client = redis.Redis.from_url(REDIS_URL)
         await client.set(f"umbel:{{{p.backend.namespace}}}:inbox", "a mistake")
@@ -256,7 +256,7 @@ async def _until_asleep(namespace: str) -> None:
     ],
     ids=["full", "broken"],
 )
-def test_events_wait_while_none_can_be_adopted_and_nobody_runs_in_circles(
+def test_events_wait_without_a_busy_loop_while_none_can_be_adopted(
     start_redis: Callable[..., RedisServer],
     fault: tuple[str, ...],
     remedy: tuple[str, ...],
@@ -280,7 +280,7 @@ def test_events_wait_while_none_can_be_adopted_and_nobody_runs_in_circles(
     asyncio.run(scenario())
 
 
-def test_a_waiting_fetch_outlives_a_restart_of_the_server(
+def test_a_waiting_fetch_survives_a_restart_of_the_server(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis("--appendonly", "yes", "--appendfsync", "always")

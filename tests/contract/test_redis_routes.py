@@ -67,7 +67,7 @@ async def drained(b: Adapters, who: tuple[str, int]) -> list[Delivery]:
 # --- long lines --------------------------------------------------------------------------------
 
 
-def test_a_long_line_goes_to_its_worker_and_back_in_order(redis_namespace: str) -> None:
+def test_many_waiting_jobs_go_to_their_worker_and_back_in_order(redis_namespace: str) -> None:
     async def scenario(b: Adapters) -> None:
         anna, bert = await register_workers(b, 2)
         sent = await plan(b, "plan-7", LONG)
@@ -233,7 +233,7 @@ def test_values_of_any_kind_are_put_up_with(redis_namespace: str, redis_client: 
     run_on_redis(redis_namespace, scenario)
 
 
-def test_an_index_is_told_with_who_has_it(redis_namespace: str) -> None:
+def test_a_worker_index_is_reported_with_its_holder(redis_namespace: str) -> None:
     async def scenario(b: Adapters) -> None:
         await register_worker(b, "größer", index=7)
         with pytest.raises(IndexTaken, match="größer") as caught:
@@ -246,7 +246,7 @@ def test_an_index_is_told_with_who_has_it(redis_namespace: str) -> None:
 # --- many at once ------------------------------------------------------------------------------
 
 
-def test_many_that_look_for_a_seat_at_once_get_one_each(redis_namespace: str) -> None:
+def test_many_workers_that_register_at_once_get_one_index_each(redis_namespace: str) -> None:
     async def scenario(b: Adapters) -> None:
         entries = [worker(f"worker-{n}") for n in range(50)]
         found = await asyncio.gather(*(b.registry.register(one) for one in entries))

@@ -245,7 +245,7 @@ def _ours(server: RedisServer) -> list[Any]:
         return [one for one in client.client_list() if one["name"] == "umbel"]
 
 
-def test_messages_that_the_failover_lost_are_told_of(watched: Watched) -> None:
+def test_messages_that_the_failover_lost_are_reported(watched: Watched) -> None:
     lost: list[str] = []
 
     async def scenario() -> None:
@@ -305,7 +305,7 @@ def test_sentinels_that_are_gone_are_passed_over(watched: Watched) -> None:
     asyncio.run(scenario())
 
 
-def test_a_name_that_nobody_watches_is_said(watched: Watched) -> None:
+def test_a_name_that_no_sentinel_watches_is_reported(watched: Watched) -> None:
     async def scenario() -> None:
         with pytest.raises(Unavailable, match=r"watches no 'other'.*the name in the URL"):
             await RedisAddress(watched.url(path="other")).durability()

@@ -279,7 +279,7 @@ def test_a_password_that_is_wrong_or_missing_is_named(
 
 
 @needs_server
-def test_a_user_without_the_rights_is_told_which_to_grant(
+def test_a_user_without_the_rights_learns_which_to_grant(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
@@ -396,7 +396,7 @@ def test_each_refusal_has_its_remedy(error: Exception, says: str) -> None:
 
 
 @needs_server
-def test_a_lost_listener_comes_back_and_everybody_looks_once(
+def test_a_lost_listener_reconnects_and_every_fetch_checks_once(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
@@ -446,7 +446,7 @@ def test_a_connection_that_only_looks_alive_is_noticed(
 
 
 @needs_server
-def test_one_listener_hears_for_several_namespaces(start_redis: Callable[..., RedisServer]) -> None:
+def test_one_listener_serves_several_namespaces(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis()
 
     async def scenario() -> None:
@@ -516,7 +516,9 @@ def test_without_any_hint_a_slow_look_remains(start_redis: Callable[..., RedisSe
 
 
 @needs_server
-def test_a_user_who_may_hear_hints_alone_is_called(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_user_restricted_to_the_wake_up_channel_is_woken(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     server = start_redis()
     server.do("ACL", "SETUSER", "anna", "on", "nopass", "~*", "&umbel:*:wake_ups", "+@all")
 
@@ -558,7 +560,7 @@ def test_a_restarted_server_is_found_again(start_redis: Callable[..., RedisServe
 
 
 @needs_server
-def test_a_frozen_server_keeps_nobody_beyond_the_deadline(
+def test_a_frozen_server_delays_no_caller_beyond_the_deadline(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
@@ -682,7 +684,7 @@ def test_one_broker_serves_one_event_loop_after_another(
         (("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"), "drops keys"),
     ],
 )
-def test_what_a_dead_server_loses_is_told(
+def test_messages_that_a_killed_server_loses_are_reported(
     start_redis: Callable[..., RedisServer], options: tuple[str, ...], says: str
 ) -> None:
     server = start_redis(*options)

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
 from redis_adapters import Scenario, make_due, open_redis, run_on_redis
 
 from umbel.backends import Demand
-from umbel.backends.control import Scope
 from umbel.backends.redis.job_store import RedisJobStore
 from umbel.backends.redis.scripts import root_of
+from umbel.control import Scope
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Envelope, State, Succeeded
 from umbel.testing import Adapters
@@ -142,10 +142,10 @@ def test_a_paused_job_is_not_handed_over(
     async def scenario(b: Adapters) -> None:
         waiter = await Waiter(b, await register(b), redis_client).stands_by()
         async with b.another() as operator:
-            await operator.control.pause(scope, name, "")
+            await operator.pauses.pause(scope, name, "")
             sent = publish_blocking(b)
             assert state(redis_client, b, sent) == "queued"
-            await operator.control.resume(scope, name)
+            await operator.pauses.resume(scope, name)
         assert ids(await waiter.task) == [sent.id]
 
     run(redis_namespace, scenario)
@@ -255,13 +255,13 @@ def test_a_handed_job_that_was_not_received_and_is_paused_goes_back(
         waiter = await Waiter(b, await register(b), redis_client).stands_by()
         sent = publish_blocking(b)
         await waiter.give_up()
-        await b.control.pause("queue", "default", "")
+        await b.pauses.pause("queue", "default", "")
         again = Waiter(b, waiter.owner, redis_client)
         await again.stands_by()
         assert state(redis_client, b, sent) == "queued"
         b.broker.stop_waiting()
         assert await again.task == []
-        await b.control.resume("queue", "default")
+        await b.pauses.resume("queue", "default")
         got = await claim_one(b, waiter.owner)
         assert (got.lease.fence, got.attempt) == (2, 1)
 
@@ -354,7 +354,7 @@ def test_a_job_that_a_transport_carries_is_not_handed_over(
     async def scenario(b: Adapters) -> None:
         waiter = await Waiter(b, await register(b), redis_client).stands_by()
         sent = envelope(b)
-        cast(RedisJobStore, b.broker).record_sent_blocking([sent], 10.0)
+        await cast(RedisJobStore, b.broker).record_sent([sent])
         assert state(redis_client, b, sent) == "sent"
         b.broker.stop_waiting()
         assert await waiter.task == []
@@ -448,8 +448,8 @@ class StandbyMachine(RuleBasedStateMachine):
             job_store = cast(RedisJobStore, self.b.broker)
             made = [envelope(self.b) for _ in range(many)]
             if is_sent:
-                job_store.record_sent_blocking(made[:1], 10.0)
-                job_store.mark_unsent_blocking([made[0].id], 10.0)  # there is no transport here
+                await job_store.record_sent(made[:1])
+                await job_store.mark_lanes_unsent([("default", "io")])  # there is no transport here
                 self.published.append(made[0].id)
                 return
             for lot in [made] if at_once else [[one] for one in made]:

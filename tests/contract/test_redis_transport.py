@@ -128,7 +128,7 @@ def test_what_a_killed_process_had_received_goes_to_others(redis_prefix: str) ->
     run(transport_test)
 
 
-def test_nobody_takes_what_a_living_receiver_has_for_long(redis_prefix: str) -> None:
+def test_no_receiver_takes_messages_that_a_live_receiver_holds_for_long(redis_prefix: str) -> None:
     async def transport_test() -> None:
         namespace = f"{redis_prefix}{fresh_id()[-12:]}"
         async with (
@@ -201,7 +201,7 @@ def test_an_idle_connection_that_was_cut_is_replaced_without_a_word(runner: str)
 
 
 @pytest.mark.parametrize("runner", ["asyncio", "uvloop"])
-def test_a_line_that_closes_while_something_is_said_is_an_error_like_any_other(
+def test_a_connection_that_closes_during_a_command_is_an_error_like_any_other(
     runner: str,
 ) -> None:
     async def transport_test() -> None:
@@ -220,7 +220,7 @@ def test_a_line_that_closes_while_something_is_said_is_an_error_like_any_other(
     pytest.importorskip(runner).run(transport_test())
 
 
-def test_a_life_that_is_no_time_is_refused() -> None:
+def test_a_time_to_live_that_is_no_duration_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="receiver_ttl=0"):
         RedisTransport(RedisAddress(REDIS_URL), namespace="n", on_lane_missing=str, receiver_ttl=0)
 
@@ -258,7 +258,9 @@ def test_a_batch_is_one_call_each_way_and_accepting_none_of_its_own(
 
 
 @needs_server
-def test_a_flushed_server_is_told_and_serves_on(start_redis: Callable[..., RedisServer]) -> None:
+def test_a_flushed_server_is_reported_and_used_further(
+    start_redis: Callable[..., RedisServer],
+) -> None:
     server, lost = start_redis(), list[str]()
 
     async def transport_test() -> None:
@@ -282,7 +284,7 @@ def test_a_flushed_server_is_told_and_serves_on(start_redis: Callable[..., Redis
 
 
 @needs_server
-def test_a_server_that_forgot_the_last_second_is_told_though_its_streams_are_there(
+def test_a_server_that_lost_the_last_second_is_reported_although_its_streams_exist(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server, lost = start_redis("--appendonly", "no"), list[str]()
@@ -402,7 +404,7 @@ def test_it_works_on_a_cluster(start_redis: Callable[..., RedisServer]) -> None:
 
 
 @needs_server
-def test_a_restricted_user_is_served_and_one_without_the_keys_told_what_to_grant(
+def test_a_restricted_user_is_served_and_one_without_the_keys_learns_what_to_grant(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
@@ -476,7 +478,7 @@ def test_a_whole_event_in_one_field_is_understood(redis_prefix: str) -> None:
     run(transport_test)
 
 
-def test_a_reply_is_added_to_the_list_that_was_named_and_kept_for_an_hour(
+def test_a_reply_is_added_to_the_named_list_and_expires_after_an_hour(
     redis_prefix: str,
 ) -> None:
     async def transport_test() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import quote
@@ -19,7 +18,15 @@ from umbel.messages import Body, Envelope, State, Succeeded, fresh_id, inbox
 from umbel.testing import OpenAdapters
 from umbel.testing.actions import RESULT, envelope, register, settle
 from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
-from umbel.testing.stores import StoreSuite
+from umbel.testing.stores import CoordinationSuite, JoinSuite, StoreSuite
+from umbel.testing.stores.coordination import PublishingCommits
+from umbel.testing.stores.joins import EndsOfParts
+from umbel.testing.stores.publications import BlockedJobs
+from umbel.testing.stores.reopening import Growing
+
+
+class ReleasedJobs(PublishingCommits, EndsOfParts, BlockedJobs, Growing):
+    """The topics of coordination and joins in which jobs reach the transport."""
 
 
 class TestNatsAndSqlite(BrokerSuite, GateTopics, RouteSuite):
@@ -42,12 +49,16 @@ class TestRabbitmqAndSqlite(BrokerSuite):
         return lambda: open_pair(sqlite(), rabbitmq)
 
 
-class TestRabbitmqAndPostgres(BrokerSuite, GateTopics, RouteSuite, StoreSuite):
+class TestRabbitmqAndPostgres(BrokerSuite, GateTopics, RouteSuite, StoreSuite, ReleasedJobs):
     job_count = 40
 
     @pytest.fixture
     def backend(self, rabbitmq: Any, postgres: Any) -> OpenAdapters:
         return lambda: open_pair(postgres(), rabbitmq)
+
+
+class TestGraphsOnRabbitmqAndPostgres(CoordinationSuite, JoinSuite):
+    backend = TestRabbitmqAndPostgres.backend
 
 
 class TestRedisAndSqlite(BrokerSuite):
@@ -62,12 +73,16 @@ class TestRedisAndPostgres(BrokerSuite):
         return lambda: open_pair(postgres(), redis)
 
 
-class TestNatsAndRedis(BrokerSuite, GateTopics, RouteSuite):
+class TestNatsAndRedis(BrokerSuite, GateTopics, RouteSuite, ReleasedJobs):
     job_count = 40
 
     @pytest.fixture
     def backend(self, nats: Any, redis_store: Any) -> OpenAdapters:
         return lambda: open_pair(redis_store(), nats)
+
+
+class TestGraphsOnNatsAndRedis(CoordinationSuite, JoinSuite):
+    backend = TestNatsAndRedis.backend
 
 
 class TestRabbitmqAndRedis(BrokerSuite):
@@ -190,7 +205,7 @@ def test_a_job_that_cannot_be_sent_is_refused_whatever_way_it_would_go(
 
 
 @pytest.mark.parametrize("transport_name", ["nats", "rabbitmq", "redis"])
-def test_what_somebody_purged_on_the_server_is_sent_again(
+def test_messages_purged_on_the_server_are_sent_again(
     transport_name: str, sqlite: Any, request: pytest.FixtureRequest
 ) -> None:
     async def scenario() -> None:
@@ -242,7 +257,7 @@ def test_a_worker_that_waits_is_given_each_job_once(
 @pytest.mark.parametrize(
     ("changes", "reason"), [({"unique": "key"}, "unique"), ({"subject": "x" * 300}, "subject")]
 )
-def test_a_message_that_is_to_be_buried_is_not_given_to_somebody_else_who_waits(
+def test_a_message_that_is_to_be_buried_is_not_delivered_to_another_waiting_fetch(
     changes: dict[str, Any], reason: str, nats: Any, redis_store: Any
 ) -> None:
     async def scenario() -> None:
@@ -290,32 +305,30 @@ def test_an_event_in_the_body_runs_under_the_id_that_its_headers_give(
     asyncio.run(scenario())
 
 
-def test_two_threads_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
+def test_two_publishers_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
     nats: Any, redis_store: Any
 ) -> None:
     async def scenario() -> None:
         async with open_pair(redis_store(), nats) as b:
-            publish = cast(PairBroker, b.broker).publish_blocking
-            publish([envelope(b)], 10.0)
-            done = threading.Event()
+            publish = cast(PairBroker, b.broker).publish_with_timeout
+            await publish([envelope(b)], 10.0)
+            done = asyncio.Event()
 
-            def many() -> int:
+            async def many() -> int:
                 count = 0
                 while not done.is_set():
-                    publish([envelope(b)], 3.0)
+                    await publish([envelope(b)], 3.0)
                     count += 1
                 return count
 
-            def first_ones() -> None:
+            async def first_ones() -> None:
                 try:
                     for number in range(3):
-                        publish([envelope(b, queue=f"new-{number}")], 3.0)
+                        await publish([envelope(b, queue=f"new-{number}")], 3.0)
                 finally:
                     done.set()
 
-            counts = await asyncio.gather(
-                *(asyncio.to_thread(one) for one in (many, many, first_ones))
-            )
+            counts = await asyncio.gather(many(), many(), first_ones())
             queues = [f"new-{number}" for number in range(3)]
             assert await b.job_store.find_unsent(queues, 10, 0.0) == [], (
                 "it could not be sent in time"
@@ -325,7 +338,7 @@ def test_two_threads_do_not_wait_for_each_other_when_one_has_to_make_a_queue(
     asyncio.run(scenario())
 
 
-def test_a_fetch_that_has_just_begun_can_be_told_to_stop_waiting(nats: Any, sqlite: Any) -> None:
+def test_a_fetch_that_has_just_begun_can_be_stopped(nats: Any, sqlite: Any) -> None:
     async def scenario() -> None:
         async with open_pair(sqlite(), nats) as b:
             owner, broker = await register(b), cast(PairBroker, b.broker)
@@ -344,9 +357,7 @@ def test_a_fetch_that_has_just_begun_can_be_told_to_stop_waiting(nats: Any, sqli
     asyncio.run(scenario())
 
 
-def test_a_fetch_from_both_sides_that_has_just_begun_can_be_told_to_stop_waiting(
-    nats: Any, sqlite: Any
-) -> None:
+def test_a_fetch_from_both_sides_that_has_just_begun_can_be_stopped(nats: Any, sqlite: Any) -> None:
     from umbel.backends.pairs import MultiTransport, PartialPairBroker
 
     def partly(namespace: str) -> OpenTransport:

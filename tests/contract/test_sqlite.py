@@ -11,10 +11,23 @@ from umbel.backends.sqlite.database import SqliteFile
 from umbel.testing import FakeClock, OpenAdapters
 from umbel.testing.brokers import BrokerSuite, GateSuite, JobStoreSuite, RouteSuite
 from umbel.testing.brokers.machine import MachineSuite
-from umbel.testing.stores import StoreSuite
+from umbel.testing.stores import CoordinationSuite, JoinSuite, StoreSuite
+from umbel.testing.stores.coordination_machine import CoordinationMachineSuite
+from umbel.testing.stores.join_machine import JoinMachineSuite
 
 
-class TestFile(BrokerSuite, GateSuite, RouteSuite, JobStoreSuite, StoreSuite, MachineSuite):
+class TestFile(
+    BrokerSuite,
+    GateSuite,
+    RouteSuite,
+    JobStoreSuite,
+    StoreSuite,
+    CoordinationSuite,
+    JoinSuite,
+    MachineSuite,
+    CoordinationMachineSuite,
+    JoinMachineSuite,
+):
     """Each process its own connection to one file."""
 
     @pytest.fixture
@@ -29,7 +42,18 @@ class TestFile(BrokerSuite, GateSuite, RouteSuite, JobStoreSuite, StoreSuite, Ma
         return open_one  # type: ignore[return-value]
 
 
-class TestMemory(BrokerSuite, GateSuite, RouteSuite, JobStoreSuite, StoreSuite, MachineSuite):
+class TestMemory(
+    BrokerSuite,
+    GateSuite,
+    RouteSuite,
+    JobStoreSuite,
+    StoreSuite,
+    CoordinationSuite,
+    JoinSuite,
+    MachineSuite,
+    CoordinationMachineSuite,
+    JoinMachineSuite,
+):
     """All parts of one process share one connection."""
 
     @pytest.fixture

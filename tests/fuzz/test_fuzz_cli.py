@@ -17,7 +17,7 @@ from command import CODES, assert_good_manners, command, environment
 from hostile import ODD_NUMBERS, ODD_TEXT, nested, written
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_fuzz_decoders import EVENT
+from sample_event import EVENT
 
 from umbel.cli.entry import cli
 from umbel.messages import fresh_id
@@ -176,7 +176,7 @@ def test_any_arguments_of_a_long_running_command_are_parsed_or_refused(
 
 
 @given(typed=st.lists(st.sampled_from([*COMMANDS, "jobs", "db"]).map(str) | words, max_size=4))
-def test_any_words_are_understood_or_refused(shop: dict[str, str], typed: list[str]) -> None:
+def test_any_arguments_are_accepted_or_refused(shop: dict[str, str], typed: list[str]) -> None:
     if not {*typed} & {*LONG_RUNNING}:
         check([word for word in typed if not word.startswith("--w")])
 
@@ -252,7 +252,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), BROKEN, ids=lambda text: ascii(text)[:40])
-def test_a_setting_that_is_wrong_is_said(in_folder: None, name: str, value: str) -> None:
+def test_a_wrong_setting_is_reported(in_folder: None, name: str, value: str) -> None:
     with environment({"UMBEL_URL": "sqlite:///umbel.db", name: value}):
         for typed in ("config", "config --json", "jobs list", "db status --json"):
             check(typed.split())
@@ -305,7 +305,7 @@ def test_a_reader_that_goes_away_is_no_error(shop: dict[str, str]) -> None:
         assert (process.returncode, err) == (0, b""), typed
 
 
-def test_a_full_disk_behind_stdout_is_said(shop: dict[str, str]) -> None:
+def test_a_full_disk_behind_stdout_is_reported(shop: dict[str, str]) -> None:
     with open("/dev/full", "wb") as full:
         process = start(["jobs", "list"], stdout=full, stderr=subprocess.PIPE)
         _, err = process.communicate(timeout=PATIENCE)

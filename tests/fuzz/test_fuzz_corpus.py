@@ -12,7 +12,7 @@ INPUTS = sorted(CORPUS.glob("*/*"))
 
 
 @pytest.mark.parametrize("path", INPUTS, ids=lambda path: f"{path.parent.name}-{path.name}")
-def test_an_input_that_is_kept_is_read_or_refused(path: Path) -> None:
+def test_an_input_of_the_corpus_is_read_or_refused(path: Path) -> None:
     TARGETS[path.parent.name](path.read_bytes())
 
 

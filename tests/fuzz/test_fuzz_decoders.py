@@ -24,6 +24,7 @@ from hostile import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample_event import EVENT
 from zoo import PARAMETERS
 
 from umbel.errors import BadMessage, ConfigurationError
@@ -31,28 +32,6 @@ from umbel.messages import JSON, MESSAGEPACK, PICKLE, State, wire
 from umbel.messages.columns import read_headers
 from umbel.resilience import Backoff
 
-EVENT: dict[str, Any] = {
-    "specversion": "1.0",
-    "id": targets.JOB,
-    "type": "umbel.command",
-    "source": "/fuzz",
-    "subject": "zoo.plain",
-    "data": {"args": [1, "x"], "kwargs": {}},
-    "time": "2026-01-31T12:00:00Z",
-    "datacontenttype": JSON,
-    "namespace": "umbel",
-    "queue": "default",
-    "kind": "io",
-    "priority": 1,
-    "notbefore": "2026-01-31T12:00:00Z",
-    "expiry": "2027-01-31T12:00:00Z",
-    "attempt": 1,
-    "maxdeaths": 3,
-    "uniquekey": "only",
-    "onconflict": "raise",
-    "traceparent": "00-a-b-01",
-    "tenant": "acme",
-}
 PAIRS = [(name, written(value)) for name, value in EVENT.items()]
 MOMENTS = (
     *("0001-01-01T00:00:00+23:59", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999-23:59"),
@@ -94,7 +73,7 @@ def test_an_event_with_any_odd_value_in_a_field_is_read_or_refused(name: str) ->
 
 
 @given(pairs=st.lists(st.tuples(st.sampled_from([*EVENT]) | texts, one_value), max_size=4))
-def test_an_event_with_fields_said_twice_is_read_or_refused(pairs: list[tuple[str, str]]) -> None:
+def test_an_event_with_repeated_fields_is_read_or_refused(pairs: list[tuple[str, str]]) -> None:
     targets.event(an_object([*PAIRS, *pairs]).encode("utf-8", "surrogatepass"))
 
 
@@ -349,7 +328,7 @@ def test_a_row_that_once_could_not_be_shown_is_shown(row: dict[str, Any]) -> Non
     targets.show(**row)
 
 
-def test_options_in_a_row_written_by_hand_need_no_quotes() -> None:
+def test_options_in_a_row_written_manually_need_no_quotes() -> None:
     found = read_headers('{"retry": {"times": 3}, "timeout": 5, "tenant": null, "urgent": true}')
     assert found == {"retry": '{"times":3}', "timeout": "5", "urgent": "true"}
 

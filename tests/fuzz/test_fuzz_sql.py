@@ -10,7 +10,7 @@ from bench import Bench, Row, Sql
 from hostile import texts
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fuzz_rows import ANY, EVER, FILE, JSON_COLUMN, SERVER, briefly, odd
+from odd_values import ANY, EVER, FILE, JSON_COLUMN, SERVER, briefly, odd
 
 plain = texts.map(lambda text: text.replace("\x00", "").encode("utf-8", "replace").decode())
 values = st.recursive(

@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import psycopg
 import pytest
 from servers import PrivatePostgres, private_postgres
 
+from integration.command_line import Shell
 from integration.running import Proxy
 from umbel import Umbel, WorkerOptions
 from umbel.app.client import Client
@@ -49,51 +51,30 @@ class PatientBackend:
         self._inner = app.backend
 
     def open(self, *, is_loop_dedicated: bool = False) -> Roles:
-        how: Any = {"namespace": self._place.namespace, "clock": self._app.clock}
-        looks: Any = {**how, "safety_poll": PATIENCE}
+        looks: Any = {
+            "namespace": self._place.namespace,
+            "clock": self._app.clock,
+            "safety_poll": PATIENCE,
+        }
+        roles = self._inner.open(is_loop_dedicated=is_loop_dedicated)
         if self._place.kind == "sqlite":
-            from umbel.backends.sql.control import SqlControl
-            from umbel.backends.sql.deployments import SqlDeployments
             from umbel.backends.sqlite.broker import SqliteBroker
             from umbel.backends.sqlite.database import Database, SqliteFile
-            from umbel.backends.sqlite.gates import SqliteGates
             from umbel.backends.sqlite.records import SqliteRecords
-            from umbel.backends.sqlite.registry import SqliteRegistry
-            from umbel.backends.sqlite.routes import SqliteRoutes
-            from umbel.backends.sqlite.steps import SqliteSteps
 
             file = Database(SqliteFile(self._place.path), is_loop_dedicated=is_loop_dedicated)
-            return Roles(
-                SqliteBroker(file, **looks),
-                SqliteRecords(file, **looks),
-                SqliteRegistry(file, **how),
-                SqlControl(file, **how),
-                SqliteGates(file, **how),
-                SqliteSteps(file, **how),
-                SqlDeployments(file, **how),
-                SqliteRoutes(file, **how),
-            )
+            broker, records = SqliteBroker(file, **looks), SqliteRecords(file, **looks)
+            return msgspec.structs.replace(roles, broker=broker, records=records)
         from umbel.backends.postgres.address import PostgresAddress
         from umbel.backends.postgres.broker import PostgresBroker
         from umbel.backends.postgres.database import Database as Server
-        from umbel.backends.postgres.gates import PostgresGates
         from umbel.backends.postgres.records import PostgresRecords
-        from umbel.backends.postgres.registry import PostgresRegistry
-        from umbel.backends.postgres.routes import PostgresRoutes
-        from umbel.backends.postgres.steps import PostgresSteps
-        from umbel.backends.sql.control import SqlControl
-        from umbel.backends.sql.deployments import SqlDeployments
 
         server = Server(PostgresAddress(self._place.url))
-        return Roles(
-            PostgresBroker(server, **looks),
-            PostgresRecords(server, **looks),
-            PostgresRegistry(server, **how),
-            SqlControl(server, **how),
-            PostgresGates(server, **how),
-            PostgresSteps(server, **how),
-            SqlDeployments(server, **how),
-            PostgresRoutes(server, **how),
+        return msgspec.structs.replace(
+            roles,
+            broker=PostgresBroker(server, **looks),
+            records=PostgresRecords(server, **looks),
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -357,3 +338,9 @@ def distant(postgres: Place, proxy: Proxy) -> Iterator[Place]:
     yield place
     proxy.mend()
     place.close()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A folder with an application, and commands run in it."""
+    return Shell(tmp_path)

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -21,6 +21,7 @@ import pytest
 from msgspec.structs import astuple
 
 from umbel import Handle, State, Umbel
+from umbel.app.upkeep import open_upkeep
 from umbel.backends import Roles
 from umbel.messages import Record, fresh_id
 from umbel.operations import Operations
@@ -429,7 +430,7 @@ def with_faults(
             codec=app.codec,
             clock=app.clock,
             telemetry=app.telemetry,
-            open_upkeep=app._upkeep(),
+            open_upkeep=partial(open_upkeep, app.backend, app.settings, app.clock, app.telemetry),
         )
 
     return build
@@ -548,7 +549,7 @@ def insert_job(app: Umbel, **columns: Any) -> Handle[Any]:
 
 
 def ask(app: Umbel, question: Callable[[Operations], Awaitable[T]]) -> T:
-    """Ask or tell the store something, as an operator."""
+    """Query or change the store, as an operator."""
 
     async def answer() -> T:
         operations = app.operations()
@@ -560,11 +561,24 @@ def ask(app: Umbel, question: Callable[[Operations], Awaitable[T]]) -> T:
     return asyncio.run(answer())
 
 
+def ask_backend(app: Umbel, question: Callable[[Roles], Awaitable[T]]) -> T:
+    """Query or change the store through its ports, on connections of its own."""
+
+    async def answer() -> T:
+        roles = app.backend.open()
+        try:
+            return await question(roles)
+        finally:
+            await roles.close()
+
+    return asyncio.run(answer())
+
+
 def beats_pass(app: Umbel, count: int) -> None:
-    """Wait until the one worker there is has beaten so often, in one incarnation."""
+    """Wait until the only worker has sent this many more heartbeats, in one incarnation."""
 
     def beats() -> int:
-        members = ask(app, lambda operations: operations._roles.registry.workers())
+        members = ask_backend(app, lambda roles: roles.registry.workers())
         return max(member.heartbeats for member in members)
 
     first = beats()

@@ -95,7 +95,7 @@ def test_a_redis_database_of_a_run_on_another_machine_is_left_alone() -> None:
             assert other.url != place.url
 
 
-def test_a_redis_database_that_somebody_has_keys_in_is_left_alone() -> None:
+def test_a_redis_database_with_foreign_keys_is_left_alone() -> None:
     with on_redis() as place:
         with redis.Redis.from_url(place.url) as client:
             client.rename(MARK, "theirs")
@@ -123,7 +123,7 @@ def test_the_processor_time_of_a_server_and_of_a_pair_is_known() -> None:
         assert alone.keys() < both.keys()
 
 
-def test_a_pair_tells_both_addresses_and_empties_both() -> None:
+def test_a_pair_names_both_addresses_and_empties_both() -> None:
     with on_redis() as store:
         carrier = OnNats(needs("nats"))
         pair = Pair(carrier, store, counted=True)

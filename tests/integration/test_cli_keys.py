@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from integration.test_cli import Shell, wait_until
+from integration.command_line import Shell, wait_until
 from umbel.processes.fleet import child_command
 
 TASKS = """
@@ -68,14 +68,15 @@ def test_keys_are_made_rotated_revoked_and_exported(shell: Shell) -> None:
     assert "chmod 600 cluster.keys" in shell.say("keys")
 
 
-def test_one_worker_is_told_what_to_do(shell: Shell) -> None:
+def test_one_worker_is_controlled_by_its_name_or_index(shell: Shell) -> None:
     shell.say("keys", "make")
     with shell.worker("--name", "anna"):
         job = shell.say("send", "long")
         wait_until(lambda: [one["id"] for one in _health(shell)["jobs"]] == [job])
         told = shell.say("workers", "health", "anna")
         assert "worker 0 (anna), working" in told
-        assert job in told
+        shown = next(word for word in told.split() if job.startswith(word) and len(word) >= 8)
+        assert shell.ask("jobs", "show", shown)["id"] == job
         assert "asked to stop" in shell.say("workers", "cancel", "anna", job, "--reason", "enough")
         wait_until(lambda: shell.ask("jobs", "show", job)["state"] == "cancelled")
         gone = shell.run("workers", "cancel", "anna", job)
@@ -117,7 +118,7 @@ def test_a_worker_begins_again_with_new_code(shell: Shell, how: str, processes: 
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_who_is_told_to_stop_while_it_reloads_stops_and_finishes_what_runs(
+def test_a_worker_stopped_during_a_reload_stops_and_finishes_its_running_tasks(
     shell: Shell, processes: str
 ) -> None:
     shell.env.pop("UMBEL_KEYS")
@@ -166,7 +167,7 @@ async def speaker():
 
 @pytest.mark.parametrize("options", [(), ("--no-uvloop",)])
 @pytest.mark.parametrize(("word", "lives"), [("stop", 1), ("again", 2)])
-def test_what_is_said_in_the_last_moment_before_it_begins_again_is_heard(
+def test_a_request_made_just_before_the_restart_is_noticed(
     shell: Shell, word: str, lives: int, options: tuple[str, ...]
 ) -> None:
     shell.env.pop("UMBEL_KEYS")
@@ -179,7 +180,7 @@ def test_what_is_said_in_the_last_moment_before_it_begins_again_is_heard(
         assert sum("worker started" in line for line in worker.lines) == lives, worker.lines
 
 
-def test_a_fleets_children_are_told_everything_that_the_parent_was() -> None:
+def test_a_fleets_children_get_all_options_of_the_parent() -> None:
     chosen: dict[str, Any] = {
         "order": "weighted",
         "weights": "mail=5",

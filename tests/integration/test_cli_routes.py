@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.test_cli import Shell
+from integration.command_line import Shell
 
 TASKS = """
 from umbel import Umbel
@@ -56,7 +56,7 @@ def test_routes_are_shown_moved_and_released(shell: Shell) -> None:
         assert "no live route; see umbel routes" in unknown.stderr
 
 
-def test_an_index_that_somebody_has_is_refused_with_what_to_do(shell: Shell) -> None:
+def test_an_index_that_is_taken_is_refused_with_the_remedy(shell: Shell) -> None:
     with shell.worker("--index", "0", "--name", "first"):
         second = shell.run("worker", "--index", "0", "--name", "second")
         assert second.returncode == 2

@@ -15,6 +15,7 @@ from running import (
     Places,
     Signal,
     ask,
+    ask_backend,
     nats,
     rabbitmq,
     redis,
@@ -24,7 +25,8 @@ from running import (
 )
 
 from umbel import State, Umbel
-from umbel.backends import DeploymentPlan, JobFilter, WorkerEntry
+from umbel.backends import JobFilter, Roles, WorkerEntry
+from umbel.control import DeploymentPlan
 from umbel.errors import DeploymentLost, DeploymentUnderWay
 from umbel.messages import fresh_id
 from umbel.operations import DeployView, Operations
@@ -256,7 +258,7 @@ def test_tasks_that_run_too_long_are_found_in_the_records(app: Umbel) -> None:
     assert ask(app, lambda o: o.deploy.audit(longer=3000, since=3600)).tasks == ()
 
 
-def test_of_removed_tasks_it_is_said_how_many_jobs_wait(app: Umbel) -> None:
+def test_for_removed_tasks_the_number_of_waiting_jobs_is_reported(app: Umbel) -> None:
     @app.task(name="stays")
     async def stays() -> None: ...
 
@@ -285,7 +287,7 @@ def test_go_waits_for_a_worker_that_has_not_confirmed(
             await hears.seen()
         return found
 
-    with working(memory, name="w", build=with_faults({"state": deaf})):
+    with working(memory, name="w", build=with_faults({"read": deaf})):
         begun.set()
         waiting = Waiting(memory, workers=concerned)
         until(lambda: len(waiting.views) > 5, "it to look several times")
@@ -297,16 +299,16 @@ def test_go_waits_for_a_worker_that_has_not_confirmed(
 def test_a_dead_worker_that_is_not_removed_is_not_waited_for_after_its_lease(
     memory: Umbel,
 ) -> None:
-    async def register(operations: Operations) -> None:
+    async def register(roles: Roles) -> None:
         given: dict[str, Any] = {
             "queues": ("default",),
             "capacity": {"io": 1, "cpu": 1},
             "host": "there",
         }
         entry = WorkerEntry(incarnation="ghost", name="ghost", pid=1, lease=0.5, **given)
-        await operations._roles.registry.register(entry)
+        await roles.registry.register(entry)
 
-    ask(memory, register)
+    ask_backend(memory, register)
     waiting = Waiting(memory)
     view = waiting.ended()
     assert view.deployment.state == "go"

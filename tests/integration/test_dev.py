@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from test_cli import Running, Shell
+
+from integration.command_line import Running, Shell
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ import pytest
 
 from integration.conftest import working
 from umbel import Retry, State, Umbel
-from umbel.backends import DeploymentPlan, JobFilter, Records
+from umbel.backends import JobFilter, Records
 from umbel.cli.entry import cli, run
+from umbel.control import DeploymentPlan
 from umbel.errors import BadMessage, ConfigurationError, JobFailed
 from umbel.links.ports import port_methods
 from umbel.messages import TERMINAL, fresh_id
@@ -258,7 +259,7 @@ NAMED = [
     NAMED,
     ids=[f"{' '.join(path)} {parameter.name}" for path, _, parameter in NAMED],
 )
-def test_an_empty_word_for_a_name_is_an_error_of_every_command(
+def test_an_empty_name_is_an_error_of_every_command(
     path: tuple[str, ...],
     command: click.Command,
     parameter: click.Parameter,

@@ -192,7 +192,7 @@ def test_what_an_early_exit_handler_publishes_while_the_broker_is_down_is_counte
 
 
 @pytest.mark.parametrize("kind", ["disk", "postgres"])
-def test_messages_of_an_early_exit_handler_are_kept_while_the_broker_is_down(
+def test_messages_of_an_early_exit_handler_go_to_the_backlog_while_the_broker_is_down(
     distant: Place, postgres_url: str, proxy: Proxy, tmp_path: Path, kind: str
 ) -> None:
     path = f"{tmp_path}/backlog.db"

@@ -363,7 +363,7 @@ def needs(program: str) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_without_our_library_publishes_and_hears_the_result(
+def test_a_program_without_our_library_publishes_and_receives_the_result(
     program: str, request: pytest.FixtureRequest
 ) -> None:
     needs(program)

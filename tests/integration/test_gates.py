@@ -79,7 +79,7 @@ def test_a_job_from_elsewhere_waits_at_the_gates_its_task_has(place: Place) -> N
     assert all(len(job.attempts) == 1 for job in place.jobs())
 
 
-def test_a_token_that_cannot_be_told_buries_the_job_with_the_reason(place: Place) -> None:
+def test_a_token_that_cannot_be_determined_buries_the_job_with_the_reason(place: Place) -> None:
     app = place.app()
 
     def broken(user: str) -> str:
@@ -136,7 +136,7 @@ def test_a_computed_limit_follows_its_function(
     assert gauge.most == 2
 
 
-def test_a_limit_that_the_code_has_no_more_holds_nobody(place: Place) -> None:
+def test_a_limit_that_the_code_no_longer_has_blocks_no_job(place: Place) -> None:
     old, new = place.app(), place.app()
 
     @old.task(name="work", limit=0)
@@ -294,7 +294,7 @@ def test_an_unhealthy_member_is_set_aside_and_costs_no_attempt(
         until(lambda: coroutine.delay().get(timeout=DEADLINE) == "a", "the member to be back")
 
 
-def test_a_member_is_kept_no_longer_than_its_ttl(place: Place) -> None:
+def test_a_member_is_held_no_longer_than_its_ttl(place: Place) -> None:
     app = place.app()
     pool = app.pool("p", members=["a"], ttl=0.2)
 
@@ -364,7 +364,7 @@ def test_a_waiting_job_is_cancelled(place: Place) -> None:
         until(lambda: handle.state is State.CANCELLED, "it to be cancelled")
 
 
-def test_bad_declarations_are_told_by_name() -> None:
+def test_bad_declarations_are_named() -> None:
     app = Umbel("sqlite:///:memory:")
 
     def declare(**options: Any) -> None:

@@ -16,7 +16,7 @@ from umbel.keys import Keyring
 from umbel.telemetry import events
 
 
-def test_a_worker_tells_how_it_is(place: Place) -> None:
+def test_a_worker_reports_its_health(place: Place) -> None:
     app, began, end = place.app(), Signal(), Signal()
 
     @app.task
@@ -54,7 +54,7 @@ def test_a_job_is_stopped_where_it_runs(place: Place) -> None:
         assert stop.delay(job.id).get(timeout=DEADLINE) is False
 
 
-def test_a_worker_that_is_told_to_pause_starts_nothing_until_it_is_resumed(place: Place) -> None:
+def test_a_paused_worker_starts_nothing_until_it_is_resumed(place: Place) -> None:
     app = place.app()
 
     @app.task
@@ -70,7 +70,7 @@ def test_a_worker_that_is_told_to_pause_starts_nothing_until_it_is_resumed(place
         job.get(timeout=DEADLINE)
 
 
-def test_a_worker_that_is_told_to_reload_finishes_what_runs(place: Place) -> None:
+def test_a_worker_that_reloads_finishes_its_running_tasks(place: Place) -> None:
     app, began, end = place.app(), Signal(), Signal()
 
     @app.task
@@ -110,7 +110,7 @@ def test_no_command_comes_by_a_route(place: Place, tmp_path: Path, guarded: bool
         assert not worker.stopping()
 
 
-def test_told_to_reload_twice_it_reloads_and_told_to_stop_it_stops(place: Place) -> None:
+def test_a_second_reload_request_reloads_and_a_stop_request_stops(place: Place) -> None:
     app = place.app()
     worker = app.worker(WorkerOptions())
     worker.reload()
@@ -214,7 +214,7 @@ def test_with_keys_a_route_needs_no_signature_and_a_broadcast_has_one(
 
 
 @pytest.mark.parametrize("signing", [True, False])
-def test_who_has_no_keys_is_heard_only_where_signing_is_off(
+def test_messages_of_a_sender_without_keys_are_accepted_only_if_signing_is_off(
     place: Place, tmp_path: Path, signing: bool
 ) -> None:
     app, stranger = place.app(keys=keys_in(tmp_path)), place.app()
@@ -266,9 +266,7 @@ def test_a_worker_does_not_start_with_keys_that_cannot_be_read(
     assert place.ask(lambda o: o.workers()) == []
 
 
-def test_whoever_shares_a_server_is_warned_that_nothing_is_signed(
-    sqlite: Place, postgres: Place
-) -> None:
+def test_a_shared_server_without_signing_causes_a_warning(sqlite: Place, postgres: Place) -> None:
     for place, warned in ((sqlite, []), (postgres, [events.InboxUnsigned])):
         app = place.app()
         said = heard(app)

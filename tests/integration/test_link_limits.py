@@ -24,9 +24,9 @@ import pytest
 pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
 
 from servers import free_port
-from test_link_service import Papers, command, the, with_tasks
 
 from integration.conftest import HANG, Place
+from integration.link_peers import Certificates, command_attributes, task_named, with_tasks
 from umbel import Umbel
 from umbel.backends import Records
 from umbel.backends.amqp.engine import Engine, ReceivingLink, SendingLink
@@ -187,7 +187,7 @@ def call(name: str, *args: Any, reply_to: str = "", key: str = "1") -> AmqpMessa
 
 def test_calls_that_wait_are_bounded_for_each_peer(router: RouterProcess) -> None:
     with closing(router.client()) as app:
-        job = the(app, "add").delay(1, 2)
+        job = task_named(app, "add").delay(1, 2)
         before = router.megabytes()
         peer = Peer(router)
         inbox = peer.inbox(1_000)
@@ -200,7 +200,7 @@ def test_calls_that_wait_are_bounded_for_each_peer(router: RouterProcess) -> Non
         assert 1_000 <= taken <= 1_200
         assert router.megabytes() - before < 40
         peer.socket.close()
-        assert the(app, "add").delay(3, 4).state == "queued"
+        assert task_named(app, "add").delay(3, 4).state == "queued"
 
 
 def test_answers_that_are_awaited_for_commands_are_bounded_for_each_peer(
@@ -210,7 +210,9 @@ def test_answers_that_are_awaited_for_commands_are_bounded_for_each_peer(
     inbox = peer.inbox(1_000)
     sender = peer.engine.open_sender("commands")
     posts = [
-        AmqpMessage(body=b'{"args": [1, 2]}', attributes=command(), reply_to=inbox.address)
+        AmqpMessage(
+            body=b'{"args": [1, 2]}', attributes=command_attributes(), reply_to=inbox.address
+        )
         for _ in range(3_000)
     ]
     taken = peer.settled(sender, posts, 3)
@@ -223,12 +225,12 @@ def test_a_process_that_waits_for_many_results_can_still_ask_and_publish(
     router: RouterProcess, sqlite: Place
 ) -> None:
     async def main(app: Umbel) -> list[str]:
-        handles = await app.apublish_many([the(app, "echo").s(str(n)) for n in range(1_300)])
+        handles = await app.apublish_many([task_named(app, "echo").s(str(n)) for n in range(1_300)])
         waiting = [asyncio.ensure_future(handle.aget()) for handle in handles]
         async with asyncio.timeout(HANG):
             for handle in handles[::100]:
                 assert (await handle.arecord()).state == "queued"
-        late = await the(app, "add").adelay(1, 2)
+        late = await task_named(app, "add").adelay(1, 2)
         assert await late.acancel()
         worker = with_tasks(sqlite.app()).worker()
         working = asyncio.create_task(worker.run())
@@ -245,7 +247,7 @@ def test_a_process_that_waits_for_many_results_can_still_ask_and_publish(
 
 def test_a_wait_that_is_given_up_makes_room_for_another(router: RouterProcess) -> None:
     async def main(app: Umbel) -> None:
-        job = await the(app, "add").adelay(1, 2)
+        job = await task_named(app, "add").adelay(1, 2)
         for _ in range(3):
             waiting = [asyncio.ensure_future(job.aget()) for _ in range(600)]
             await asyncio.wait(waiting, timeout=0.5)
@@ -262,7 +264,7 @@ def test_a_wait_that_is_given_up_makes_room_for_another(router: RouterProcess) -
 
 def test_a_peer_that_sends_more_calls_than_it_may_is_dropped(router: RouterProcess) -> None:
     with closing(router.client()) as app:
-        job = the(app, "add").delay(1, 2)
+        job = task_named(app, "add").delay(1, 2)
         generous = Generous()
         inbox = generous.client.open_receiver(None, lambda *_: None, 10, 10_000)
         generous.exchange()
@@ -286,7 +288,7 @@ def test_a_peer_that_sends_more_calls_than_it_may_is_dropped(router: RouterProce
             except ConnectionError:
                 pass
         router.until_said("more messages than it had credit for")
-        assert the(app, "add").delay(3, 4).state == "queued"
+        assert task_named(app, "add").delay(3, 4).state == "queued"
 
 
 class Generous:
@@ -357,7 +359,7 @@ def test_answers_that_are_not_read_are_bounded_and_their_peer_is_dropped(
     router: RouterProcess, name: str
 ) -> None:
     with closing(router.client()) as app:
-        job = the(app, "echo").delay("x" * 1_000_000)
+        job = task_named(app, "echo").delay("x" * 1_000_000)
         assert job.cancel()
         before = router.megabytes()
         peer = Peer(router)
@@ -375,14 +377,14 @@ def test_answers_that_are_not_read_are_bounded_and_their_peer_is_dropped(
             time.sleep(0.1)
         assert time.monotonic() - started > SILENCE / 2
         assert highest < 120
-        assert the(app, "add").delay(3, 4).state == "queued"
+        assert task_named(app, "add").delay(3, 4).state == "queued"
         peer.socket.close()
 
 
 @pytest.mark.parametrize("name", ["find", "wait_finished"])
 def test_answers_for_which_there_is_no_credit_are_bounded(router: RouterProcess, name: str) -> None:
     with closing(router.client()) as app:
-        job = the(app, "echo").delay("x" * 1_000_000)
+        job = task_named(app, "echo").delay("x" * 1_000_000)
         assert job.cancel()
         before = router.megabytes()
         peer = Peer(router)
@@ -409,7 +411,7 @@ def test_a_silent_peer_is_dropped_in_time_however_far_it_got(
     sqlite: Place, tmp_path: Path, tls: bool
 ) -> None:
     said = [b"", b"\x16\x03\x01"] if tls else [b"", b"AM", b"AMQP\x03\x01\x00\x00", OPEN]
-    query = Papers(tmp_path / "papers").query("router") if tls else ""
+    query = Certificates(tmp_path / "papers").query("router") if tls else ""
     router = RouterProcess(sqlite, tmp_path, "umbel" if tls else "umbel+tcp", query)
     peers = [socket.create_connection(("127.0.0.1", router.port), 10) for _ in said]
     try:
@@ -439,7 +441,7 @@ def test_silent_peers_do_not_lock_others_out(router: RouterProcess, words: bytes
             silent.append(socket.create_connection(("127.0.0.1", router.port), 10))
             silent[-1].sendall(words)
         with closing(router.client()) as app:
-            assert the(app, "add").delay(1, 2).state == "queued"
+            assert task_named(app, "add").delay(1, 2).state == "queued"
     finally:
         for peer in silent:
             peer.close()
@@ -456,7 +458,7 @@ def test_peers_that_fall_silent_when_they_are_connected_do_not_lock_others_out(
             silent[-1].sendall(OPEN)
         # After half of that time they have missed two of the words that every peer has to say.
         with closing(with_tasks(Umbel(router.url, deadline=18, backlog="none"))) as app:
-            assert the(app, "add").delay(1, 2).state == "queued"
+            assert task_named(app, "add").delay(1, 2).state == "queued"
     finally:
         for peer in silent:
             peer.close()

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
-import trustme
-
 from integration.conftest import HANG, Place
+from integration.link_peers import Certificates, command_attributes, task_named, with_tasks
 from integration.running import Proxy, until
 from umbel import Retry, Umbel, step
 from umbel.app.link_service import LinkService
@@ -39,29 +38,6 @@ from umbel.messages.wire import MEDIA_TYPE
 from umbel.telemetry import events
 
 HERE = "umbel+tcp://127.0.0.1:0"
-
-
-def with_tasks(app: Umbel) -> Umbel:
-    @app.task(name="add")
-    async def add(a: int, b: int) -> int:
-        return a + b
-
-    @app.task(name="echo")
-    async def echo(text: str) -> str:
-        return text
-
-    @app.task(name="fail", retry=0)
-    def fail() -> None:
-        raise ValueError("no luck")
-
-    return app
-
-
-def the(app: Umbel, name: str) -> Any:
-    """The task of that name."""
-    found = app.registry.get(name)
-    assert found is not None
-    return found
 
 
 class Served:
@@ -138,14 +114,16 @@ def test_a_worker_and_a_publisher_without_credentials_work_through_a_router(
 
     async def main() -> list[int]:
         async with working(app):
-            handles = await app.apublish_many([the(app, "add").s(i, i) for i in range(50)])
+            handles = await app.apublish_many([task_named(app, "add").s(i, i) for i in range(50)])
             return [await handle for handle in handles]
 
     assert asyncio.run(main()) == [2 * i for i in range(50)]
     app.close()
 
 
-def test_steps_are_kept_over_a_link_and_held_calls_published(served: Served, sqlite: Place) -> None:
+def test_steps_are_stored_over_a_link_and_held_calls_published(
+    served: Served, sqlite: Place
+) -> None:
     app, calls = served.client(), []
 
     def fetch(n: int) -> int:
@@ -154,7 +132,11 @@ def test_steps_are_kept_over_a_link_and_held_calls_published(served: Served, sql
 
     @app.task(name="stepwise", retry=Retry(2, first=0.01), interruptible=True, publishing="held")
     def stepwise() -> list[Any]:
-        found: list[Any] = [step(fetch, 1), step(fetch, 2), the(app, "echo").delay("later").id]
+        found: list[Any] = [
+            step(fetch, 1),
+            step(fetch, 2),
+            task_named(app, "echo").delay("later").id,
+        ]
         if len(calls) < 3:
             calls.append(0)
             raise ValueError
@@ -195,7 +177,7 @@ def test_errors_of_the_other_side_arrive_as_what_they_are(served: Served) -> Non
     from umbel import Unique
 
     with closing(served.client()) as app:
-        add = the(app, "add")
+        add = task_named(app, "add")
         first = add.options(unique="one").delay(1, 2)
         with pytest.raises(DuplicateJob) as caught:
             add.options(unique="one").delay(1, 2)
@@ -211,14 +193,14 @@ def test_the_other_sides_limit_holds(sqlite: Place) -> None:
     served = Served(sqlite.app(max_message=2000))
     try:
         with closing(served.client()) as app, pytest.raises(MessageTooLarge, match="2,000"):
-            the(app, "echo").delay("x" * 5000)
+            task_named(app, "echo").delay("x" * 5000)
     finally:
         served.stop()
 
 
 def test_the_namespace_is_the_routers_own(served: Served, sqlite: Place) -> None:
     with closing(served.client(namespace="somebody-elses")) as app:
-        job = the(app, "add").delay(1, 2)
+        job = task_named(app, "add").delay(1, 2)
     assert [record.id for record in sqlite.jobs()] == [job.id]
 
 
@@ -247,7 +229,7 @@ def test_a_publisher_serves_no_workers(sqlite: Place) -> None:
     served = Served(sqlite.app(), kind="publisher")
     try:
         with closing(served.client()) as app:
-            job = the(app, "add").delay(1, 2)
+            job = task_named(app, "add").delay(1, 2)
             assert [record.id for record in sqlite.jobs()] == [job.id]
 
             async def work() -> None:
@@ -268,7 +250,7 @@ def test_a_transaction_of_the_callers_own_is_refused_with_the_remedy(
         closing(sqlite.connect()) as connection,
         pytest.raises(ConfigurationError, match="database's own URL"),
     ):
-        the(app, "add").options(connection=connection).delay(1, 2)
+        task_named(app, "add").options(connection=connection).delay(1, 2)
 
 
 def test_a_server_that_goes_away_is_an_error_in_time_and_its_return_is_noticed(
@@ -278,13 +260,13 @@ def test_a_server_that_goes_away_is_an_error_in_time_and_its_return_is_noticed(
     served = Served(sqlite.app(), listen)
     app = with_tasks(Umbel(listen, deadline=0.5, backlog="none"))
     with closing(app):
-        the(app, "add").delay(1, 2)
+        task_named(app, "add").delay(1, 2)
         served.stop()
         with pytest.raises(PublishTimeout, match="cannot be reached"):
-            the(app, "add").delay(3, 4)
+            task_named(app, "add").delay(3, 4)
         again = Served(sqlite.app(), listen)
         try:
-            the(app, "add").delay(5, 6)
+            task_named(app, "add").delay(5, 6)
         finally:
             again.stop()
     assert len(sqlite.jobs()) == 2
@@ -292,16 +274,16 @@ def test_a_server_that_goes_away_is_an_error_in_time_and_its_return_is_noticed(
 
 def test_a_link_works_in_a_forked_child(served: Served, sqlite: Place) -> None:
     with closing(served.client()) as app:
-        the(app, "add").delay(1, 2)
+        task_named(app, "add").delay(1, 2)
         child = os.fork()
         if not child:
             try:
-                the(app, "add").delay(3, 4)
+                task_named(app, "add").delay(3, 4)
                 os._exit(0)
             finally:
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        the(app, "add").delay(5, 6)
+        task_named(app, "add").delay(5, 6)
     assert len(sqlite.jobs()) == 3
 
 
@@ -315,9 +297,9 @@ def test_a_worker_is_called_directly_as_an_actor_with_no_broker() -> None:
         serving = asyncio.create_task(service.run())
         caller = with_tasks(Umbel(f"umbel+tcp://{await service.address}", backlog="none"))
         async with working(actor):
-            result = await (await the(caller, "add").adelay(20, 22))
+            result = await (await task_named(caller, "add").adelay(20, 22))
             try:
-                await (await the(caller, "fail").adelay())
+                await (await task_named(caller, "fail").adelay())
             except ValueError as error:
                 failure = str(error)
         service.stop()
@@ -352,26 +334,15 @@ async def ask(url: str, *posts: AmqpMessage) -> list[str]:
         await connection.close()
 
 
-def command(task: str = "add", **attributes: str) -> dict[str, str]:
-    return {
-        "specversion": "1.0",
-        "id": fresh_id(),
-        "type": "umbel.command",
-        "source": "/test",
-        "subject": task,
-        **attributes,
-    }
-
-
 def test_a_foreign_client_publishes_in_binary_and_in_structured_mode(
     served: Served, sqlite: Place
 ) -> None:
     import msgspec
 
     binary = AmqpMessage(
-        body=b'{"args": [1, 2]}', content_type="application/json", attributes=command()
+        body=b'{"args": [1, 2]}', content_type="application/json", attributes=command_attributes()
     )
-    event = command() | {"data": {"args": [3, 4]}}
+    event = command_attributes() | {"data": {"args": [3, 4]}}
     structured = AmqpMessage(body=msgspec.json.encode(event), content_type=MEDIA_TYPE)
     assert asyncio.run(ask(served.url(), binary, structured)) == ["", ""]
     assert len(sqlite.jobs()) == 2
@@ -382,9 +353,9 @@ def test_a_foreign_client_publishes_in_binary_and_in_structured_mode(
     [
         (AmqpMessage(body=b"no JSON"), "body"),
         (AmqpMessage(body=b"{}", attributes={"specversion": "1.0"}), "source"),
-        (AmqpMessage(body=b"{}", attributes=command(id="7")), "id"),
-        (AmqpMessage(body=b"{}", attributes=command(type="umbel.document")), "type"),
-        (AmqpMessage(body=b"x" * 2_000_000, attributes=command()), "2,000,000"),
+        (AmqpMessage(body=b"{}", attributes=command_attributes(id="7")), "id"),
+        (AmqpMessage(body=b"{}", attributes=command_attributes(type="umbel.document")), "type"),
+        (AmqpMessage(body=b"x" * 2_000_000, attributes=command_attributes()), "2,000,000"),
     ],
 )
 def test_a_message_that_is_no_command_is_rejected_with_the_field(
@@ -414,7 +385,10 @@ def test_a_foreign_client_gets_the_outcome_of_its_job(sqlite: Place) -> None:
         async with working(app):
             for task, body in asked:
                 post = AmqpMessage(
-                    body=body, attributes=command(task), reply_to=inbox.address, correlation=task
+                    body=body,
+                    attributes=command_attributes(task),
+                    reply_to=inbox.address,
+                    correlation=task,
                 )
                 assert await deliver(connection, sender, [encode(post)]) == [""]
             found = [await asyncio.wait_for(heard.get(), 30) for _ in asked]
@@ -445,7 +419,7 @@ def test_a_foreign_client_gets_the_outcome_of_a_job_from_the_backlog(
         )
         await asyncio.to_thread(proxy.cut)
         asked = AmqpMessage(
-            body=b'{"args": [20, 22]}', attributes=command(), reply_to=inbox.address
+            body=b'{"args": [20, 22]}', attributes=command_attributes(), reply_to=inbox.address
         )
         (reason,) = await deliver(connection, connection.open_sender("commands"), [encode(asked)])
         assert reason == "", "it is durable in the backlog"
@@ -461,13 +435,13 @@ def test_a_foreign_client_gets_the_outcome_of_a_job_from_the_backlog(
 
 
 @pytest.mark.parametrize("kind", ["publisher", "router"])
-def test_a_process_that_serves_links_publishes_what_an_earlier_one_kept_as_soon_as_it_starts(
+def test_a_process_that_serves_links_publishes_the_backlog_of_an_earlier_one_as_soon_as_it_starts(
     distant: Place, proxy: Proxy, tmp_path: Path, kind: str
 ) -> None:
     settings: dict[str, Any] = {"backlog": f"sqlite:///{tmp_path}/backlog.db", "deadline": 1.0}
     before = with_tasks(distant.app(**settings))
     proxy.cut()
-    kept = the(before, "add").delay(20, 22)
+    kept = task_named(before, "add").delay(20, 22)
     before.close()
     proxy.mend()
     served = Served(with_tasks(distant.app(**settings)), kind=kind)
@@ -480,7 +454,7 @@ def test_a_process_that_serves_links_publishes_what_an_earlier_one_kept_as_soon_
 def test_garbage_on_the_socket_is_refused_and_reported_once(served: Served, sqlite: Place) -> None:
     host, port = served.address.split(":")
     with closing(served.client()) as app:
-        the(app, "add").delay(1, 2)
+        task_named(app, "add").delay(1, 2)
         for junk in (
             b"GET / HTTP/1.1\r\n\r\n",
             b"\x00" * 100,
@@ -491,7 +465,7 @@ def test_garbage_on_the_socket_is_refused_and_reported_once(served: Served, sqli
                 stranger.sendall(junk)
                 while stranger.recv(4096):
                     pass
-        the(app, "add").delay(3, 4)
+        task_named(app, "add").delay(3, 4)
     assert len(sqlite.jobs()) == 2
     refused = [event for event in served.heard if isinstance(event, events.PeerRefused)]
     assert len(refused) == 3
@@ -508,46 +482,29 @@ def test_an_address_that_is_taken_is_an_error_that_says_so(served: Served, sqlit
 # --- who is there --------------------------------------------------------------------------
 
 
-class Papers:
-    """Certificates of one authority, as files."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir()
-        self._authority = trustme.CA()
-        self._authority.cert_pem.write_to_path(folder / "ca.pem")
-        for name in ("router", "worker"):
-            issued = self._authority.issue_cert("127.0.0.1", common_name=name)
-            issued.private_key_pem.write_to_path(folder / f"{name}.key")
-            issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
-
-    def query(self, name: str, trusting: Papers | None = None) -> str:
-        authority = (trusting or self)._folder / "ca.pem"
-        own = f"certfile={self._folder}/{name}.pem&keyfile={self._folder}/{name}.key"
-        return f"?cafile={authority}&{own}"
-
-
 def test_with_tls_both_ends_prove_who_they_are(sqlite: Place, tmp_path: Path) -> None:
-    ours, theirs = Papers(tmp_path / "ours"), Papers(tmp_path / "theirs")
+    ours, theirs = Certificates(tmp_path / "ours"), Certificates(tmp_path / "theirs")
     served = Served(sqlite.app(), f"umbel://127.0.0.1:0{ours.query('router')}")
     try:
         good = with_tasks(Umbel(served.url("umbel", ours.query("worker")), backlog="none"))
         with closing(good):
-            the(good, "add").delay(1, 2)
+            task_named(good, "add").delay(1, 2)
         # One that does not trust the router, and one that the router does not trust.
         for query in (ours.query("worker", theirs), theirs.query("worker", ours)):
             stranger = with_tasks(Umbel(served.url("umbel", query), deadline=2.0, backlog="none"))
             with closing(stranger), pytest.raises(PublishTimeout):
-                the(stranger, "add").delay(3, 4)
+                task_named(stranger, "add").delay(3, 4)
         with pytest.raises(PublishTimeout):  # one that speaks no TLS at all
-            the(with_tasks(Umbel(served.url(), deadline=1.0, backlog="none")), "add").delay(1, 2)
+            task_named(with_tasks(Umbel(served.url(), deadline=1.0, backlog="none")), "add").delay(
+                1, 2
+            )
     finally:
         served.stop()
     assert len(sqlite.jobs()) == 1
 
 
 def test_a_peer_without_a_certificate_is_refused(sqlite: Place, tmp_path: Path) -> None:
-    ours = Papers(tmp_path / "ours")
+    ours = Certificates(tmp_path / "ours")
     served = Served(sqlite.app(), f"umbel://127.0.0.1:0{ours.query('router')}")
     host, port = served.address.split(":")
     context = ssl.create_default_context(cafile=tmp_path / "ours" / "ca.pem")
@@ -603,7 +560,7 @@ def test_a_worker_on_a_link_leaves_jobs_of_a_task_that_it_does_not_have(served: 
     async def main() -> list[int]:
         with closing(old), closing(served.client()) as new:
             async with working(old):
-                handles = [await the(new, "add").adelay(n, 1) for n in range(5)]
+                handles = [await task_named(new, "add").adelay(n, 1) for n in range(5)]
                 while not any(isinstance(event, events.TaskMissing) for event in missing):
                     await asyncio.sleep(0.01)
                 async with working(new):

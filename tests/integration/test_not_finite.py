@@ -402,12 +402,12 @@ def umbel(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return run
 
 
-def test_the_command_line_refuses_a_number_that_json_cannot_carry(
+def test_the_command_line_refuses_a_number_that_json_cannot_represent(
     umbel: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     for words, told in (
         (("send", "double", "NaN"), "'NaN' for value"),
-        (("send", "double", "--kwargs", '{"value": NaN}'), "--kwargs: not a JSON object"),
+        (("send", "double", "--kwargs", '{"value": NaN}'), "--kwargs: JSON is malformed"),
         (("send", "double", "1e999"), "value"),
         (("send", "double", "1", "--delay", "nan"), "delay=nan"),
         (("send", "double", "1", "--expires", "inf"), "expires=inf"),
@@ -417,7 +417,7 @@ def test_the_command_line_refuses_a_number_that_json_cannot_carry(
         assert told in done.stderr, (words, done.stderr)
 
 
-def test_the_command_line_shows_what_json_cannot_carry_in_words(
+def test_the_command_line_shows_values_that_json_cannot_represent_as_text(
     umbel: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     assert umbel("db", "migrate", format="msgpack").returncode == 0

@@ -51,7 +51,7 @@ def test_what_the_task_declares_reaches_the_job(place: Place) -> None:
     assert record.expires == pytest.approx(record.created + 3600, abs=0.001)
 
 
-def test_the_calls_word_goes_before_the_tasks(place: Place) -> None:
+def test_the_option_of_a_call_overrides_that_of_the_task(place: Place) -> None:
     declared = any_task(place.app(), queue="mail", priority=5, delay=60, expires=3600, unique="k")
     moment = datetime(2090, 1, 1, tzinfo=UTC)
     call = declared.options(

@@ -219,7 +219,7 @@ def test_a_call_inside_another_call_is_published_over_a_link(tmp_path: Path, cod
 
 @pytest.mark.parametrize("kept", ["memory", "disk", "database"])
 @pytest.mark.parametrize("kind", ["postgres", "redis", "nats+redis"])
-def test_a_call_inside_another_call_is_kept_while_the_broker_is_away(
+def test_a_call_inside_another_call_goes_to_the_backlog_while_the_broker_is_down(
     tmp_path: Path, kind: str, kept: str
 ) -> None:
     names = kind.split("+")

@@ -280,7 +280,7 @@ def test_an_application_with_a_broken_url_in_its_code_is_refused_without_quoting
         assert "line 3" in err
 
 
-def test_a_word_that_is_no_text_is_refused_without_its_secret() -> None:
+def test_an_argument_that_is_no_text_is_refused_without_its_secret() -> None:
     assert_hidden(*umbel("bench", "--url", "redis://:Zq7Kx\udc80@host"))
 
 
@@ -347,7 +347,7 @@ def test_no_telemetry_event_shows_a_secret() -> None:
     assert_hidden(*map(repr, heard))
 
 
-def test_a_kept_traceback_shows_no_secret() -> None:
+def test_a_stored_traceback_shows_no_secret() -> None:
     try:
         raise ValueError(TEXT)
     except ValueError as error:

@@ -39,7 +39,7 @@ def test_a_service_runs_beside_the_tasks_and_is_cancelled_when_the_worker_stops(
     assert cancelled
 
 
-def test_a_service_that_fails_is_started_again_and_told(app: Umbel) -> None:
+def test_a_service_that_fails_is_started_again_and_reported(app: Umbel) -> None:
     again, tries = Signal("the service to begin again"), []
     told: list[events.Event] = []
     app.telemetry.subscribe(told.append)

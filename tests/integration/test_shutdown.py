@@ -19,6 +19,7 @@ from running import (
     Running,
     Signal,
     ask,
+    ask_backend,
     ended,
     finished,
     until,
@@ -105,7 +106,7 @@ def test_a_worker_with_every_slot_in_use_stops_fetching(memory: Umbel) -> None:
     assert handle.state is State.SUCCEEDED
 
 
-def test_a_worker_told_to_stop_before_it_has_begun_stops(memory: Umbel) -> None:
+def test_a_worker_that_is_stopped_before_it_has_started_stops(memory: Umbel) -> None:
     async def run() -> None:
         worker = memory.worker(WorkerOptions(queues=("default",)))
         worker.stop()
@@ -297,7 +298,7 @@ def test_heartbeats_go_on_while_a_worker_finishes_its_work(app: Umbel) -> None:
         heard.wait(events.WorkerStopping)
 
         def beats() -> int:
-            rows = ask(app, lambda operations: operations._roles.registry.workers())
+            rows = ask_backend(app, lambda roles: roles.registry.workers())
             return next(row.heartbeats for row in rows if row.entry.name == "worker")
 
         first = beats()
@@ -400,7 +401,7 @@ def test_a_coroutine_that_swallows_every_stop_does_not_keep_the_worker(memory: U
     assert (record.attempt, record.deaths, ended(record)) == (1, 0, ["interrupted"])
 
 
-def test_a_coroutine_that_finishes_its_work_when_told_to_stop_has_succeeded(memory: Umbel) -> None:
+def test_a_coroutine_that_finishes_its_work_when_asked_to_stop_has_succeeded(memory: Umbel) -> None:
     runs = Signal("the start")
 
     @memory.task(interruptible=True)
@@ -557,7 +558,7 @@ def test_a_worker_stops_though_its_fetch_hangs(memory: Umbel) -> None:
         running.join(SOON)
 
 
-def test_a_worker_that_left_does_not_come_back_to_life(memory: Umbel) -> None:
+def test_a_worker_that_unregistered_is_not_registered_again_by_a_heartbeat(memory: Umbel) -> None:
     """The answer to its goodbye is late; meanwhile its heart finds that its row is gone."""
     heard, beats = Heard(memory), Gauge()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chaos.carriers import NatsStreams, RabbitQueues
+from chaos.transport_queues import NatsStreams, RabbitQueues
 from integration.running import Proxy, finished, working
 from umbel import Handle, State, Umbel
 from umbel.backends.transport import Lane

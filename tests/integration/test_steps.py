@@ -215,7 +215,7 @@ def test_steps_survive_an_interruption_and_the_worker_that_comes_after(app: Umbe
     assert ended(finished(handle)) == ["interrupted", "succeeded"]
 
 
-def test_a_step_under_way_is_not_kept_when_its_run_is_interrupted(simple: Umbel) -> None:
+def test_a_step_in_progress_is_not_stored_when_its_run_is_interrupted(simple: Umbel) -> None:
     calls, there = Calls(), Signal("the step")
 
     async def waits() -> int:
@@ -290,7 +290,7 @@ def test_reading_costs_nothing_on_a_first_run_and_one_round_trip_later(simple: U
 # --- the order of steps --------------------------------------------------------------------------
 
 
-def test_a_step_of_another_name_in_a_kept_place_buries_the_job_at_once(app: Umbel) -> None:
+def test_a_step_of_another_name_at_a_stored_position_buries_the_job_immediately(app: Umbel) -> None:
     calls, changed = Calls(), Signal()
 
     @app.task(retry=AT_ONCE)
@@ -355,7 +355,7 @@ def test_changed_steps_are_final_whatever_the_task_makes_of_the_error(
     assert calls.made == ["one"]
 
 
-def test_steps_that_run_at_the_same_time_are_told_apart_by_the_order_of_their_calls(
+def test_steps_that_run_at_the_same_time_are_distinguished_by_the_order_of_their_calls(
     app: Umbel,
 ) -> None:
     calls, gate, again = Calls(), Signal("the others"), Signal()
@@ -437,7 +437,7 @@ def test_results_come_back_as_their_annotations_say_in_every_run(app: Umbel) -> 
     assert seen == [as_it_was, as_it_was]
 
 
-def test_a_result_that_cannot_be_kept_is_an_error_that_names_the_step(simple: Umbel) -> None:
+def test_a_result_that_cannot_be_stored_is_an_error_that_names_the_step(simple: Umbel) -> None:
     calls = Calls()
 
     def opens_a_file() -> object:
@@ -458,7 +458,7 @@ def test_a_result_that_cannot_be_kept_is_an_error_that_names_the_step(simple: Um
             assert len(calls.made) == 1, "it would return the same again"
 
 
-def test_a_kept_result_that_no_longer_fits_is_a_changed_step(simple: Umbel) -> None:
+def test_a_stored_result_that_no_longer_fits_is_a_changed_step(simple: Umbel) -> None:
     changed = Signal()
 
     def number() -> int:
@@ -579,7 +579,7 @@ def test_a_store_that_is_away_for_a_while_delays_a_step_and_repeats_nothing(
     assert len(tries.made) == 3
 
 
-def test_a_step_that_is_done_is_kept_although_its_run_is_interrupted_meanwhile(
+def test_a_completed_step_is_stored_although_its_run_is_interrupted_meanwhile(
     simple: Umbel,
 ) -> None:
     calls, writing, go_on = Calls(), Signal("the write"), Signal("the stop")
@@ -982,7 +982,7 @@ def test_an_interruptible_task_that_publishes_is_warned_of_once(simple: Umbel) -
 
 
 @pytest.mark.parametrize("where", ["file", "memory"])
-def test_one_transaction_after_the_other_keeps_nobody_waiting(tmp_path: Path, where: str) -> None:
+def test_successive_transactions_do_not_starve_other_writers(tmp_path: Path, where: str) -> None:
     from umbel.backends.sqlite.database import Database, SqliteFile
     from umbel.backends.sqlite.step_transactions import SqliteTransactions
 
@@ -1009,8 +1009,8 @@ def test_one_transaction_after_the_other_keeps_nobody_waiting(tmp_path: Path, wh
                 before = len(times.made)
                 await database.run(
                     lambda connection: connection.execute(
-                        "insert into control (namespace, epoch) values ('t', 1)"
-                        " on conflict do update set epoch = epoch + 1"
+                        "insert into section (namespace, name, revision) values ('t', '', 1)"
+                        " on conflict do update set revision = revision + 1"
                     )
                 )
                 waited.append(len(times.made) - before)

@@ -218,7 +218,7 @@ def test_send_and_wait_writes_no_control_sequence_of_a_result_or_error(
 
 @pytest.mark.parametrize("which", ["unknown", "failed", "done"])
 @pytest.mark.parametrize("json_too", [(), ("--json",)], ids=["text", "json"])
-def test_the_story_of_a_job_has_no_control_sequence(
+def test_the_history_of_a_job_has_no_control_sequence(
     place: Place, ended: dict[str, str], which: str, json_too: tuple[str, ...]
 ) -> None:
     text = place.run("jobs", "show", ended[which], *json_too)
@@ -346,7 +346,7 @@ def test_json_is_harmless_and_says_the_same(text: str) -> None:
     assert json.loads(shown) == {text: [text]}
 
 
-def test_a_line_that_cannot_be_written_is_told_without_control_sequences(
+def test_a_line_that_cannot_be_written_is_reported_without_control_sequences(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Closed(io.StringIO):

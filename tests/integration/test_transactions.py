@@ -843,7 +843,7 @@ def write(log: Path) -> None:
         file.write(b"a frame")
 
 
-def test_a_write_heard_of_together_with_the_touch_of_another_commit_is_looked_for_again(
+def test_a_write_noticed_together_with_another_commit_is_checked_again(
     tmp_path: Path,
 ) -> None:
     """The touch says that some commit is complete, not that the one just being written is."""
@@ -856,7 +856,7 @@ def test_a_write_heard_of_together_with_the_touch_of_another_commit_is_looked_fo
     watched(tmp_path, act)
 
 
-def test_a_write_heard_of_by_a_fetch_that_ends_is_looked_for_by_the_next(tmp_path: Path) -> None:
+def test_a_write_noticed_by_a_fetch_that_ends_is_checked_by_the_next(tmp_path: Path) -> None:
     def act(watch: LogWatch, log: Path) -> int:
         write(log)
         watch._drain()
@@ -1070,7 +1070,7 @@ def test_a_session_on_another_database_is_refused_and_stays_usable(postgres: Pla
     assert postgres.jobs() == []
 
 
-def test_tables_that_the_application_lacks_itself_are_told_as_that() -> None:
+def test_missing_tables_of_the_application_itself_are_reported_as_such() -> None:
     app = Umbel(f"{POSTGRES}?schema=umbel_missing_{fresh_id()[-12:]}")
     add = adder(app)
     with psycopg.connect(POSTGRES) as connection:

@@ -81,7 +81,7 @@ def test_many_trio_tasks_share_the_io_budget(app: Umbel) -> None:
     assert (gauge.most, gauge.entered) == (3, 12)
 
 
-def test_a_trio_task_sees_its_job_and_tells_its_progress(app: Umbel) -> None:
+def test_a_trio_task_sees_its_job_and_reports_its_progress(app: Umbel) -> None:
     go = Signal("the end")
 
     @app.task(loop="trio")

@@ -267,7 +267,7 @@ def test_get_waits_for_a_message_in_the_backlog_although_the_store_does_not_know
 
 @pytest.mark.parametrize("how", GETS)
 @pytest.mark.parametrize("kind", ["memory", "disk", "postgres"])
-def test_get_waits_for_a_kept_message_through_the_outage(
+def test_get_waits_for_a_message_in_the_backlog_through_the_outage(
     postgres: Place,
     distant: Place,
     postgres_url: str,

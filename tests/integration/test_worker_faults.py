@@ -26,6 +26,7 @@ from running import (
     Running,
     Signal,
     ask,
+    ask_backend,
     beats_pass,
     ended,
     execute,
@@ -239,7 +240,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("make", RESULTS.values(), ids=RESULTS.keys())
-def test_a_result_that_cannot_be_kept_buries_the_job_at_once(
+def test_a_result_that_cannot_be_stored_buries_the_job_immediately(
     app: Umbel, make: Callable[[], Any]
 ) -> None:
     with working(app):
@@ -250,7 +251,7 @@ def test_a_result_that_cannot_be_kept_buries_the_job_at_once(
         still_works(app)
 
 
-def test_a_result_just_under_the_limit_is_kept(app: Umbel) -> None:
+def test_a_result_just_under_the_limit_is_stored(app: Umbel) -> None:
     @app.task
     def large() -> str:
         return "x" * 1_000_000
@@ -321,7 +322,7 @@ def test_a_task_may_leak_threads_and_tasks(memory: Umbel) -> None:
     end.set()
 
 
-def test_a_leaked_task_that_fails_harms_nobody(memory: Umbel) -> None:
+def test_a_leaked_task_that_fails_affects_no_other(memory: Umbel) -> None:
     async def fail() -> None:
         raise ValueError("nobody awaits me")
 
@@ -469,7 +470,7 @@ GARBAGE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("kind", ["", "io", "cpu"])
 @pytest.mark.parametrize(("columns", "says"), GARBAGE.values(), ids=GARBAGE.keys())
-def test_garbage_written_by_hand_is_buried_with_a_reason(
+def test_garbage_written_manually_is_buried_with_a_reason(
     app: Umbel, columns: dict[str, Any], says: str, kind: str
 ) -> None:
     ran, heard = work_of(app), Heard(app)
@@ -506,7 +507,7 @@ ODD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("columns", ODD.values(), ids=ODD.keys())
-def test_odd_columns_written_by_hand_are_refused_or_lead_to_an_end(
+def test_odd_columns_written_manually_are_refused_or_end_the_job(
     app: Umbel, columns: dict[str, Any]
 ) -> None:
     """Run or buried or refused by the table: but the loop lives, and operators can read on."""
@@ -530,7 +531,7 @@ def _lives(app: Umbel, handle: Handle[Any]) -> bool:
 
 
 @pytest.mark.parametrize("sections", ["[1, 2]", '{"mail": "often"}', '{"mail": null}'])
-def test_sections_written_by_hand_harm_only_their_own_job(app: Umbel, sections: str) -> None:
+def test_sections_written_manually_affect_only_their_own_job(app: Umbel, sections: str) -> None:
     @app.task(name="work", retry=0)
     async def work() -> None:
         with retry(2, name="mail", first=0):
@@ -552,7 +553,7 @@ def test_sections_written_by_hand_harm_only_their_own_job(app: Umbel, sections: 
         still_works(app)
 
 
-def test_a_steep_retry_policy_written_by_hand_harms_only_its_own_job(app: Umbel) -> None:
+def test_a_steep_retry_policy_written_manually_affects_only_its_own_job(app: Umbel) -> None:
     @app.task(name="work")
     async def work() -> None:
         raise OSError("no")
@@ -873,7 +874,7 @@ def test_a_worker_declared_dead_by_others_stops_what_runs_and_begins_anew(memory
         first = running.worker.incarnation
         handle = work.delay()
         until(lambda: runs.now == 1, "the first run")
-        ask(memory, lambda operations: operations._roles.registry.unregister(first))
+        ask_backend(memory, lambda roles: roles.registry.unregister(first))
         heard.wait(events.LeasesLost)
         assert handle.get(timeout=DEADLINE) == "second run"
         assert running.worker.incarnation != first
@@ -882,7 +883,7 @@ def test_a_worker_declared_dead_by_others_stops_what_runs_and_begins_anew(memory
 
 
 @pytest.mark.parametrize("kind", ["io", "cpu"])
-def test_a_run_of_an_earlier_life_that_will_not_end_does_not_touch_the_next_run_of_its_job(
+def test_an_endless_run_of_an_earlier_incarnation_does_not_affect_the_next_run_of_its_job(
     memory: Umbel, kind: str
 ) -> None:
     """The same job is here twice: the old run without a lease, the new one with it."""
@@ -969,7 +970,7 @@ def test_a_worker_whose_server_is_out_of_reach_begins_anew_and_works_on(
     there.close()
 
 
-def test_outcomes_are_kept_while_the_store_is_away(memory: Umbel) -> None:
+def test_outcomes_are_buffered_while_the_store_is_unavailable(memory: Umbel) -> None:
     heard, away, gauge = Heard(memory), Signal("the outage"), Gauge()
 
     async def refuse(call: Call) -> Any:
@@ -1040,7 +1041,7 @@ def test_a_fetch_whose_answer_was_lost_loses_no_job(memory: Umbel) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", ["fetch", "settle", "heartbeat", "extend", "state", "record_progress"]
+    "method", ["fetch", "settle", "heartbeat", "extend", "read", "record_progress"]
 )
 def test_an_unexpected_error_of_the_store_ends_no_loop(memory: Umbel, method: str) -> None:
     heard, failed = Heard(memory), Signal("the failure")
@@ -1169,7 +1170,7 @@ def test_a_full_worker_is_not_stalled(memory: Umbel) -> None:
     assert not heard.all(events.WorkerStalled)
 
 
-def test_a_cancellation_made_during_the_first_heartbeat_is_heard(memory: Umbel) -> None:
+def test_a_cancellation_made_during_the_first_heartbeat_is_noticed(memory: Umbel) -> None:
     """Between what the first beat reads and the first wait for changes lies a moment."""
     read, go, runs = Signal("the first beat"), Signal("the cancellation"), Signal("the start")
     looks = 0
@@ -1187,7 +1188,7 @@ def test_a_cancellation_made_during_the_first_heartbeat_is_heard(memory: Umbel) 
         runs.set()
         await asyncio.sleep(3600)
 
-    with working(memory, lease=3600, build=with_faults({"state": hold})):
+    with working(memory, lease=3600, build=with_faults({"read": hold})):
         read.wait()
         handle = work.delay()
         runs.wait()

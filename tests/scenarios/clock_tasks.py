@@ -22,7 +22,7 @@ def fail_once() -> int:
     return current.job.attempt
 
 
-if __name__ == "__main__":  # a publisher: says the ids of what it has published
+if __name__ == "__main__":  # a publisher: prints the ids of its jobs
     calls = [
         add.options(expires=30).s(1, 1),
         add.options(delay=0.5, expires=60).s(2, 2),

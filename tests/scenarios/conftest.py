@@ -1,7 +1,7 @@
-"""Where scenario tests run: on a SQLite file, and on a PostgreSQL server of their own.
+"""The backends of scenario tests: a SQLite file and a private PostgreSQL server.
 
-UMBEL_SCENARIO_ON names others: redis and nats+postgres on servers of their own, and
-rabbitmq+postgres on the usual local port.
+UMBEL_SCENARIO_ON selects others: redis and nats+postgres on private servers, and rabbitmq+postgres
+on the usual local port.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from desk import Client
+from scenario_client import Client
 from servers import PrivatePostgres, private_postgres
 
-from chaos.machines import Nats, NotHere, Redis
+from chaos.server_processes import Nats, NotAvailable, Redis
 from umbel import Umbel
 from umbel.messages import fresh_id
 
@@ -31,20 +31,20 @@ def server() -> Iterator[PrivatePostgres]:
         yield server
 
 
-class Forgetful(Redis):
-    """It keeps nothing over a restart: here only workers die."""
+class RedisWithoutPersistence(Redis):
+    """It loses its data on a restart. These tests kill only workers."""
 
     def command(self) -> list[str]:
         return [*super().command(), "--appendonly", "no"]
 
 
 @contextmanager
-def machine(kind: type[Redis | Nats], folder: Path) -> Iterator[str]:
-    """A server of the test's own: what another has left there would be news to a new database."""
+def running_server(kind: type[Redis | Nats], folder: Path) -> Iterator[str]:
+    """Start a private server: the messages of another test would be unknown to a new database."""
     try:
         server = kind(folder)
         server.start()
-    except NotHere as why:
+    except NotAvailable as why:
         pytest.skip(str(why))
     try:
         yield server.url
@@ -54,7 +54,7 @@ def machine(kind: type[Redis | Nats], folder: Path) -> Iterator[str]:
 
 @contextmanager
 def virtual_host() -> Iterator[str]:
-    """One of the test's own on the RabbitMQ that runs here."""
+    """Create a private virtual host on the local RabbitMQ server."""
     name = f"umbel-scenario-{os.getpid()}-{fresh_id()[-6:]}"
     rabbitmqctl = partial(subprocess.run, check=True, stdout=subprocess.DEVNULL, cwd="/")
     rabbitmqctl(["rabbitmqctl", "-q", "add_vhost", name])
@@ -70,23 +70,23 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/umbel.db"
         return
-    carrier, _, store = request.param.rpartition("+")
+    transport, _, store = request.param.rpartition("+")
     with ExitStack() as stack:
         here = Path(stack.enter_context(TemporaryDirectory(prefix="umbel-scenario-")))
         if store == "redis":
-            yield stack.enter_context(machine(Forgetful, here))
+            yield stack.enter_context(running_server(RedisWithoutPersistence, here))
             return
         server: PrivatePostgres = request.getfixturevalue("server")
-        if carrier == "nats":
-            yield f"{stack.enter_context(machine(Nats, here))}|{server.url}"
-        elif carrier == "rabbitmq":
+        if transport == "nats":
+            yield f"{stack.enter_context(running_server(Nats, here))}|{server.url}"
+        elif transport == "rabbitmq":
             yield f"{stack.enter_context(virtual_host())}|{server.url}"
         else:
             yield server.url
 
 
 @pytest.fixture
-def desk(url: str) -> Iterator[Client]:
-    desk = Client(url)
-    yield desk
-    desk.close()
+def client(url: str) -> Iterator[Client]:
+    client = Client(url)
+    yield client
+    client.close()

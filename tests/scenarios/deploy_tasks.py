@@ -1,8 +1,8 @@
 """Tasks of all kinds that count themselves, for deployments in real worker processes.
 
 Each process has a file of two numbers, mapped into its memory: how many runs of uninterruptible
-tasks have begun and how many have ended. Whoever reads the files knows what runs, and whether
-anything began meanwhile, without asking the store and without a clock.
+tasks have begun and how many have ended. From these files a test knows what runs, and whether
+anything has begun since, without asking the store and without a clock.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _lock = threading.Lock()
 _counts: mmap.mmap | None = None
 
 
-def _count(place: int) -> None:
+def _count(index: int) -> None:
     global _counts
     with _lock:
         if _counts is None:
@@ -35,13 +35,13 @@ def _count(place: int) -> None:
                 file.write(bytes(16))
                 file.flush()
                 _counts = mmap.mmap(file.fileno(), 16)
-        (many,) = struct.unpack_from("q", _counts, place * 8)
-        struct.pack_into("q", _counts, place * 8, many + 1)
+        (many,) = struct.unpack_from("q", _counts, index * 8)
+        struct.pack_into("q", _counts, index * 8, many + 1)
 
 
 @contextmanager
 def counted() -> Iterator[None]:
-    """Say that something runs which must not be interrupted."""
+    """Count a run that must not be interrupted."""
     _count(0)
     try:
         yield
@@ -50,7 +50,7 @@ def counted() -> Iterator[None]:
 
 
 def counts(folder: Path) -> tuple[int, int]:
-    """How many runs have begun and ended in all processes."""
+    """Return how many runs have begun and ended in all processes."""
     found = [struct.unpack("qq", file.read_bytes()) for file in folder.glob("*.counts")]
     return sum(begun for begun, _ in found), sum(ended for _, ended in found)
 
@@ -63,7 +63,7 @@ async def short() -> None:
 
 @app.task(name="firm")
 def firm(seconds: float) -> None:
-    """Not interruptible, and it takes a while."""
+    """Not interruptible; runs for the given time."""
     with counted():
         time.sleep(seconds)
 
@@ -75,7 +75,7 @@ async def gentle(seconds: float) -> None:
 
 @app.task(name="traced")
 async def traced(seconds: float) -> None:
-    """Not interruptible; leaves a trace of its beginning and its end."""
+    """Not interruptible; records a trace of its start and its end."""
     tracer.leave("start")
     await asyncio.sleep(seconds)
     tracer.leave("end")
@@ -83,7 +83,7 @@ async def traced(seconds: float) -> None:
 
 @app.task(name="traced_gentle", interruptible=True)
 def traced_gentle(seconds: float) -> None:
-    """May be stopped anywhere: then there is no end."""
+    """May be stopped at any point; then there is no trace of its end."""
     tracer.leave("start")
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -93,7 +93,7 @@ def traced_gentle(seconds: float) -> None:
 
 @app.task(name="stubborn", max_deaths=1000)
 def stubborn(mark: str) -> None:
-    """The first run cannot be stopped and takes longer than any grace; who kills it, kills it."""
+    """The first run cannot be stopped and outlasts any grace period: its worker must be killed."""
     file = traces / f"{mark}.mark"
     if not file.exists():
         file.touch()

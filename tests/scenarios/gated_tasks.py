@@ -1,7 +1,7 @@
 """Tasks behind limits and rates, for scenario tests in real worker processes.
 
-They say from inside what they see: by traces, and by a connection to a turnstile for as long as one
-runs. A process that is killed closes its connections, so whoever counts them counts who runs.
+Each task records traces and keeps a connection to a run counter open while it runs. A killed
+process closes its connections, so the number of connections is the number of running tasks.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from umbel.testing.history import Tracer
 app = Umbel(namespace="scenario")
 traces = Path(os.environ.get("TRACES", "."))
 tracer = Tracer(traces)
-looks = 0
-"""How often this worker has looked for work in a SQLite file."""
+claims = 0
+"""How often this worker has tried to claim jobs from a SQLite file."""
 
 _claim = sqlite_broker.claim
 
 
 def _counted_claim(*args: Any, **kwargs: Any) -> Any:
-    global looks
-    looks += 1
+    global claims
+    claims += 1
     return _claim(*args, **kwargs)
 
 
@@ -37,25 +37,25 @@ sqlite_broker.claim = _counted_claim
 
 
 @app.service
-async def tell_looks() -> None:
-    file = traces / f"{os.getpid()}.looks"
+async def write_claim_count() -> None:
+    file = traces / f"{os.getpid()}.claims"
     while True:
-        file.write_text(str(looks))
+        file.write_text(str(claims))
         await asyncio.sleep(0.2)
 
 
 @contextmanager
-def inside() -> Iterator[None]:
-    """Let the turnstile know that a task runs, for the time of the block."""
-    with socket.create_connection(("127.0.0.1", int(os.environ["TURNSTILE"]))) as connection:
+def counted() -> Iterator[None]:
+    """Let the run counter know that a task runs, for the duration of the block."""
+    with socket.create_connection(("127.0.0.1", int(os.environ["RUN_COUNTER_PORT"]))) as connection:
         assert connection.recv(1) == b"+"
         yield
 
 
-@app.task(name="limited", limit=5, max_deaths=100)  # who is killed is chance, not its fault
+@app.task(name="limited", limit=5, max_deaths=100)  # kills are random and not caused by the task
 async def limited(seconds: float) -> None:
     tracer.leave("start")
-    with inside():
+    with counted():
         await asyncio.sleep(seconds)
     tracer.leave("end")
 

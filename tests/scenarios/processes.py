@@ -15,7 +15,7 @@ _GIVEN = os.environ.get("PYTHONPATH", "")
 
 
 class Workers:
-    """A crew of worker processes on one URL."""
+    """Worker processes on one URL."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Workers:
         return self._processes[index]
 
     def kill(self, index: int) -> None:
-        """SIGKILL: no goodbye."""
+        """Send SIGKILL and wait for the exit."""
         self._processes[index].kill()
         self._processes[index].wait()
 
@@ -72,14 +72,14 @@ class Workers:
             process.wait()
         self.log.close()
 
-    def said(self) -> str:
+    def output(self) -> str:
         return Path(self.log.name).read_text(errors="replace")
 
 
 def until(
     condition: Callable[[], bool], what: str, seconds: float = 120, every: float = 0.05
 ) -> None:
-    """Wait for a condition; fail when it does not come true in a time that means a hang."""
+    """Wait until the condition is true. Fail if it takes so long that something must hang."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of a test's own, that may be stopped, killed and restarted."""
+"""A private PostgreSQL server that a test may stop, kill and restart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _binaries() -> Path | None:
+def find_binaries() -> Path | None:
     found = shutil.which("pg_ctl")
     if found:
         return Path(found).parent
@@ -29,13 +29,15 @@ def _binaries() -> Path | None:
 
 
 class PrivatePostgres:
-    """One cluster in a scratch folder, on a port of its own."""
+    """One cluster in a temporary folder, on a free port."""
 
     def __init__(self, folder: Path, binaries: Path) -> None:
         self.folder = folder
         self.port = free_port()
         self._binaries = binaries
-        self._run("initdb", "-D", str(folder / "data"), "-A", "trust", "-U", "postgres", "-N")
+        self.run_program(
+            "initdb", "-D", str(folder / "data"), "-A", "trust", "-U", "postgres", "-N"
+        )
 
     @property
     def url(self) -> str:
@@ -44,14 +46,14 @@ class PrivatePostgres:
     def start(self) -> None:
         options = f"-p {self.port} -c listen_addresses=127.0.0.1 -k {self.folder}"
         log = str(self.folder / "log")
-        self._run(
+        self.run_program(
             "pg_ctl", "-D", str(self.folder / "data"), "-o", options, "-l", log, "-w", "start"
         )
 
     def stop(self, mode: str = "fast") -> None:
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", mode, "-w", "stop")
+        self.run_program("pg_ctl", "-D", str(self.folder / "data"), "-m", mode, "-w", "stop")
 
-    def _run(self, program: str, *arguments: str) -> None:
+    def run_program(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]
         if os.geteuid() == 0:  # the server refuses to run as root
             command = [
@@ -68,8 +70,8 @@ class PrivatePostgres:
 
 @contextmanager
 def private_postgres() -> Iterator[PrivatePostgres]:
-    """A running server for the time of the block."""
-    binaries = _binaries()
+    """Run a server for the duration of the block."""
+    binaries = find_binaries()
     if binaries is None:
         pytest.skip("not run: no PostgreSQL server programs are installed here")
     folder = Path(tempfile.mkdtemp(prefix="umbel-pg-"))

@@ -16,7 +16,7 @@ INSERT = "insert into imported (n) values ({})"
 
 
 def note(n: int) -> None:
-    """One line for each time that a step is executed; one write, so a kill cannot halve it."""
+    """Append one line per execution of a step, in one write, so that a kill cannot split it."""
     with LOG.open("ab", buffering=0) as log:
         log.write(f"{n}\n".encode())
 

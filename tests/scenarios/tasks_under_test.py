@@ -22,8 +22,8 @@ async def work(seconds: float) -> None:
 
 
 @app.task
-async def work_until_told(file: str) -> None:
-    """Runs until there is such a file."""
+async def work_until_file_exists(file: str) -> None:
+    """Run until the file exists."""
     tracer.leave("start")
     while not Path(file).exists():
         await asyncio.sleep(0.02)
@@ -32,7 +32,7 @@ async def work_until_told(file: str) -> None:
 
 @app.task
 def read_in_thread(pipe: str) -> None:
-    """Waits in a call that nothing interrupts, until somebody opens the pipe at its other end."""
+    """Wait in an uninterruptible call until a test opens the other end of the pipe."""
     tracer.leave("start")
     Path(pipe).read_bytes()
     tracer.leave("end")

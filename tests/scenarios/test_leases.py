@@ -1,4 +1,5 @@
-"""A living task is never taken away; a dead hand's outcome is never recorded (promises 2, 3)."""
+"""A running task is never taken from a live worker, and late outcomes under a lost lease are
+rejected (promises 2, 3)."""
 
 from __future__ import annotations
 
@@ -13,15 +14,15 @@ from pathlib import Path
 import psycopg
 import pytest
 import tasks_under_test as tasks
-from desk import Client
 from msgspec.structs import replace
 from processes import Workers, until
+from scenario_client import Client
 
 from umbel import State
 from umbel.testing.history import Tracer, check
 
 LEASE = 2.0
-"""Seconds, so long that a heartbeat is in time on a busy machine, too."""
+"""Seconds. Long enough that heartbeats are in time on a busy machine."""
 
 
 @pytest.fixture
@@ -31,62 +32,62 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
     workers.end()
 
 
-def two_workers(desk: Client, workers: Workers) -> None:
+def two_workers(client: Client, workers: Workers) -> None:
     workers.start(0)
     workers.start(1)
-    until(lambda: len(desk.workers()) == 2, "both workers to register")
+    until(lambda: len(client.workers()) == 2, "both workers to register")
 
 
 @pytest.mark.parametrize("name", ["work", "work_in_thread"])
 def test_a_task_that_runs_for_five_lease_lengths_runs_once(
-    desk: Client, workers: Workers, name: str
+    client: Client, workers: Workers, name: str
 ) -> None:
-    two_workers(desk, workers)
-    [job] = desk.publish([getattr(tasks, name).s(5 * LEASE)])
-    until(lambda: desk.record(job).state.finished, "the long task to finish")
-    history = check([job], desk.records(), Tracer(workers.traces).read())
+    two_workers(client, workers)
+    [job] = client.publish([getattr(tasks, name).s(5 * LEASE)])
+    until(lambda: client.record(job).state.finished, "the long task to finish")
+    history = check([job], client.records(), Tracer(workers.traces).read())
     assert not history.violations
     assert history.starts == 1
-    assert [attempt.ended for attempt in desk.record(job).attempts] == ["succeeded"]
+    assert [attempt.ended for attempt in client.record(job).attempts] == ["succeeded"]
 
 
 @pytest.mark.parametrize("name", ["block_the_loop", "hold_the_gil"])
 def test_a_task_that_freezes_its_process_for_two_leases_is_recorded_once(
-    desk: Client, workers: Workers, name: str
+    client: Client, workers: Workers, name: str
 ) -> None:
-    two_workers(desk, workers)
-    [job] = desk.publish([getattr(tasks, name).s(2 * LEASE)])
-    until(lambda: desk.record(job).state.finished, "the freezing task to finish")
-    record = desk.record(job)
+    two_workers(client, workers)
+    [job] = client.publish([getattr(tasks, name).s(2 * LEASE)])
+    until(lambda: client.record(job).state.finished, "the freezing task to finish")
+    record = client.record(job)
     ended = Counter(attempt.ended for attempt in record.attempts)
     # One that holds the interpreter stops its own heart as well. It may then be taken for dead, as
     # often as it is tried; but no run that was taken away is ever recorded as done.
     assert ended["succeeded"] == (record.state is State.SUCCEEDED)
     assert record.state is State.SUCCEEDED or record.reason.startswith("lapses: ")
-    until(lambda: desk.record(job).deaths == 0, "the workers to report that they did not die")
+    until(lambda: client.record(job).deaths == 0, "the workers to report that they did not die")
     if name == "block_the_loop":
         assert dict(ended) == {"succeeded": 1}, "the heart must beat beside a blocked loop"
 
 
 def test_a_worker_that_was_frozen_reports_that_it_has_not_died(
-    desk: Client, workers: Workers
+    client: Client, workers: Workers
 ) -> None:
-    two_workers(desk, workers)
-    [job] = desk.publish([tasks.work_until_told.s(str(workers.traces / "go"))])
-    until(lambda: desk.record(job).state is State.RUNNING, "the task to start")
-    holder = int(str(desk.record(job).worker).removeprefix("worker-"))
+    two_workers(client, workers)
+    [job] = client.publish([tasks.work_until_file_exists.s(str(workers.traces / "go"))])
+    until(lambda: client.record(job).state is State.RUNNING, "the task to start")
+    holder = int(str(client.record(job).worker).removeprefix("worker-"))
     workers.signal(holder, signal.SIGSTOP)
-    until(lambda: desk.record(job).deaths == 1, "the other worker to take it for dead")
+    until(lambda: client.record(job).deaths == 1, "the other worker to take it for dead")
     workers.signal(holder, signal.SIGCONT)
-    until(lambda: desk.record(job).deaths == 0, "the frozen one to report that it was alive")
+    until(lambda: client.record(job).deaths == 0, "the frozen one to report that it was alive")
     (workers.traces / "go").touch()
-    until(lambda: desk.record(job).state is State.SUCCEEDED, "the task to finish")
-    assert desk.record(job).deaths == 0
+    until(lambda: client.record(job).state is State.SUCCEEDED, "the task to finish")
+    assert client.record(job).deaths == 0
 
 
 @contextmanager
-def frozen(url: str) -> Iterator[None]:
-    """A database in which nobody can write a heartbeat."""
+def locked(url: str) -> Iterator[None]:
+    """Lock the database so that no worker can write a heartbeat."""
     if url.startswith("sqlite"):
         path = url.removeprefix("sqlite:///")
         with closing(sqlite3.connect(path, isolation_level=None, timeout=30)) as connection:
@@ -100,51 +101,51 @@ def frozen(url: str) -> Iterator[None]:
             connection.rollback()
 
 
-def test_a_database_that_is_frozen_for_longer_than_a_lease_is_no_death(
-    desk: Client, workers: Workers, url: str
+def test_a_database_locked_for_longer_than_a_lease_counts_as_no_death(
+    client: Client, workers: Workers, url: str
 ) -> None:
     if url.startswith("redis") or "|" in url:
         pytest.skip("only a database of tables can be locked")
-    two_workers(desk, workers)
+    two_workers(client, workers)
     pipe = workers.traces / "pipe"
     os.mkfifo(pipe)
-    [job] = desk.publish([tasks.read_in_thread.s(str(pipe))])
-    until(lambda: desk.record(job).state is State.RUNNING, "the task to start")
-    holder = str(desk.record(job).worker)
+    [job] = client.publish([tasks.read_in_thread.s(str(pipe))])
+    until(lambda: client.record(job).state is State.RUNNING, "the task to start")
+    holder = str(client.record(job).worker)
 
     def stopped() -> bool:
-        lines = workers.said().splitlines()
+        lines = workers.output().splitlines()
         return any("lost its leases" in line and holder in line for line in lines)
 
-    with frozen(url):
+    with locked(url):
         until(stopped, "its worker to stop what it runs")
-    until(lambda: bool(desk.record(job).attempts), "the job to go back")
-    assert {attempt.ended for attempt in desk.record(job).attempts} == {"lost"}
-    until(lambda: desk.record(job).deaths == 0, "the workers to report that they did not die")
+    until(lambda: bool(client.record(job).attempts), "the job to go back")
+    assert {attempt.ended for attempt in client.record(job).attempts} == {"lost"}
+    until(lambda: client.record(job).deaths == 0, "the workers to report that they did not die")
 
     def finished() -> bool:
         with suppress(OSError):  # the run that goes on may not have opened it yet
             os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
-        return desk.record(job).state.finished
+        return client.record(job).state.finished
 
     until(finished, "the task to finish")
-    assert (desk.record(job).state, desk.record(job).deaths) == (State.SUCCEEDED, 0)
+    assert (client.record(job).state, client.record(job).deaths) == (State.SUCCEEDED, 0)
 
 
-def test_a_zombie_that_wakes_with_an_old_lease_is_refused(desk: Client, workers: Workers) -> None:
-    two_workers(desk, workers)
-    [job] = desk.publish([tasks.work.s(3 * LEASE)])
+def test_a_zombie_that_wakes_with_an_old_lease_is_refused(client: Client, workers: Workers) -> None:
+    two_workers(client, workers)
+    [job] = client.publish([tasks.work.s(3 * LEASE)])
     ended = Tracer(workers.traces)
     until(lambda: bool(ended.read()), "the task to start")
-    holder = int(str(desk.record(job).worker).removeprefix("worker-"))
+    holder = int(str(client.record(job).worker).removeprefix("worker-"))
     workers.signal(holder, signal.SIGSTOP)
-    until(lambda: desk.record(job).state.finished, "the other worker to take over and finish")
-    first = desk.record(job)
+    until(lambda: client.record(job).state.finished, "the other worker to take over and finish")
+    first = client.record(job)
     workers.signal(holder, signal.SIGCONT)
-    until(lambda: "lost its leases" in workers.said(), "the zombie to notice")
-    until(lambda: desk.record(job).deaths == 0, "the zombie to report that it was alive")
+    until(lambda: "lost its leases" in workers.output(), "the zombie to notice")
+    until(lambda: client.record(job).deaths == 0, "the zombie to report that it was alive")
     assert first.state is State.SUCCEEDED
     assert first.worker != f"worker-{holder}"
-    outcome = replace(desk.record(job), deaths=first.deaths)
+    outcome = replace(client.record(job), deaths=first.deaths)
     assert outcome == first, "the zombie's outcome changed the record"
     assert Counter(t.what for t in ended.read())["start"] == 2

@@ -1,6 +1,6 @@
-"""The broker is away while many threads publish, and their process is killed: nothing is lost.
+"""The broker is stopped while many threads publish, and their process is killed: no job is lost.
 
-Each call leaves a line when it returns. What it says was published has to run, and no job may start
+Each call is logged when it returns. Every job that was published has to run, and no job may start
 before another one whose call had returned when its own began.
 """
 
@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from desk import Client
 from processes import HERE, Workers, until
+from scenario_client import Client
 from servers import PrivatePostgres
 
 from umbel.testing.history import Tracer
 
 JOBS = int(os.environ.get("UMBEL_OUTAGE_JOBS", "2000"))
-AWAY = float(os.environ.get("UMBEL_OUTAGE_SECONDS", "6"))
+OUTAGE_SECONDS = float(os.environ.get("UMBEL_OUTAGE_SECONDS", "6"))
 """Seconds that the server is stopped."""
 THREADS = 16
 DEADLINE = 2.0
@@ -56,11 +56,11 @@ for thread in threads:
 
 
 class Publishing:
-    """A process of many threads that publish, killed and started again."""
+    """A process with many publishing threads, which is killed and started again."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._log = folder / "published"
-        self._pause = AWAY * 1.5 * THREADS / JOBS
+        self._pause = OUTAGE_SECONDS * 1.5 * THREADS / JOBS
         self._environment = {
             **os.environ,
             "UMBEL_URL": url,
@@ -72,7 +72,7 @@ class Publishing:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        first = 1 + max((line["number"] for line in self.lines()), default=-1)
+        first = 1 + max((call["number"] for call in self.calls()), default=-1)
         arguments = [str(first), str(JOBS), str(self._pause), str(self._log)]
         self._process = subprocess.Popen(
             [sys.executable, "-c", PUBLISHER, *arguments], env=self._environment
@@ -85,16 +85,16 @@ class Publishing:
 
     def wait(self) -> None:
         assert self._process is not None
-        assert self._process.wait(AWAY * 5 + 120) == 0
+        assert self._process.wait(OUTAGE_SECONDS * 5 + 120) == 0
 
     def flush(self) -> None:
         command = [sys.executable, "-m", "umbel", "-A", "tasks_under_test:app", "publisher"]
         subprocess.run([*command, "flush"], env=self._environment, check=True, timeout=120)
 
-    def lines(self) -> list[dict[str, float]]:
+    def calls(self) -> list[dict[str, float]]:
         if not self._log.exists():
             return []
-        return [json.loads(line) for line in self._log.read_bytes().splitlines(keepends=True)]
+        return [json.loads(call) for call in self._log.read_bytes().splitlines(keepends=True)]
 
     def end(self) -> None:
         if self._process is not None:
@@ -118,55 +118,56 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_an_outage_with_a_backlog_on_disk_loses_nothing_and_keeps_the_order(
-    desk: Client,
+    client: Client,
     workers: Workers,
     publishing: Publishing,
     server: PrivatePostgres,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     publishing.start()
-    until(lambda: len(publishing.lines()) > JOBS / 20, "the first jobs to be published")
+    until(lambda: len(publishing.calls()) > JOBS / 20, "the first jobs to be published")
     server.stop("immediate")
     stopped = time.monotonic()
-    before = len(publishing.lines())
-    until(lambda: time.monotonic() - stopped > AWAY / 3, "a third of the outage")
+    before = len(publishing.calls())
+    until(lambda: time.monotonic() - stopped > OUTAGE_SECONDS / 3, "a third of the outage")
     publishing.kill()
-    kept = len(publishing.lines()) - before
+    calls_before_kill = len(publishing.calls()) - before
     publishing.start()
-    until(lambda: time.monotonic() - stopped > AWAY, "the end of the outage", every=0.1)
+    until(lambda: time.monotonic() - stopped > OUTAGE_SECONDS, "the end of the outage", every=0.1)
     server.start()
     publishing.wait()
     publishing.flush()
-    lines = publishing.lines()
+    calls = publishing.calls()
     workers.start(0)
-    until(lambda: desk.live() == 0, "all jobs to run", seconds=AWAY + 300)
+    until(lambda: client.live() == 0, "all jobs to run", seconds=OUTAGE_SECONDS + 300)
 
-    records = {record.id for record in desk.records()}
-    published = {str(line["job"]) for line in lines}
+    records = {record.id for record in client.records()}
+    published = {str(call["job"]) for call in calls}
     started = {
         trace.job: trace.at for trace in Tracer(workers.traces).read() if trace.what == "start"
     }
-    overtaken = _overtaken(lines, started)
-    longest = max(line["took"] for line in lines)
+    overtaken = _overtaken(calls, started)
+    longest = max(call["took"] for call in calls)
     with capsys.disabled():
         print(
-            f"\n  {AWAY:g} s without a server: {len(lines)} calls, {kept} kept before the kill,"
+            f"\n  {OUTAGE_SECONDS:g} s without a server: {len(calls)} calls,"
+            f" {calls_before_kill} stored before the kill,"
             f" longest call {longest:.2f} s, {len(published - records)} lost,"
             f" {len(records - published)} unanswered but published, {len(overtaken)} overtaken"
         )
     assert not published - records, "lost"
     assert len(records - published) <= THREADS, "more than the calls that the kill cut off"
-    assert kept > 0, "nobody published during the outage: the test proved nothing"
+    assert calls_before_kill > 0, "no job was published during the outage: the test proved nothing"
     assert not overtaken, overtaken[:5]
-    # Nothing on this machine is exact; a call that waited for a dead server took far longer.
+    # Times are not exact on this machine; a call that waits for a dead server takes far longer.
     assert longest < 2 * DEADLINE
 
 
-def _overtaken(lines: list[dict[str, float]], started: dict[str, float]) -> list[str]:
-    """Jobs that started although one published before them, for sure, had not."""
+def _overtaken(calls: list[dict[str, float]], started: dict[str, float]) -> list[str]:
+    """Return the jobs that started before one that was certainly published earlier."""
     found, earliest = [], float("inf")
-    for line in sorted(lines, key=lambda one: started[str(one["job"])], reverse=True):
-        if earliest < line["began"]:
-            found.append(str(line["job"]))
-        earliest = min(earliest, line["began"] + line["took"])
+    for call in sorted(calls, key=lambda one: started[str(one["job"])], reverse=True):
+        if earliest < call["began"]:
+            found.append(str(call["job"]))
+        earliest = min(earliest, call["began"] + call["took"])
     return found

@@ -1,7 +1,7 @@
-"""Jobs published in the caller's own transaction, with RabbitMQ as broker: the books relay them.
+"""Jobs published in the caller's own transaction, with RabbitMQ as broker: the store relays them.
 
-Workers relay what was committed. They are killed while they do; what was rolled back never runs,
-what was committed runs and is recorded once.
+Workers relay committed jobs and are killed meanwhile. Rolled-back jobs never run; committed
+jobs run and are recorded once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from urllib.parse import quote
 import psycopg
 import pytest
 import tasks_under_test as tasks
-from desk import Client
 from processes import Workers, until
 from rabbitmq_transports import virtual_host
+from scenario_client import Client
 from servers import PrivatePostgres
 
 from umbel.testing.history import Tracer, check
@@ -49,8 +49,8 @@ def workers(url: str, tmp_path: Path) -> Iterator[Workers]:
 
 
 @pytest.mark.slow
-def test_what_is_committed_runs_once_and_what_is_rolled_back_never(
-    desk: Client,
+def test_committed_jobs_run_once_and_rolled_back_jobs_never_run(
+    client: Client,
     workers: Workers,
     server: PrivatePostgres,
     capsys: pytest.CaptureFixture[str],
@@ -63,7 +63,7 @@ def test_what_is_committed_runs_once_and_what_is_rolled_back_never(
         for turn in range(ROUNDS):
             work = tasks.work.options(connection=connection)
             calls = [work.s(0.001) for _ in range(AT_ONCE)]
-            ids = [handle.id for handle in desk.app.publish_many(calls)]
+            ids = [handle.id for handle in client.app.publish_many(calls)]
             if turn % 3 == 2:
                 connection.rollback()
                 rolled_back += ids
@@ -74,11 +74,11 @@ def test_what_is_committed_runs_once_and_what_is_rolled_back_never(
                 workers.kill(0)
                 workers.start(0)
                 kills += 1
-    until(lambda: desk.live() == 0, "all jobs to finish", seconds=240, every=0.2)
+    until(lambda: client.live() == 0, "all jobs to finish", seconds=240, every=0.2)
 
-    history = check(committed, desk.records(), Tracer(workers.traces).read())
+    history = check(committed, client.records(), Tracer(workers.traces).read())
     with capsys.disabled():
         print(f"\n  {len(rolled_back)} rolled back, relay killed {kills} times: {history}")
     assert not history.violations, history.violations[:10]
     assert history.succeeded == len(committed)
-    assert not {record.id for record in desk.records()} & set(rolled_back)
+    assert not {record.id for record in client.records()} & set(rolled_back)

@@ -1,4 +1,4 @@
-"""A router and workers without credentials: whoever dies, nothing is lost; connections stay few."""
+"""A router and workers without credentials: kills lose no job, and connections stay few."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 import tasks_under_test as tasks
-from desk import Client
 from processes import HERE, Workers, until
+from scenario_client import Client
 from servers import PrivatePostgres, free_port
 
 from umbel.testing.history import Tracer, check
@@ -22,7 +22,7 @@ from umbel.testing.history import Tracer, check
 pytest.importorskip("proton", reason="not run: links; Qpid Proton is not installed")
 
 JOBS = int(os.environ.get("UMBEL_ROUTER_JOBS", "6000"))
-CREW = 4
+WORKER_COUNT = 4
 LEASE = 3.0
 
 
@@ -64,7 +64,7 @@ class RouterProcess:
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(30)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return Path(self._log.name).read_text(errors="replace")
 
     def end(self) -> None:
@@ -95,7 +95,7 @@ def workers(router: RouterProcess, tmp_path: Path, lease: float) -> Iterator[Wor
 
 
 def connections(server: PrivatePostgres) -> int:
-    """How many connections there are but this one and the server's own."""
+    """Return the number of connections except this one and the server's own."""
     with psycopg.connect(server.url) as connection:
         (many,) = connection.execute(
             "select count(*) from pg_stat_activity where backend_type = 'client backend'"
@@ -107,24 +107,24 @@ def connections(server: PrivatePostgres) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 def test_a_router_and_workers_that_are_killed_lose_nothing(
-    desk: Client,
+    client: Client,
     workers: Workers,
     router: RouterProcess,
     server: PrivatePostgres,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    published = desk.publish([tasks.work.s(0.005) for _ in range(JOBS)])
-    desk.app.close()
+    published = client.publish([tasks.work.s(0.005) for _ in range(JOBS)])
+    client.app.close()
     router.start()
-    for index in range(CREW):
+    for index in range(WORKER_COUNT):
         workers.start(index)
-    until(lambda: len(desk.workers()) == CREW, "the crew to register")
+    until(lambda: len(client.workers()) == WORKER_COUNT, "all workers to register")
     counted: list[int] = []
     kills = 0
 
     def done_or_disturb() -> bool:
         nonlocal kills
-        left = desk.live()
+        left = client.live()
         if left == 0:
             return True
         if left < JOBS * (2 - kills) / 3 and kills < 2:
@@ -139,43 +139,43 @@ def test_a_router_and_workers_that_are_killed_lose_nothing(
 
     until(done_or_disturb, "all jobs to finish", seconds=240, every=0.2)
 
-    history = check(published, desk.records(), Tracer(workers.traces).read())
+    history = check(published, client.records(), Tracer(workers.traces).read())
     with capsys.disabled():
         print(f"\n  router killed {kills} times, {max(counted)} connections at most: {history}")
     assert not history.violations, history.violations[:10]
     assert history.succeeded == JOBS
     assert kills == 2
-    # The desk that asks has some of its own, for a moment; the workers have none.
+    # The test's client briefly has connections of its own; the workers have none.
     assert max(counted) <= 10, counted
     assert router.stop() == 0
-    assert "Traceback" not in router.said() + workers.said()
+    assert "Traceback" not in router.output() + workers.output()
 
 
 @pytest.mark.parametrize("lease", [10.0])  # longer than a busy machine takes to start a router
-def test_a_router_that_is_away_for_less_than_a_lease_costs_no_attempt(
-    desk: Client, workers: Workers, router: RouterProcess, lease: float
+def test_a_router_outage_shorter_than_a_lease_costs_no_attempt(
+    client: Client, workers: Workers, router: RouterProcess, lease: float
 ) -> None:
     router.start()
     workers.start(0)
-    until(lambda: len(desk.workers()) == 1, "the worker to register")
-    [job] = desk.publish([tasks.work.s(2 * lease)])
-    until(lambda: desk.record(job).state.value == "running", "the task to start")
+    until(lambda: len(client.workers()) == 1, "the worker to register")
+    [job] = client.publish([tasks.work.s(2 * lease)])
+    until(lambda: client.record(job).state.value == "running", "the task to start")
     router.kill()
     router.start()
-    until(lambda: desk.record(job).state.finished, "the task to finish")
-    record = desk.record(job)
+    until(lambda: client.record(job).state.finished, "the task to finish")
+    record = client.record(job)
     assert [attempt.ended for attempt in record.attempts] == ["succeeded"]
 
 
-def test_a_worker_that_dies_at_a_router_is_noticed_and_its_job_runs_elsewhere(
-    desk: Client, workers: Workers, router: RouterProcess
+def test_the_death_of_a_worker_behind_a_router_is_noticed_and_its_job_runs_elsewhere(
+    client: Client, workers: Workers, router: RouterProcess
 ) -> None:
     router.start()
     workers.start(0)
-    until(lambda: len(desk.workers()) == 1, "the worker to register")
-    [job] = desk.publish([tasks.work.s(0.5)])
-    until(lambda: desk.record(job).state.value == "running", "the task to start")
+    until(lambda: len(client.workers()) == 1, "the worker to register")
+    [job] = client.publish([tasks.work.s(0.5)])
+    until(lambda: client.record(job).state.value == "running", "the task to start")
     workers.kill(0)
     workers.start(1)
-    until(lambda: desk.record(job).state.finished, "the other worker to finish it")
-    assert [attempt.ended for attempt in desk.record(job).attempts] == ["lost", "succeeded"]
+    until(lambda: client.record(job).state.finished, "the other worker to finish it")
+    assert [attempt.ended for attempt in client.record(job).attempts] == ["lost", "succeeded"]

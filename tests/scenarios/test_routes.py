@@ -1,4 +1,4 @@
-"""Plans stay on one worker, whoever publishes and whichever worker dies; and nothing is lost."""
+"""A plan stays on one worker, whichever process publishes or dies, and no job is lost."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import Client
 from processes import HERE, Workers, until
+from scenario_client import Client
 
 from umbel.backends import JobFilter, Route
 
 PLANS = int(os.environ.get("UMBEL_PLANS", "24"))
 PUBLISHERS = int(os.environ.get("UMBEL_PLAN_PUBLISHERS", "3"))
 PARTS = 3
-CREW = 4
+WORKER_COUNT = 4
 EXAMPLE = HERE.parents[1] / "examples" / "plans"
 
 PUBLISH = """
@@ -35,8 +35,8 @@ for number in range(int(sys.argv[1]), int(sys.argv[2])):
 """
 
 
-class Company(Workers):
-    """Workers of the example in examples/plans, each with a folder of its own, and publishers."""
+class PlanWorkers(Workers):
+    """Workers of the example in examples/plans, each with its own folder, and publishers."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.plans = folder / "plans"
@@ -71,26 +71,24 @@ class Company(Workers):
 
 
 @pytest.fixture
-def company(url: str, tmp_path: Path) -> Iterator[Company]:
-    company = Company(url, tmp_path)
-    yield company
-    company.end()
+def workers(url: str, tmp_path: Path) -> Iterator[PlanWorkers]:
+    workers = PlanWorkers(url, tmp_path)
+    yield workers
+    workers.end()
 
 
-def live(desk: Client) -> int:
-    return sum(
-        depth.jobs for depth in desk.ask(lambda operations: operations._roles.broker.depths())
-    )
+def live(client: Client) -> int:
+    return client.unfinished()
 
 
-def routes(desk: Client) -> list[Route]:
-    """All there ever were, the oldest first."""
-    found = desk.ask(lambda operations: operations.routes(live=False, limit=100_000))
+def routes(client: Client) -> list[Route]:
+    """Return all routes that ever existed, the oldest first."""
+    found = client.ask(lambda operations: operations.routes(live=False, limit=100_000))
     return sorted(found, key=lambda route: route.number)
 
 
 def check_routes(made: list[Route]) -> None:
-    """No key was live on two workers; and each choice was the fewest, then the lowest index."""
+    """Check that no key was live on two workers, and that each went to the least loaded worker."""
     for key in {route.key for route in made}:
         own = [route for route in made if route.key == key]
         for before, after in pairwise(own):
@@ -102,22 +100,22 @@ def check_routes(made: list[Route]) -> None:
             assert route.index == least[0], route
 
 
-def check_journal(company: Company, made: list[Route]) -> None:
-    """Every task ran on the worker that had its plan at that moment, as the tasks tell it."""
+def check_journal(workers: PlanWorkers, made: list[Route]) -> None:
+    """Check from the tasks' logs that each ran on the worker that had its plan at that time."""
     where = {route.number: route.index for route in made}
-    for note in company.journal():
+    for note in workers.journal():
         assert where[note["route"]] == note["worker"], note
-    for plan in {note["plan"] for note in company.journal()}:
-        notes = [note for note in company.journal() if note["plan"] == plan]
+    for plan in {note["plan"] for note in workers.journal()}:
+        notes = [note for note in workers.journal() if note["plan"] == plan]
         ends = [(n["route"], n["ended"]) for n in notes if "ended" in n]
         begins = [(n["route"], n["began"]) for n in notes if "began" in n]
         for route, began in begins:
             assert all(ended <= began for earlier, ended in ends if earlier < route), plan
 
 
-def check_jobs(desk: Client, plans: int) -> int:
-    """Everything is done, nothing went astray. Returns how many clean-ups found no route."""
-    records = desk.ask(lambda operations: operations.jobs(JobFilter(limit=100_000)))
+def check_jobs(client: Client, plans: int) -> int:
+    """Check that all jobs succeeded. Return how many clean-ups found no route."""
+    records = client.ask(lambda operations: operations.jobs(JobFilter(limit=100_000)))
     assert len(records) == plans * (PARTS + 2)
     for record in records:
         skipped = record.state == "cancelled" and record.task.endswith("finish")
@@ -126,69 +124,72 @@ def check_jobs(desk: Client, plans: int) -> int:
 
 
 def test_no_plan_is_ever_live_on_two_workers(
-    desk: Client, company: Company, capsys: pytest.CaptureFixture[str]
+    client: Client, workers: PlanWorkers, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for index in range(CREW):
-        company.start(index)
-    until(lambda: len(desk.workers()) == CREW, "the crew to register")
+    for index in range(WORKER_COUNT):
+        workers.start(index)
+    until(lambda: len(client.workers()) == WORKER_COUNT, "all workers to register")
     share = PLANS // PUBLISHERS
-    publishing = [company.publish(n * share, (n + 1) * share) for n in range(PUBLISHERS)]
+    publishing = [workers.publish(n * share, (n + 1) * share) for n in range(PUBLISHERS)]
     kills = 0
 
     def done_or_disturb() -> bool:
         nonlocal kills
-        if all(one.poll() is not None for one in publishing) and live(desk) == 0:
+        if all(one.poll() is not None for one in publishing) and live(client) == 0:
             return True
-        company.kill(kills % CREW)
+        workers.kill(kills % WORKER_COUNT)
         if kills % 3 == 2:
             time.sleep(3)  # longer than a lease: its plans go elsewhere
-        company.start(kills % CREW)
+        workers.start(kills % WORKER_COUNT)
         kills += 1
         return False
 
     until(done_or_disturb, "all plans to finish", seconds=600, every=1.0)
     assert [one.returncode for one in publishing] == [0] * PUBLISHERS
-    made = routes(desk)
+    made = routes(client)
     check_routes(made)
-    check_journal(company, made)
-    skipped = check_jobs(desk, share * PUBLISHERS)
+    check_journal(workers, made)
+    skipped = check_jobs(client, share * PUBLISHERS)
     with capsys.disabled():
         lost = sum("gone" in route.why for route in made)
-        print(f"\n  {desk.url.split(':')[0]}: {share * PUBLISHERS} plans, {kills} kills:", end=" ")
+        print(
+            f"\n  {client.url.split(':')[0]}: {share * PUBLISHERS} plans, {kills} kills:", end=" "
+        )
         print(f"{len(made)} routes, {lost} of them lost with a worker, {skipped} clean-ups skipped")
-    assert "Astray" not in company.said()
+    assert "Astray" not in workers.output()
 
 
-def test_workers_come_and_go_while_plans_run(desk: Client, company: Company) -> None:
-    for index in range(CREW):
-        company.start(index)
-    until(lambda: len(desk.workers()) == CREW, "the crew to register")
-    publishing = company.publish(0, PLANS)
-    until(lambda: len(routes(desk)) > CREW, "plans on every worker")
+def test_workers_come_and_go_while_plans_run(client: Client, workers: PlanWorkers) -> None:
+    for index in range(WORKER_COUNT):
+        workers.start(index)
+    until(lambda: len(client.workers()) == WORKER_COUNT, "all workers to register")
+    publishing = workers.publish(0, PLANS)
+    until(lambda: len(routes(client)) > WORKER_COUNT, "plans on every worker")
     for index in (3, 2):
-        desk.ask(lambda operations, index=index: operations.retire(index))
+        client.ask(lambda operations, index=index: operations.retire(index))
     until(
-        lambda: all(not s.routes for s in worker_indexes(desk) if s.index > 1), "the routes to move"
+        lambda: all(not s.routes for s in worker_indexes(client) if s.index > 1),
+        "the routes to move",
     )
     for index in (3, 2):
-        company.process(index).terminate()
-        assert company.process(index).wait(60) == 0
+        workers.process(index).terminate()
+        assert workers.process(index).wait(60) == 0
     for index in (2, 3):
-        company.start(index)
-    until(lambda: publishing.poll() is not None and live(desk) == 0, "all plans to finish")
-    made = routes(desk)
+        workers.start(index)
+    until(lambda: publishing.poll() is not None and live(client) == 0, "all plans to finish")
+    made = routes(client)
     check_routes(made)
-    check_journal(company, made)
-    check_jobs(desk, PLANS)
-    # With few plans the higher indexes are idle. A job that was put back may have made a route
-    # anew after its plan was finished.
+    check_journal(workers, made)
+    check_jobs(client, PLANS)
+    # With few plans the higher indexes are idle. A job that was returned may have created a route
+    # again after its plan was finished.
     for route in made:
-        desk.ask(lambda operations, key=route.key: operations.release(key, "left over"))
-    few = company.publish(PLANS, PLANS + 2)
-    until(lambda: few.poll() is not None and live(desk) == 0, "two more plans to finish")
-    assert {route.index for route in routes(desk)[len(made) :]} <= {0, 1}
+        client.ask(lambda operations, key=route.key: operations.release(key, "left over"))
+    few = workers.publish(PLANS, PLANS + 2)
+    until(lambda: few.poll() is not None and live(client) == 0, "two more plans to finish")
+    assert {route.index for route in routes(client)[len(made) :]} <= {0, 1}
 
 
-def worker_indexes(desk: Client) -> list[Any]:
-    found: list[Any] = desk.ask(lambda operations: operations.worker_indexes())
+def worker_indexes(client: Client) -> list[Any]:
+    found: list[Any] = client.ask(lambda operations: operations.worker_indexes())
     return found

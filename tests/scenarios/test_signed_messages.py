@@ -1,4 +1,4 @@
-"""Whoever can publish cannot command a worker: what nobody trusted has signed is never run."""
+"""Any client can publish, but a message to a worker runs only if a trusted key has signed it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from umbel.operations import Operations
 from umbel.telemetry import events
 
 EXAMPLES = int(os.environ.get("UMBEL_INBOX_EXAMPLES", "60"))
-STRANGER = Keyring().with_new(datetime(2020, 1, 1, tzinfo=UTC))
+UNTRUSTED = Keyring().with_new(datetime(2020, 1, 1, tzinfo=UTC))
 
 
-class Watch(SystemClock):
-    """It can be put forward."""
+class AdjustableClock(SystemClock):
+    """A clock that can be moved forward."""
 
     ahead = 0.0
 
@@ -37,19 +37,19 @@ class Watch(SystemClock):
         return super().now() + self.ahead
 
 
-class Office:
-    """An application with keys, tasks that tell what ran, and messages to its worker 0."""
+class SignedApplication:
+    """An application with keys, tasks that record their runs, and messages to its worker 0."""
 
     def __init__(self, url: str, keys: Path) -> None:
         broker, _, store = url.partition("|")
         plain: Any = {"namespace": "scenario", "deadline": 15.0, "backlog": "none"}
-        self.clock = Watch()
+        self.clock = AdjustableClock()
         self.app = Umbel(broker, store=store or None, keys=str(keys), clock=self.clock, **plain)
         asyncio.run(self.app.backend.migrate())
         self.ring = Keyring.read(keys)
         self.ran: list[int] = []
         self.refused: list[events.InboxRefused] = []
-        self.app.telemetry.subscribe(self._hear)
+        self.app.telemetry.subscribe(self._collect_refusals)
 
         @self.app.task(name="work", track="failures")
         async def work(mark: int) -> None:
@@ -66,17 +66,17 @@ class Office:
         self.work, self.gated = work, gated
         self._marks = 0
 
-    def _hear(self, event: events.Event) -> None:
+    def _collect_refusals(self, event: events.Event) -> None:
         if isinstance(event, events.InboxRefused):
             self.refused.append(event)
 
     def mark(self) -> int:
-        """A number that no other message bears."""
+        """Return a number that no other message has."""
         self._marks += 1
         return self._marks
 
     def message(self, mark: int, **options: Any) -> Envelope:
-        """A message as this application would send it, signed."""
+        """Return a signed message, as this application would send it."""
         call = self.work.options(worker=0, **options).s(mark)
         (built,) = self.app._client._builder.build([call])
         return built
@@ -88,7 +88,7 @@ class Office:
         self.app._client.send_envelope(message)
 
     def why(self, job: str) -> str | None:
-        """Why the message was refused, once it was."""
+        """Return why the message was refused, or None if it was not."""
         return next((event.why for event in self.refused if event.job == job), None)
 
     def ask(self, work: Callable[[Operations], Awaitable[object]]) -> None:
@@ -102,7 +102,7 @@ class Office:
         asyncio.run(asked())
 
     def forget(self, job: str) -> None:
-        """Wait until it has run, and leave no record of it."""
+        """Wait until the job has run, and remove its record."""
 
         def gone() -> bool:
             try:
@@ -122,70 +122,72 @@ class Office:
 
 
 @pytest.fixture
-def office(url: str, tmp_path: Path) -> Iterator[Office]:
+def signed(url: str, tmp_path: Path) -> Iterator[SignedApplication]:
     keys = tmp_path / "keys"
     Keyring().with_new(datetime.now(UTC) - timedelta(minutes=1)).write(keys)
-    office = Office(url, keys)
-    yield office
-    office.app.close()
+    signed = SignedApplication(url, keys)
+    yield signed
+    signed.app.close()
 
 
-Tamper = Callable[[Office, int, st.DataObject], Envelope]
+Tamper = Callable[[SignedApplication, int, st.DataObject], Envelope]
 
 
-def unsigned(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    return office.unsigned(mark)
+def unsigned(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    return signed.unsigned(mark)
 
 
-def signed_by_a_stranger(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    return sign_envelope(office.unsigned(mark), STRANGER.keys[0], office.app.clock.now())
+def signed_by_an_untrusted_key(
+    signed: SignedApplication, mark: int, data: st.DataObject
+) -> Envelope:
+    return sign_envelope(signed.unsigned(mark), UNTRUSTED.keys[0], signed.app.clock.now())
 
 
-def another_argument(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    message = office.message(office.mark())
+def another_argument(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    message = signed.message(signed.mark())
     return replace(message, body=replace(message.body, data=b'{"args":[%d],"kwargs":{}}' % mark))
 
 
-def another_task(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    return replace(office.message(mark), subject="other")
+def another_task(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    return replace(signed.message(mark), subject="other")
 
 
-def another_id(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    return replace(office.message(mark), id=fresh_id())
+def another_id(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    return replace(signed.message(mark), id=fresh_id())
 
 
-def another_worker(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    call = office.work.options(worker=1).s(mark)
-    (theirs,) = office.app._client._builder.build([call])
+def another_worker(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    call = signed.work.options(worker=1).s(mark)
+    (theirs,) = signed.app._client._builder.build([call])
     return replace(theirs, queue="worker-0")
 
 
-def another_namespace(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    theirs = replace(office.unsigned(mark), namespace="elsewhere")
+def another_namespace(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    theirs = replace(signed.unsigned(mark), namespace="elsewhere")
     return replace(
-        sign_envelope(theirs, office.ring.keys[0], office.app.clock.now()), namespace="scenario"
+        sign_envelope(theirs, signed.ring.keys[0], signed.app.clock.now()), namespace="scenario"
     )
 
 
-def another_header(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    message = office.message(mark)
+def another_header(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    message = signed.message(mark)
     name = data.draw(st.sampled_from(["timeout", "track", "retry", "further"]))
     return replace(message, headers={**message.headers, name: "1"})
 
 
-def another_form(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    message = office.message(mark)
+def another_form(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    message = signed.message(mark)
     return replace(message, body=Body("application/json; charset=utf-8", message.body.data))
 
 
-def a_garbled_seal(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    message = office.message(mark)
+def a_garbled_signature(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    message = signed.message(mark)
     form, key, until, signature = message.headers[SIGNATURE_HEADER].split(".")
     garbled = data.draw(
         st.sampled_from(
             [
                 f"{form}.{key}.{int(until) + 86_400}.{signature}",
-                f"{form}.{STRANGER.keys[0].id}.{until}.{signature}",
+                f"{form}.{UNTRUSTED.keys[0].id}.{until}.{signature}",
                 f"2.{key}.{until}.{signature}",
                 f"{form}.{key}.{until}.{signature[::-1]}",
                 f"{form}.{key}.{until}.",
@@ -198,26 +200,33 @@ def a_garbled_seal(office: Office, mark: int, data: st.DataObject) -> Envelope:
     return replace(message, headers={SIGNATURE_HEADER: garbled})
 
 
-def expired(office: Office, mark: int, data: st.DataObject) -> Envelope:
+def expired(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
     return sign_envelope(
-        office.unsigned(mark), office.ring.keys[0], office.app.clock.now() - 90_000
+        signed.unsigned(mark), signed.ring.keys[0], signed.app.clock.now() - 90_000
     )
 
 
-def expired_and_lengthened(office: Office, mark: int, data: st.DataObject) -> Envelope:
-    now = office.app.clock.now()
-    ended = replace(office.unsigned(mark), expires=now - 60)
-    return replace(sign_envelope(ended, office.ring.keys[0], now), expires=None)
+def expired_and_lengthened(signed: SignedApplication, mark: int, data: st.DataObject) -> Envelope:
+    now = signed.app.clock.now()
+    ended = replace(signed.unsigned(mark), expires=now - 60)
+    return replace(sign_envelope(ended, signed.ring.keys[0], now), expires=None)
 
 
 TAMPERED: list[Tamper] = [
-    *(unsigned, signed_by_a_stranger, another_argument, another_task, another_id, another_worker),
-    *(another_namespace, another_header, another_form, a_garbled_seal, expired),
+    *(
+        unsigned,
+        signed_by_an_untrusted_key,
+        another_argument,
+        another_task,
+        another_id,
+        another_worker,
+    ),
+    *(another_namespace, another_header, another_form, a_garbled_signature, expired),
     expired_and_lengthened,
 ]
 
 
-def test_what_is_forged_altered_or_expired_is_never_run(office: Office) -> None:
+def test_a_forged_altered_or_expired_message_never_runs(signed: SignedApplication) -> None:
     tried: set[str] = set()
 
     @settings(
@@ -225,79 +234,81 @@ def test_what_is_forged_altered_or_expired_is_never_run(office: Office) -> None:
     )
     @given(st.data(), st.sampled_from(TAMPERED))
     def run(data: st.DataObject, tamper: Tamper) -> None:
-        bad, good = office.mark(), office.mark()
-        message = tamper(office, bad, data)
-        for one in (message, office.message(good)):
-            office.send(one)
-        until(lambda: good in office.ran, "the honest message to run")
-        until(lambda: office.why(message.id) is not None, "the other to be refused")
-        assert bad not in office.ran
+        bad, good = signed.mark(), signed.mark()
+        message = tamper(signed, bad, data)
+        for one in (message, signed.message(good)):
+            signed.send(one)
+        until(lambda: good in signed.ran, "the honest message to run")
+        until(lambda: signed.why(message.id) is not None, "the other to be refused")
+        assert bad not in signed.ran
         tried.add(tamper.__name__)
 
-    with working(office.app, queues=("default",), index=0):
+    with working(signed.app, queues=("default",), index=0):
         run()
-    assert not {*office.ran} & {event.job for event in office.refused}
+    assert not {*signed.ran} & {event.job for event in signed.refused}
     assert len(tried) > 1
 
 
 @pytest.mark.parametrize("task", ["work", "gated"])
-def test_what_is_replayed_runs_once(office: Office, task: str) -> None:
-    """Its record is gone by then: nothing but the hearing of it is remembered."""
-    # Else the worker itself would remember the last hundred.
-    with working(office.app, queues=("default",), index=0, remember=0):
+def test_a_replayed_message_runs_once(signed: SignedApplication, task: str) -> None:
+    """Its record is removed before: only the inbox receipt remains."""
+    # Otherwise the worker itself would remember the last hundred.
+    with working(signed.app, queues=("default",), index=0, remember=0):
         for _ in range(5):
-            mark = office.mark()
-            call = getattr(office, task).options(worker=0).s(mark)
-            (message,) = office.app._client._builder.build([call])
-            office.send(message)
-            until(lambda mark=mark: mark in office.ran, "it to run")
-            office.forget(message.id)
-            office.send(message)
-            until(lambda job=message.id: office.ended(job), "the second to be refused")
-            assert office.ran.count(mark) == 1
-            assert office.why(message.id) == "replayed"
+            mark = signed.mark()
+            call = getattr(signed, task).options(worker=0).s(mark)
+            (message,) = signed.app._client._builder.build([call])
+            signed.send(message)
+            until(lambda mark=mark: mark in signed.ran, "it to run")
+            signed.forget(message.id)
+            signed.send(message)
+            until(lambda job=message.id: signed.ended(job), "the second to be refused")
+            assert signed.ran.count(mark) == 1
+            assert signed.why(message.id) == "replayed"
 
 
-def test_what_was_heard_by_a_life_before_is_not_heard_again(office: Office) -> None:
-    mark = office.mark()
-    message = office.message(mark)
-    with working(office.app, queues=("default",), index=0, name="anna"):
-        office.send(message)
-        until(lambda: mark in office.ran, "it to run")
-        office.forget(message.id)
-    with working(office.app, queues=("default",), index=0, name="anna"):
-        office.send(message)
-        until(lambda: office.ended(message.id), "the second to be refused")
-    assert office.ran == [mark]
+def test_a_message_received_by_an_earlier_incarnation_is_not_run_again(
+    signed: SignedApplication,
+) -> None:
+    mark = signed.mark()
+    message = signed.message(mark)
+    with working(signed.app, queues=("default",), index=0, name="anna"):
+        signed.send(message)
+        until(lambda: mark in signed.ran, "it to run")
+        signed.forget(message.id)
+    with working(signed.app, queues=("default",), index=0, name="anna"):
+        signed.send(message)
+        until(lambda: signed.ended(message.id), "the second to be refused")
+    assert signed.ran == [mark]
 
 
-def test_a_retry_is_no_replay_and_may_come_late(office: Office) -> None:
+def test_a_retry_is_no_replay_and_may_come_late(signed: SignedApplication) -> None:
     tries: list[int] = []
 
-    @office.app.task(name="again", retry=1)
+    @signed.app.task(name="again", retry=1)
     async def again() -> None:
         tries.append(1)
         if len(tries) == 1:
-            office.clock.ahead = 2 * 86_400.0  # the signature is too old by now
+            signed.clock.ahead = 2 * 86_400.0  # the signature is too old by now
             raise OSError("the first time")
 
     handle = again.options(worker=0).delay()
-    with working(office.app, queues=("default",), index=0):
+    with working(signed.app, queues=("default",), index=0):
         assert handle.get(timeout=60) is None
     assert len(tries) == 2
-    assert office.refused == []
+    assert signed.refused == []
 
 
-def test_who_runs_a_refused_copy_again_is_refused_again(office: Office) -> None:
-    mark = office.mark()
-    message = office.message(mark)
-    with working(office.app, queues=("default",), index=0, remember=0):
-        office.send(message)
-        until(lambda: mark in office.ran, "it to run")
-        office.forget(message.id)
-        office.send(message)
-        until(lambda: office.ended(message.id), "the second to be refused")
-        office.ask(lambda operations: operations.retry([message.id]))
-        until(lambda: len(office.refused) == 2, "it to be refused again")
-    assert office.ran == [mark]
-    assert {event.why for event in office.refused} == {"replayed"}
+def test_a_refused_copy_that_is_retried_is_refused_again(signed: SignedApplication) -> None:
+    mark = signed.mark()
+    message = signed.message(mark)
+    with working(signed.app, queues=("default",), index=0, remember=0):
+        signed.send(message)
+        until(lambda: mark in signed.ran, "it to run")
+        signed.forget(message.id)
+        signed.send(message)
+        until(lambda: signed.ended(message.id), "the second to be refused")
+        signed.ask(lambda operations: operations.retry([message.id]))
+        until(lambda: len(signed.refused) == 2, "it to be refused again")
+    assert signed.ran == [mark]
+    assert {event.why for event in signed.refused} == {"replayed"}

@@ -1,6 +1,6 @@
-"""An import of many steps goes on behind the last one that was done, whenever its worker is killed.
+"""An import of many steps continues after the last completed step, whenever its worker is killed.
 
-Small by default; ``UMBEL_STEPS=1000 UMBEL_STEP_KILLS=20`` is the whole of it.
+Small by default; ``UMBEL_STEPS=1000 UMBEL_STEP_KILLS=20`` is the full size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from umbel.messages import Record, Step, fresh_id
 STEPS = int(os.environ.get("UMBEL_STEPS", "60"))
 KILLS = int(os.environ.get("UMBEL_STEP_KILLS", "2"))
 SECONDS = 0.003
-"""That a step takes, so that kills hit some in the middle."""
+"""The duration of a step, so that some kills happen within one."""
 LEASE = 1.0
 HOST = "127.0.0.1"
 POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
@@ -50,11 +50,11 @@ def needs(name: str, port: int) -> None:
         pytest.skip(f"not run on {name}: it does not answer ({error})")
 
 
-# --- where ---------------------------------------------------------------------------------------
+# --- backends ------------------------------------------------------------------------------------
 
 
-class Place:
-    """An address for workers, and the database in which the imported rows are, if there is one."""
+class ScenarioBackend:
+    """A backend for workers, and the database with the imported rows, if there is one."""
 
     def __init__(self, name: str, settings: Mapping[str, str], folder: Path) -> None:
         self.name = name
@@ -62,19 +62,19 @@ class Place:
         self.settings = {"UMBEL_NAMESPACE": self.namespace, "UMBEL_BACKLOG": "none", **settings}
         self.log = folder / "steps.log"
         self.log.touch()
-        self._said = (folder / "workers.log").open("ab")
+        self._worker_log = (folder / "workers.log").open("ab")
         how = {key.removeprefix("UMBEL_").lower(): value for key, value in self.settings.items()}
         self.app = Umbel(**how)  # type: ignore[arg-type]
         asyncio.run(self.app.backend.migrate())
 
     @property
-    def books(self) -> str:
+    def store(self) -> str:
         return self.settings.get("UMBEL_STORE", self.settings["UMBEL_BROKER"])
 
     def connect(self) -> Any:
-        if self.books.startswith("sqlite"):
-            return sqlite3.connect(self.books.removeprefix("sqlite:///"), timeout=30)
-        return psycopg.connect(self.books.partition("?")[0], options=_path(self.books))
+        if self.store.startswith("sqlite"):
+            return sqlite3.connect(self.store.removeprefix("sqlite:///"), timeout=30)
+        return psycopg.connect(self.store.partition("?")[0], options=_path(self.store))
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         with closing(self.connect()) as connection:
@@ -93,19 +93,19 @@ class Place:
             env={
                 **os.environ,
                 **self.settings,
-                **({"PGOPTIONS": _path(self.books)} if "postgres" in self.books else {}),
+                **({"PGOPTIONS": _path(self.store)} if "postgres" in self.store else {}),
                 "PYTHONPATH": path.rstrip(os.pathsep),
                 "STEPS_LOG": str(self.log),
             },
-            stdout=self._said,
-            stderr=self._said,
+            stdout=self._worker_log,
+            stderr=self._worker_log,
         )
 
     def executed(self) -> list[int]:
-        """Which steps were executed, in order, each time that they were."""
+        """Return the executed steps in order, including repetitions."""
         return [int(line) for line in self.log.read_text().split()]
 
-    def story(self, job: str) -> tuple[Record, list[Step]]:
+    def record_and_steps(self, job: str) -> tuple[Record, list[Step]]:
         async def answer() -> tuple[Record, list[Step]]:
             operations = self.app.operations()
             try:
@@ -117,17 +117,17 @@ class Place:
 
     def close(self) -> None:
         self.app.close()
-        self._said.close()
+        self._worker_log.close()
 
 
 def _path(url: str) -> str:
-    """Where the rows go that are not qualified: the tables of the test's own schema."""
+    """Return the option that makes unqualified tables those of the test's private schema."""
     return f"-c search_path={url.rpartition('schema=')[2]}"
 
 
 @pytest.fixture
 def postgres() -> Iterator[str]:
-    """A schema of the test's own."""
+    """Create a private schema."""
     needs("PostgreSQL", 5432)
     schema = f"umbel_steps_{os.getpid()}_{fresh_id()[-6:]}"
     yield f"{POSTGRES}?schema={schema}"
@@ -153,10 +153,10 @@ def vhost() -> Iterator[str]:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScenarioBackend]:
     name: str = request.param
-    broker, _, books = name.partition(" + ")
-    if books:
+    broker, _, store = name.partition(" + ")
+    if store:
         needs(broker, {"RabbitMQ": 5672, "NATS": 4222}[broker])
     urls = {
         "SQLite": lambda: f"sqlite:///{tmp_path}/umbel.db",
@@ -167,14 +167,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     }
     if name == "Redis":
         needs(name, 6379)
-    settings = {"UMBEL_BROKER": urls[broker]()} | ({"UMBEL_STORE": urls[books]()} if books else {})
-    place = Place(name, settings, tmp_path)
-    yield place
-    place.close()
+    settings = {"UMBEL_BROKER": urls[broker]()} | ({"UMBEL_STORE": urls[store]()} if store else {})
+    backend = ScenarioBackend(name, settings, tmp_path)
+    yield backend
+    backend.close()
     if broker == "Redis":
-        _clean_redis(place.namespace)
+        _clean_redis(backend.namespace)
     elif broker == "NATS":
-        asyncio.run(_clean_nats(place.namespace))
+        asyncio.run(_clean_nats(backend.namespace))
 
 
 def _clean_redis(namespace: str) -> None:
@@ -199,54 +199,58 @@ async def _clean_nats(namespace: str) -> None:
 # --- killing -------------------------------------------------------------------------------------
 
 
-def import_and_kill(place: Place, task: Any) -> str:
-    """Run an import to its end; kill its worker so many times on the way. The job's id."""
-    job: str = place.app.publish_many([_bound(place, task)])[0].id
-    worker, moment = place.worker(), random.Random(7)
+def import_and_kill(backend: ScenarioBackend, task: Any) -> str:
+    """Run an import to its end and kill its worker KILLS times meanwhile. Return the job's id."""
+    job: str = backend.app.publish_many([_bound(backend, task)])[0].id
+    worker, pick = backend.worker(), random.Random(7)
     try:
         for kill in range(KILLS):
-            so_far = len(place.executed())
+            so_far = len(backend.executed())
             wanted = max((kill + 1) * STEPS // (KILLS + 1), so_far + 1)
-            until(partial(_has_done, place, worker, wanted), f"{wanted} steps", every=0.001)
-            # Anywhere in a step, while it is kept, or between two.
-            time.sleep(moment.uniform(0, 4 * SECONDS))
+            until(partial(_has_done, backend, worker, wanted), f"{wanted} steps", every=0.001)
+            # At any point: within a step, while its result is stored, or between two steps.
+            time.sleep(pick.uniform(0, 4 * SECONDS))
             worker.kill()
             worker.wait()
-            worker = place.worker()
-        until(lambda: place.story(job)[0].state.finished, "the import to end", every=0.1)
+            worker = backend.worker()
+        until(
+            lambda: backend.record_and_steps(job)[0].state.finished, "the import to end", every=0.1
+        )
     finally:
         worker.kill()
         worker.wait()
     return job
 
 
-def _has_done(place: Place, worker: subprocess.Popen[bytes], steps: int) -> bool:
-    return len(place.executed()) >= steps or worker.poll() is not None
+def _has_done(backend: ScenarioBackend, worker: subprocess.Popen[bytes], steps: int) -> bool:
+    return len(backend.executed()) >= steps or worker.poll() is not None
 
 
-def _bound(place: Place, task: Any) -> Any:
-    """The call, to be published where this test's workers are."""
-    bound = place.app.registry.get(task.name)
+def _bound(backend: ScenarioBackend, task: Any) -> Any:
+    """Return the call, bound to this test's application."""
+    bound = backend.app.registry.get(task.name)
     if bound is None:
-        place.app._bind(task)
+        backend.app._bind(task)
     return task.s(STEPS, SECONDS)
 
 
-def check(place: Place, job: str, capsys: pytest.CaptureFixture[str], what: str) -> Counter[int]:
-    record, steps = place.story(job)
-    times = Counter(place.executed())
+def check(
+    backend: ScenarioBackend, job: str, capsys: pytest.CaptureFixture[str], what: str
+) -> Counter[int]:
+    record, steps = backend.record_and_steps(job)
+    times = Counter(backend.executed())
     repeated = times.total() - STEPS
     stopped = sum(attempt.ended == "interrupted" for attempt in record.attempts)
     with capsys.disabled():
         print(
-            f"\n  {place.name}, {what}: {STEPS} steps, {KILLS} kills ({record.deaths} deaths"
+            f"\n  {backend.name}, {what}: {STEPS} steps, {KILLS} kills ({record.deaths} deaths"
             f" counted, {stopped} times stopped): {times.total()} executed, {repeated} repeated"
         )
     assert record.state is State.SUCCEEDED, record.reason
-    assert place.app.codec.decode(record.result) == sum(range(STEPS))  # type: ignore[arg-type]
+    assert backend.app.codec.decode(record.result) == sum(range(STEPS))  # type: ignore[arg-type]
     assert [one.number for one in steps] == list(range(1, STEPS + 1))
     assert set(times) == set(range(STEPS))
-    # A busy machine may keep a worker from beating for most of a lease: it stops then, too.
+    # On a busy machine a worker may send no heartbeat for most of a lease; then it stops, too.
     ended = Counter(attempt.ended for attempt in record.attempts)
     assert {*ended} <= {"lost", "interrupted", "succeeded"}
     assert 0 <= repeated <= KILLS + ended["interrupted"], "more than the steps in flight"
@@ -257,36 +261,36 @@ def check(place: Place, job: str, capsys: pytest.CaptureFixture[str], what: str)
 ALL = ["SQLite", "PostgreSQL", "Redis", "RabbitMQ + PostgreSQL"]
 
 
-@pytest.mark.parametrize("place", ALL, indirect=True)
+@pytest.mark.parametrize("backend", ALL, indirect=True)
 def test_at_most_the_step_in_flight_is_repeated_for_each_kill(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    backend: ScenarioBackend, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check(place, import_and_kill(place, tasks.plain), capsys, "step")
+    check(backend, import_and_kill(backend, tasks.plain), capsys, "step")
 
 
-@pytest.mark.parametrize("place", ["SQLite"], indirect=True)
+@pytest.mark.parametrize("backend", ["SQLite"], indirect=True)
 def test_at_most_the_awaited_step_in_flight_is_repeated_for_each_kill(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    backend: ScenarioBackend, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check(place, import_and_kill(place, tasks.plain_async), capsys, "await step")
+    check(backend, import_and_kill(backend, tasks.plain_async), capsys, "await step")
 
 
 @pytest.mark.parametrize(
-    ("place", "kind"),
+    ("backend", "kind"),
     [
         ("SQLite", "transactional"),
         ("PostgreSQL", "transactional_async"),
         ("NATS + PostgreSQL", "transactional"),
     ],
-    indirect=["place"],
+    indirect=["backend"],
 )
-def test_the_effect_of_each_transactional_step_is_there_once(
-    place: Place, kind: str, capsys: pytest.CaptureFixture[str]
+def test_each_transactional_step_takes_effect_once(
+    backend: ScenarioBackend, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place.sql("create table imported (n integer)")  # no key: a second one would show
-    job = import_and_kill(place, getattr(tasks, kind))
-    check(place, job, capsys, "step.transaction" if kind == "transactional" else f"await {kind}")
-    rows = place.sql("select n, count(*) from imported group by n order by n")
+    backend.sql("create table imported (n integer)")  # no key, so that a duplicate would be visible
+    job = import_and_kill(backend, getattr(tasks, kind))
+    check(backend, job, capsys, "step.transaction" if kind == "transactional" else f"await {kind}")
+    rows = backend.sql("select n, count(*) from imported group by n order by n")
     assert rows == [(n, 1) for n in range(STEPS)]
 
 
@@ -307,13 +311,13 @@ def test_the_example_imports_each_row_once_although_it_is_stopped_and_killed(
     first = start(kills=0)
     until(lambda: log.exists() and len(log.read_text().splitlines()) >= 10, "ten steps")
     first.send_signal(signal.SIGINT)
-    told, error = first.communicate(timeout=120)
+    output, error = first.communicate(timeout=120)
     assert "start it again and it goes on" in error
     second = start(kills=1)
-    told_again, error = second.communicate(timeout=240)
+    second_output, error = second.communicate(timeout=240)
     assert second.returncode == 0, error
-    assert told_again.splitlines()[0] == told.splitlines()[0], "it is another job"
-    assert "200 rows are there, each of them once" in told_again
+    assert second_output.splitlines()[0] == output.splitlines()[0], "it is another job"
+    assert "200 rows are there, each of them once" in second_output
     times = Counter(log.read_text().split("\n")[:-1])
     assert len(times) == 41
     assert times.total() <= 43, "more than the step in flight was repeated, when stopped and killed"

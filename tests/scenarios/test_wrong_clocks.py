@@ -41,8 +41,8 @@ def fail_once() -> int:
     raise NotImplementedError("it runs in the workers")
 
 
-class Place:
-    """A broker and a store of the test's own, seen from here with the right clock."""
+class ScenarioBackend:
+    """A private broker and store, and an application with the right clock."""
 
     def __init__(self, url: str, folder: Path) -> None:
         broker, _, store = url.partition("|")
@@ -65,14 +65,14 @@ class Place:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def start(self, clock: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """A process of ``umbel`` whose wall clock is wrong by so much."""
+        """Start an ``umbel`` process whose wall clock is wrong by this much."""
         command = [sys.executable, "-m", "umbel", "-A", "clock_tasks:app", *arguments]
         process = subprocess.Popen(
             [*_wrong(clock), *command],
             env=self._environment | environment,
             stdout=self._log,
             stderr=self._log,
-            start_new_session=True,  # the command waits for one more process, which is ours, too
+            start_new_session=True,  # the command waits for a child process of its own
         )
         self._started.append(process)
         return process
@@ -86,22 +86,22 @@ class Place:
         process.wait(60)
 
     def published_by(self, clock: str, **environment: str) -> list[Handle[int]]:
-        """What a process with such a clock publishes; see the application."""
-        said = subprocess.run(
+        """Publish from a process with such a clock; see ``clock_tasks``."""
+        output = subprocess.run(
             [*_wrong(clock), sys.executable, "-m", "clock_tasks"],
             env=self._environment | environment,
             check=True,
             stdout=subprocess.PIPE,
             timeout=120,
         )
-        return [self.app.handle(job) for job in said.stdout.decode().split()]
+        return [self.app.handle(job) for job in output.stdout.decode().split()]
 
     def call(self, task: str, *args: int, **options: Any) -> Handle[int]:
-        """Publish from here."""
+        """Publish from the test process."""
         return self._tasks[task].options(**options).delay(*args)
 
     def beats(self) -> int:
-        """How often the worker has beaten that has done so least often."""
+        """Return the lowest number of heartbeats of any worker."""
 
         async def look() -> list[RegisteredWorker]:
             backend = self.app.backend.open()
@@ -130,16 +130,16 @@ def _wrong(clock: str) -> list[str]:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ScenarioBackend]:
     with ExitStack() as stack:
-        place = Place(stack.enter_context(_server(request.param, tmp_path)), tmp_path)
-        stack.callback(place.close)
-        yield place
+        backend = ScenarioBackend(stack.enter_context(_server(request.param, tmp_path)), tmp_path)
+        stack.callback(backend.close)
+        yield backend
 
 
 @contextmanager
 def _server(name: str, folder: Path) -> Iterator[str]:
-    """The address of a server, or of a pair, where nobody else is; gone when the block ends."""
+    """Yield the address of an unused server or pair, and remove its data after the block."""
     carrier, _, store = name.rpartition("+")
     with ExitStack() as stack:
         carried = f"{stack.enter_context(rabbitmq())}|" if carrier else ""
@@ -159,12 +159,12 @@ def _drop(schema: str) -> None:
         connection.execute(f'drop schema if exists "{schema}" cascade')
 
 
-def _finish_some(place: Place) -> list[Handle[int]]:
-    """Jobs that a worker with the right clock has done, which has left."""
-    worker = place.worker("")
-    done = [place.call("add", one, one) for one in range(DONE)]
+def _finish_some(backend: ScenarioBackend) -> list[Handle[int]]:
+    """Return jobs that were finished by a worker with the right clock, which has stopped."""
+    worker = backend.worker("")
+    done = [backend.call("add", one, one) for one in range(DONE)]
     assert [job.get(timeout=120) for job in done] == [2 * one for one in range(DONE)]
-    place.stop(worker)
+    backend.stop(worker)
     return done
 
 
@@ -180,59 +180,61 @@ SERVERS = ["postgres", "redis", "rabbitmq+postgres", "rabbitmq+redis"]
 
 
 @pytest.mark.parametrize("clock", ["+30d", "-30d"])
-@pytest.mark.parametrize("place", SERVERS, indirect=True)
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
 def test_a_worker_with_a_wrong_clock_works_by_the_clock_of_the_store(
-    place: Place, clock: str
+    backend: ScenarioBackend, clock: str
 ) -> None:
-    done = _finish_some(place)
-    later = place.call("add", 1, 1, delay=3600)
-    in_time = place.call("add", 2, 2, expires=3600)
-    again = place.call("fail_once")
-    soon = place.call("add", 3, 3, delay=0.5)
-    place.worker(clock)
+    done = _finish_some(backend)
+    later = backend.call("add", 1, 1, delay=3600)
+    in_time = backend.call("add", 2, 2, expires=3600)
+    again = backend.call("fail_once")
+    soon = backend.call("add", 3, 3, delay=0.5)
+    backend.worker(clock)
     assert (in_time.get(timeout=120), again.get(timeout=120), soon.get(timeout=120)) == (4, 2, 6)
-    until(lambda: place.beats() > 3, "some rounds of upkeep")
+    until(lambda: backend.beats() > 3, "some rounds of upkeep")
     assert later.state is State.SCHEDULED
     assert [job.state for job in done] == [State.SUCCEEDED] * DONE
 
 
 @pytest.mark.parametrize("clock", ["-60s", "-30d", "+30d"])
-@pytest.mark.parametrize("place", SERVERS, indirect=True)
+@pytest.mark.parametrize("backend", SERVERS, indirect=True)
 def test_delays_and_expiries_of_a_publisher_with_a_wrong_clock_count_by_the_clock_of_the_store(
-    place: Place, clock: str
+    backend: ScenarioBackend, clock: str
 ) -> None:
-    place.worker("")
-    at_once, soon, later = place.published_by(clock)
+    backend.worker("")
+    at_once, soon, later = backend.published_by(clock)
     assert (at_once.get(timeout=120), soon.get(timeout=120)) == (2, 4)
     assert later.state is State.SCHEDULED
 
 
-@pytest.mark.parametrize("place", ["postgres", "redis"], indirect=True)
-def test_behind_a_router_no_process_but_the_store_needs_the_right_clock(place: Place) -> None:
+@pytest.mark.parametrize("backend", ["postgres", "redis"], indirect=True)
+def test_behind_a_router_no_process_but_the_store_needs_the_right_clock(
+    backend: ScenarioBackend,
+) -> None:
     port = free_port()
     address = f"umbel+tcp://127.0.0.1:{port}"
-    done = _finish_some(place)
-    place.start("-1d", "router", "--listen", address)
+    done = _finish_some(backend)
+    backend.start("-1d", "router", "--listen", address)
     until(lambda: _answers(port), "the router to listen")
     link = {"UMBEL_BROKER": address}
-    place.worker("+30d", **link)
-    until(lambda: place.beats() > 0, "the worker to register")
-    at_once, soon, later = place.published_by("-60s", **link)
+    backend.worker("+30d", **link)
+    until(lambda: backend.beats() > 0, "the worker to register")
+    at_once, soon, later = backend.published_by("-60s", **link)
     assert (at_once.get(timeout=120), soon.get(timeout=120)) == (2, 4)
-    assert place.call("fail_once").get(timeout=120) == 2
-    until(lambda: place.beats() > 3, "some rounds of upkeep")
+    assert backend.call("fail_once").get(timeout=120) == 2
+    until(lambda: backend.beats() > 3, "some rounds of upkeep")
     assert later.state is State.SCHEDULED
     assert [job.state for job in done] == [State.SUCCEEDED] * DONE
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another worker"])
-@pytest.mark.parametrize("place", ["sqlite", "rabbitmq+sqlite"], indirect=True)
+@pytest.mark.parametrize("backend", ["sqlite", "rabbitmq+sqlite"], indirect=True)
 def test_a_worker_on_a_file_whose_clock_is_ahead_deletes_nothing(
-    place: Place, beside: bool
+    backend: ScenarioBackend, beside: bool
 ) -> None:
-    done = _finish_some(place)
+    done = _finish_some(backend)
     if beside:
-        place.worker("")
-    place.worker("+30d")
-    until(lambda: place.beats() > 3, "some rounds of upkeep")
+        backend.worker("")
+    backend.worker("+30d")
+    until(lambda: backend.beats() > 3, "some rounds of upkeep")
     assert [job.state for job in done] == [State.SUCCEEDED] * DONE

@@ -1,4 +1,4 @@
-"""The modules beside the tests can be imported by name."""
+"""Makes the modules beside the tests importable by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of seeds keep the promises; a planted bug is found (promises 2 to 6 and 9)."""
+"""The promises hold for thousands of seeds; a planted bug is found (promises 2 to 6 and 9)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from kept_seeds import KEPT
-from planted import PLANTED, PLANTED_GATES, Plant
+from planted_bugs import PLANTED, PLANTED_GATES, Plant
+from regression_seeds import SEEDS_THAT_ONCE_FAILED
 
 from umbel.testing.simulation import Outcome, simulate, simulate_some
 
@@ -16,17 +16,17 @@ SEEDS = 1_000
 GATED = 250
 CHUNK = 125
 WITHIN = 600
-"""So many seeds at most until a planted bug is found."""
+"""The maximum number of seeds until a planted bug is found."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_whatever_a_seed_brings_the_promises_hold(first: int) -> None:
+def test_the_promises_hold_for_every_seed(first: int) -> None:
     tally = simulate_some(range(first, first + CHUNK), stop_after=1)
     assert not tally.failures, f"\n{tally.failures[0]}"
 
 
 @pytest.mark.parametrize("first", range(0, GATED, CHUNK))
-def test_whatever_a_seed_brings_no_gate_admits_too_many(first: int) -> None:
+def test_no_gate_admits_too_many_jobs_for_any_seed(first: int) -> None:
     tally = simulate_some(range(first, first + CHUNK), gated=True, stop_after=1)
     assert not tally.failures, f"\n{tally.failures[0]}"
 
@@ -36,14 +36,14 @@ def test_a_bug_planted_in_the_gates_is_found(plant: Plant, monkeypatch: pytest.M
     expected = plant(monkeypatch)
     tally = simulate_some(range(WITHIN), gated=True, stop_after=1)
     assert tally.failures, f"not found in {tally.seeds} seeds"
-    told = " ".join(tally.failures[0].violations)
-    assert any(text in told for text in expected), tally.failures[0]
+    violations = " ".join(tally.failures[0].violations)
+    assert any(text in violations for text in expected), tally.failures[0]
 
 
-@pytest.mark.parametrize("seed", KEPT, ids=str)
-def test_a_seed_that_once_failed_holds(seed: int) -> None:
+@pytest.mark.parametrize("seed", SEEDS_THAT_ONCE_FAILED, ids=str)
+def test_a_seed_that_once_failed_passes(seed: int) -> None:
     outcome = simulate(seed)
-    assert not outcome.violations, f"{KEPT[seed]}\n{outcome}"
+    assert not outcome.violations, f"{SEEDS_THAT_ONCE_FAILED[seed]}\n{outcome}"
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
@@ -51,8 +51,8 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -
     expected = plant(monkeypatch)
     tally = simulate_some(range(WITHIN), stop_after=1)
     assert tally.failures, f"not found in {tally.seeds} seeds"
-    told = " ".join(tally.failures[0].violations)
-    assert any(text in told for text in expected), tally.failures[0]
+    violations = " ".join(tally.failures[0].violations)
+    assert any(text in violations for text in expected), tally.failures[0]
 
 
 def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
@@ -84,14 +84,16 @@ def test_every_kind_of_fault_happens() -> None:
     assert not missing
 
 
-def test_a_failing_seed_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_seed_reports_the_command_that_repeats_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     PLANTED[0](monkeypatch)
     failure: Outcome = simulate_some(range(WITHIN), processes=2, stop_after=1).failures[0]
-    told = str(failure).splitlines()
+    report = str(failure).splitlines()
     command = f"python -m umbel.testing.simulation --seed {failure.seed} --processes 2"
-    assert told[0].startswith(f"seed {failure.seed}: ")
-    assert f"  to repeat it: {command}" in told
-    assert any("WRONG" in line for line in told)
+    assert report[0].startswith(f"seed {failure.seed}: ")
+    assert f"  to repeat it: {command}" in report
+    assert any("WRONG" in line for line in report)
 
 
 EVERY_FAULT = (

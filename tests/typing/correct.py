@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import sqlite3
 from dataclasses import dataclass
 from datetime import datetime
@@ -128,3 +129,7 @@ def save(connection: sqlite3.Connection, page: int) -> int:
 
 async def asave(connection: sqlite3.Connection, page: int) -> int:
     return page
+
+
+def included() -> None:
+    app.include("shop.tasks", pathlib)

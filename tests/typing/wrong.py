@@ -51,6 +51,7 @@ def options() -> None:
     Retry("ten")  # E: arg-type
     WorkerOptions(queues="default")  # E: arg-type
     Umbel("sqlite:///x.db", deadline="2 s")  # E: arg-type
+    app.include(5)  # E: arg-type
 
 
 @app.task(queue=5)  # E: call-overload untyped-decorator

@@ -291,7 +291,7 @@ def test_a_retry_policy_nested_without_end_is_rejected() -> None:
     assert "retry" in rejected(activate(headers={"retry": "[" * 100_000}))
 
 
-def test_headers_nobody_knows_are_left_alone() -> None:
+def test_unknown_headers_are_left_alone() -> None:
     assert isinstance(activate(headers={"colour": "blue"}), Activation)
 
 

@@ -239,7 +239,7 @@ def test_a_set_up_besides_the_usual_one_has_a_name_and_only_its_rows(tmp_path: P
     assert {step.row for step in steps if step.system == usual.name} > rows
 
 
-def test_whoever_listens_on_a_port_of_this_machine_is_found() -> None:
+def test_the_process_that_listens_on_a_local_port_is_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         assert [process.pid for process in meters.listening(port)] == [os.getpid()]
@@ -328,7 +328,7 @@ def test_tables_on_a_page_have_as_many_cells_as_heads() -> None:
         assert len({line.count("|") for line in table.splitlines() if "|" in line}) == 1
 
 
-def test_a_page_says_what_failed_but_not_the_last_words() -> None:
+def test_a_page_names_what_failed_without_the_error_text() -> None:
     results = _some_results()
     results.failures.append(Failure("round trip", "a · SQLite", "Failed('/home/me: gone')"))
     page = report.markdown(results, {})
@@ -477,7 +477,7 @@ def test_results_of_round_trips_need_their_server_too() -> None:
     }
 
 
-def test_a_choice_that_leaves_nobody_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_selection_without_any_candidate_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options.read(["--on", "nats", "--only", "huey"])
     assert "nothing in common" in capsys.readouterr().err
@@ -498,7 +498,7 @@ def test_figures_go_into_a_folder_that_has_the_page(
     assert (chosen.page, chosen.charts) == (page, tmp_path / options.ASSETS)
 
 
-def test_a_name_that_nobody_has_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options.read(["--only", "resque"])
     assert "resque: give some of" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def test_a_try_that_succeeds_closes_it_and_forgets() -> None:
     assert breaker.allows(1.0)
 
 
-def test_whoever_was_on_the_way_when_it_opened_changes_nothing() -> None:
+def test_a_call_in_progress_when_the_breaker_opens_changes_nothing() -> None:
     breaker = opened()
     breaker.failed(0.9)
     assert breaker.allows(1.0)

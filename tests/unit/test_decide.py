@@ -138,12 +138,12 @@ def test_nothing_returned_is_a_result_too() -> None:
 
 @pytest.mark.parametrize("track", ["state", "failures"])
 @pytest.mark.parametrize("value", [1, object()], ids=["plain", "without wire form"])
-def test_a_result_nobody_wants_is_not_even_looked_at(track: str, value: object) -> None:
+def test_a_result_that_is_not_tracked_is_not_encoded(track: str, value: object) -> None:
     assert run(activated(track=track), lambda: value) == Succeeded()
 
 
 @pytest.mark.parametrize("value", [object(), {1j}, lambda: 0, "x" * 20_000])
-def test_a_result_that_cannot_be_kept_is_final(value: object) -> None:
+def test_a_result_that_cannot_be_stored_is_final(value: object) -> None:
     outcome = run(activated(), lambda: value)
     assert isinstance(outcome, Failed)
     assert outcome.failure.message
@@ -251,7 +251,7 @@ def test_a_call_brings_its_own_numbers_and_keeps_the_tasks_errors() -> None:
 
 
 @pytest.mark.parametrize("error", [Broken(), Boxed(1, 2), ValueError("\x00 \ud800 \U0001f600")])
-def test_an_error_that_cannot_be_shown_or_rebuilt_is_told_all_the_same(error: Exception) -> None:
+def test_an_error_that_cannot_be_shown_or_rebuilt_is_still_reported(error: Exception) -> None:
     outcome = run(activated(Retry(0)), failing(error))
     assert isinstance(outcome, Failed)
     assert outcome.failure.type.endswith(type(error).__qualname__)
@@ -263,7 +263,7 @@ class Deadly(Exception):
         raise SystemExit(1)
 
 
-def test_an_error_whose_text_ends_the_interpreter_is_told_all_the_same() -> None:
+def test_an_error_whose_text_ends_the_interpreter_is_still_reported() -> None:
     activation = activated(Retry(0))
     try:
         outcome = decide.outcome_of_error(activation, Deadly())
@@ -346,7 +346,7 @@ def test_an_optional_section_ignores_only_what_it_names() -> None:
 @pytest.mark.parametrize(
     "section", [retry(2, name="mail"), poisonous()], ids=["retry", "poisonous"]
 )
-def test_being_told_to_exit_is_no_failure_of_a_section(section: Any, error: BaseException) -> None:
+def test_a_request_to_exit_is_no_failure_of_a_section(section: Any, error: BaseException) -> None:
     outcome = run(activated(Retry(3)), failing_in(section, error))
     assert isinstance(outcome, RetryOutcome)
     assert outcome.section is None
@@ -418,7 +418,7 @@ def test_a_timeout_that_is_not_worth_a_try_is_final() -> None:
 
 
 @pytest.mark.parametrize("cause", [StopCause.CANCEL, StopCause.DUPLICATE])
-def test_what_nobody_wants_any_more_is_cancelled_with_the_reason(cause: StopCause) -> None:
+def test_a_job_that_is_no_longer_wanted_is_cancelled_with_the_reason(cause: StopCause) -> None:
     assert run(activated(), failing(Stop(cause, "not wanted"))) == Cancelled("not wanted")
 
 

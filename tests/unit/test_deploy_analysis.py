@@ -22,7 +22,7 @@ def test_workers_of_the_same_code_need_no_restart() -> None:
     assert (found.changed, found.new, found.removed, found.restart) == ({}, {}, {}, ())
 
 
-def test_changed_new_and_removed_tasks_are_told_apart() -> None:
+def test_changed_new_and_removed_tasks_are_distinguished() -> None:
     code = {"a": "1", "b": "other", "fresh": "4"}
     found = compare_code(code, PYTHON, [worker("w1", OLD), worker("w2", code)])
     assert found.changed == {"b": ("w1",)}

@@ -184,7 +184,9 @@ def test_what_was_claimed_for_one_who_has_gone_goes_back_at_once() -> None:
 
 
 @pytest.mark.parametrize("problem", [LeaseLost("over"), ValueError("an odd row")])
-def test_a_worker_whose_fetch_fails_hears_it_and_the_others_wait_on(problem: Exception) -> None:
+def test_a_worker_whose_fetch_fails_gets_the_error_and_the_others_keep_waiting(
+    problem: Exception,
+) -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
         waiting_workers = dispatcher.waiting_workers(["q"])
@@ -198,7 +200,7 @@ def test_a_worker_whose_fetch_fails_hears_it_and_the_others_wait_on(problem: Exc
     run(main)
 
 
-def test_a_broker_out_of_reach_is_everybodys_trouble_and_asked_again_by_the_next() -> None:
+def test_an_unavailable_broker_fails_every_waiting_fetch_and_is_asked_again_by_the_next() -> None:
     async def main() -> None:
         shelf, dispatcher = dispatched()
         waiting_workers = dispatcher.waiting_workers(["q"])

@@ -28,7 +28,7 @@ def test_the_same_job_under_a_new_fencing_number_is_a_new_delivery() -> None:
     assert not duplicates.knows(lease("a", fence=2))
 
 
-def test_a_duplicate_is_known_whoever_receives_it() -> None:
+def test_a_duplicate_is_known_to_every_receiver() -> None:
     duplicates = DuplicateFilter()
     duplicates.remember(lease("a", owner="one life"))
     assert duplicates.knows(lease("a", owner="another life"))
@@ -41,7 +41,7 @@ def test_the_oldest_is_forgotten_first() -> None:
     assert [duplicates.knows(lease(job)) for job in ("a", "b", "c")] == [False, True, True]
 
 
-def test_remembering_the_same_twice_pushes_nobody_out() -> None:
+def test_remembering_an_id_twice_evicts_no_other() -> None:
     duplicates = DuplicateFilter(2)
     for job in ("a", "b", "b"):
         duplicates.remember(lease(job))

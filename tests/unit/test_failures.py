@@ -79,7 +79,7 @@ def test_the_workers_traceback_is_the_cause() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_cannot_be_built_again_is_a_job_failed_that_tells_the_story(
+def test_an_error_that_cannot_be_rebuilt_is_a_job_failed_with_the_history(
     error: BaseException,
 ) -> None:
     again = rebuild(describe(caught(error)), "job-7")

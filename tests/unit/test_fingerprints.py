@@ -144,7 +144,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("change", "changed"), CHANGES)
-def test_a_change_of_what_a_task_does_changes_its_word_and_no_other(
+def test_a_change_of_a_tasks_code_changes_its_fingerprint_and_no_other(
     words: Callable[..., dict[str, str]], change: tuple[str, str], changed: set[str]
 ) -> None:
     before, after = words(), words(change)
@@ -182,7 +182,7 @@ for name, value in sorted(vars(tasks).items()):
 """
 
 
-def test_the_word_is_the_same_in_every_process_wherever_the_code_lies(tmp_path: Path) -> None:
+def test_the_fingerprint_is_the_same_in_every_process_and_folder(tmp_path: Path) -> None:
     def said(where: str, seed: str, *more: str) -> str:
         folder = tmp_path / where
         if not folder.exists():

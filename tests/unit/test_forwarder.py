@@ -78,7 +78,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_kept_message_that_cannot_be_published_does_not_keep_the_others() -> None:
+def test_a_stored_message_that_cannot_be_published_does_not_delay_the_others() -> None:
     server, told = Server(), Told()
     sending = forwarder(server, told)
     sending.send([message("first")], 0.1)  # a broker that has answered once is trusted

@@ -74,7 +74,7 @@ def test_a_seal_holds_until_the_message_ends() -> None:
     assert verify_signature(counted, RING, NOW.timestamp()) == NOW.timestamp() + 10 + 3600
 
 
-def test_without_a_seal_or_with_a_strangers_it_is_refused() -> None:
+def test_a_message_without_a_signature_or_with_an_untrusted_one_is_refused() -> None:
     assert refusal(envelope()) is Refusal.UNSIGNED
     assert refusal(sign_envelope(envelope(), signer(STRANGER), NOW.timestamp())) is Refusal.FORGED
 
@@ -223,7 +223,7 @@ def test_a_file_that_is_there_is_not_written_over_by_a_new_one(tmp_path: Path) -
         (f'{{"keys": [{{"public": "{"A" * 43}=", "signs": "2026-01-31T12:00:00"}}]}}', "zone"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str | None, says: str) -> None:
+def test_the_error_in_a_file_is_named(tmp_path: Path, text: str | None, says: str) -> None:
     path = tmp_path / "keys"
     if text is not None:
         path.write_text(text, encoding="latin-1")

@@ -108,7 +108,7 @@ def test_an_event_is_one_json_object_on_one_line(sink: Sink) -> None:
     assert line["time"].endswith("Z")
 
 
-def test_every_event_of_the_catalogue_can_be_told(sink: Sink) -> None:
+def test_every_event_of_the_catalogue_can_be_logged(sink: Sink) -> None:
     hear = sink.start(level="debug").subscriber("debug")
     samples: dict[Any, Any] = {str: "x", int: 1, float: 1.0}
     kinds = [
@@ -132,7 +132,7 @@ def _hints(kind: type[events.Event]) -> dict[str, Any]:
     return {name: found[name] for name in kind.__struct_fields__}
 
 
-def test_an_event_below_the_level_is_not_told(sink: Sink) -> None:
+def test_an_event_below_the_level_is_not_logged(sink: Sink) -> None:
     telemetry = Telemetry(sink.start().subscriber("info"))
     telemetry.emit(events.JobStarted(**WHO))
     assert sink.text() == ""
@@ -338,7 +338,7 @@ def test_closing_gives_logging_back(sink: Sink) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_still_gets_its_lines_out() -> None:
+def test_a_forked_child_still_writes_its_log_lines() -> None:
     reading, writing = os.pipe()
     with os.fdopen(writing, "w") as stream:
         writer = Writer(stream)

@@ -46,10 +46,9 @@ def test_the_table_allows_what_an_outcome_does_to_a_running_job(outcome: Outcome
             assert state in TRANSITIONS[State.RUNNING]
 
 
-def test_only_a_replay_leads_out_of_a_final_state_and_never_out_of_success() -> None:
+def test_only_a_replay_or_reopening_leads_out_of_a_final_state() -> None:
     for state in TERMINAL:
-        assert TRANSITIONS[state] <= {State.QUEUED}
-    assert TRANSITIONS[State.SUCCEEDED] == frozenset()
+        assert TRANSITIONS[state] == {State.QUEUED, State.BLOCKED}
 
 
 def test_only_what_is_queued_starts_to_run() -> None:
@@ -61,7 +60,7 @@ def test_only_a_retry_outside_a_section_costs_an_attempt() -> None:
     assert [(type(o).__name__, getattr(o, "section", "?")) for o in costly] == [("Retry", None)]
 
 
-def test_a_burial_tells_the_reason() -> None:
+def test_a_burial_records_the_reason() -> None:
     assert disposition(Failed(FAILURE)) == Finish(
         State.BURIED, failure=FAILURE, reason=FAILURE.message
     )

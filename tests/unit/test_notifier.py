@@ -8,7 +8,7 @@ from contextlib import suppress
 from umbel.backends.notifier import Notifier
 
 
-def test_a_ring_wakes_those_who_listen_to_the_topic_and_no_others() -> None:
+def test_a_notification_wakes_the_listeners_of_its_topic_and_no_others() -> None:
     async def story() -> None:
         bell = Notifier()
         with bell.listen(["a"]) as first, bell.listen(["b"]) as second:
@@ -19,7 +19,7 @@ def test_a_ring_wakes_those_who_listen_to_the_topic_and_no_others() -> None:
     asyncio.run(story())
 
 
-def test_an_ear_hears_all_its_topics() -> None:
+def test_a_listener_receives_all_its_topics() -> None:
     async def story() -> None:
         bell = Notifier()
         with bell.listen(["a", "b", "c"]) as ear:
@@ -31,7 +31,7 @@ def test_an_ear_hears_all_its_topics() -> None:
     asyncio.run(story())
 
 
-def test_a_ring_between_clear_and_wait_is_not_lost() -> None:
+def test_a_notification_between_clear_and_wait_is_not_lost() -> None:
     async def story() -> None:
         bell = Notifier()
         with bell.listen(["a"]) as ear:
@@ -42,7 +42,7 @@ def test_a_ring_between_clear_and_wait_is_not_lost() -> None:
     asyncio.run(story())
 
 
-def test_a_cleared_ear_waits_again() -> None:
+def test_a_cleared_listener_waits_again() -> None:
     async def story() -> None:
         bell = Notifier()
         with bell.listen(["a"]) as ear:
@@ -53,7 +53,7 @@ def test_a_cleared_ear_waits_again() -> None:
     asyncio.run(story())
 
 
-def test_a_ring_wakes_one_who_waits() -> None:
+def test_a_notification_wakes_a_waiting_listener() -> None:
     async def story() -> None:
         bell = Notifier()
         with bell.listen(["a"]) as ear:
@@ -65,7 +65,7 @@ def test_a_ring_wakes_one_who_waits() -> None:
     asyncio.run(story())
 
 
-def test_ring_all_wakes_everybody() -> None:
+def test_notify_all_wakes_every_listener() -> None:
     async def story() -> None:
         bell = Notifier()
         with bell.listen(["a"]) as first, bell.listen(["b", "c"]) as second:
@@ -76,7 +76,7 @@ def test_ring_all_wakes_everybody() -> None:
     asyncio.run(story())
 
 
-def test_a_ring_without_listeners_is_forgotten() -> None:
+def test_a_notification_without_listeners_is_dropped() -> None:
     async def story() -> None:
         bell = Notifier()
         bell.notify("a")
@@ -86,7 +86,7 @@ def test_a_ring_without_listeners_is_forgotten() -> None:
     asyncio.run(story())
 
 
-def test_an_ear_hears_nothing_after_its_block_even_when_that_raised() -> None:
+def test_a_listener_receives_nothing_after_its_block_even_if_that_raised() -> None:
     async def story() -> None:
         bell = Notifier()
         ears = []
@@ -100,7 +100,7 @@ def test_an_ear_hears_nothing_after_its_block_even_when_that_raised() -> None:
     asyncio.run(story())
 
 
-def test_two_ears_for_one_topic_come_and_go_apart() -> None:
+def test_two_listeners_for_one_topic_are_independent() -> None:
     async def story() -> None:
         bell = Notifier()
         with bell.listen(["a"]) as first:

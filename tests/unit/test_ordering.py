@@ -96,6 +96,6 @@ def test_a_run_that_goes_on_later_teaches_nothing() -> None:
     ("order", "weights", "says"),
     [("fastest", {}, "order='fastest'"), ("weighted", {"a": 0.0}, "a=0.0: give a number above 0")],
 )
-def test_what_cannot_be_is_told_by_name(order: str, weights: dict[str, float], says: str) -> None:
+def test_an_impossible_option_is_named(order: str, weights: dict[str, float], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         strategy(order, weights)

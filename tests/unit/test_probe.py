@@ -169,7 +169,7 @@ def test_a_server_that_answers_again_makes_it_ready_again() -> None:
     probing(look)
 
 
-def test_a_worker_without_a_heart_is_not_alive() -> None:
+def test_a_worker_without_heartbeats_is_not_alive() -> None:
     async def look(scene: Scene) -> None:
         assert (await scene.get("/livez"))[0] == 200
         _stopping(scene)

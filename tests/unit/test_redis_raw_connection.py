@@ -35,7 +35,7 @@ def test_an_answer_that_takes_longer_than_one_socket_timeout_is_read(
     assert answer() == 7
 
 
-def test_a_short_deadline_after_a_long_one_is_kept(
+def test_a_short_deadline_after_a_long_one_is_respected(
     ends: tuple[RawConnection, socket.socket],
 ) -> None:
     connection, server = ends

@@ -12,10 +12,10 @@ import umbel
 from umbel.backends.redis.scripts import Script
 
 MODULES = (
-    *(f"umbel.backends.redis.{module}" for module in ("broker", "transport")),
+    *(f"umbel.backends.redis.{module}" for module in ("broker", "steps", "transport")),
     *(
         f"umbel.backends.redis.{role}"
-        for role in ("control", "deployments", "gates", "records", "registry", "routes", "steps")
+        for role in ("control", "coordination", "gates", "joins", "records", "registry", "routes")
     ),
 )
 SCRIPTS: dict[str, Script] = {

@@ -74,7 +74,7 @@ def tell(told: Callable[[ReplySender, Post], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_while_nobody_asks_nothing_is_started() -> None:
+def test_no_background_task_is_started_while_no_client_asks() -> None:
     async def told(answers: ReplySender, post: Post) -> None:
         found = [delivery() for _ in range(10)]
         answers.remember(found)
@@ -125,7 +125,7 @@ def test_an_answer_is_given_once() -> None:
     tell(told)
 
 
-def test_nobody_waits_for_an_answer_and_one_that_fails_stops_no_other() -> None:
+def test_replies_are_sent_in_the_background_and_a_failed_one_stops_no_other() -> None:
     async def told(answers: ReplySender, post: Post) -> None:
         first, second = delivery(replyto="first"), delivery(replyto="second")
         answers.remember([first, second])

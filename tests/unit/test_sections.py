@@ -45,7 +45,7 @@ def test_a_failure_in_a_poisonous_section_is_final(run: Run) -> None:
     assert run.mark_of(error).policy is None
 
 
-def test_the_innermost_section_speaks(run: Run) -> None:
+def test_an_error_is_marked_with_the_innermost_section(run: Run) -> None:
     error = ValueError("x")
     with pytest.raises(ValueError, match="x"), poisonous(), retry(name="outer"):
         fail_in(retry(name="inner"), error)

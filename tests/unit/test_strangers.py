@@ -13,7 +13,7 @@ def arrival(glance: str | None, **attributes: str) -> Arrival:
     )
 
 
-def test_an_id_that_is_told_at_a_glance_is_not_looked_for() -> None:
+def test_an_id_found_by_the_fast_path_is_not_parsed() -> None:
     job = fresh_id()
     assert id_of(arrival(job, id=fresh_id()), "n") == job
 

@@ -28,7 +28,7 @@ def test_the_only_suspect_is_blamed(others: list[int], deaths: int) -> None:
     assert [verdict.blamed for verdict in verdicts] == [False] * len(others) + [True]
 
 
-def test_a_first_accident_delays_nobody() -> None:
+def test_a_first_death_delays_no_job() -> None:
     assert {(v.blamed, v.within) for v in judge([0, 0, 0])} == {(False, 0.0)}
 
 
@@ -39,5 +39,5 @@ def test_suspects_come_back_further_apart_each_time() -> None:
 
 
 @given(deaths=seen)
-def test_nobody_waits_longer_than_an_hour(deaths: list[int]) -> None:
+def test_no_suspect_waits_longer_than_an_hour(deaths: list[int]) -> None:
     assert all(0 <= verdict.within <= 3600 for verdict in judge(deaths))

@@ -180,7 +180,7 @@ def test_a_registry_finds_tasks_by_name_and_lists_their_queues() -> None:
     assert Registry().queues() == ["default"]
 
 
-def test_an_unknown_task_is_told_with_the_nearest_names() -> None:
+def test_an_unknown_task_is_reported_with_the_nearest_names() -> None:
     registry = Registry()
     with pytest.raises(UnknownTask, match="import"):
         registry.find("x")

@@ -87,7 +87,8 @@ def test_a_delay_and_a_moment_together_are_refused() -> None:
 
 
 def test_an_unknown_option_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigurationError, match=r"prority: not an option; use queue, priority"):
+    expected = r"prority: not an option of a call; did you mean priority\? .* queue, priority"
+    with pytest.raises(ConfigurationError, match=expected):
         CallOptions().merged({"prority": 5})
 
 

@@ -173,7 +173,7 @@ async def test_a_worker_without_heartbeats_for_a_lease_is_removed(scene: Scene) 
 
 
 @story
-async def test_a_heart_first_seen_gets_a_whole_lease(scene: Scene) -> None:
+async def test_a_worker_seen_for_the_first_time_gets_a_whole_lease(scene: Scene) -> None:
     life = await scene.register()
     scene.clock.advance(YEAR)
     await scene.lifeline().run_once()
@@ -249,7 +249,7 @@ async def test_each_worker_is_judged_by_its_own_lease(scene: Scene) -> None:
 
 
 @story
-async def test_two_watchers_end_a_life_once(scene: Scene) -> None:
+async def test_two_reapers_remove_a_worker_once(scene: Scene) -> None:
     await scene.register()
     watchers = [scene.lifeline(), scene.lifeline()]
     for watcher in watchers:
@@ -261,7 +261,9 @@ async def test_two_watchers_end_a_life_once(scene: Scene) -> None:
 
 
 @story
-async def test_a_new_life_of_the_same_name_is_not_blamed_for_the_old_one(scene: Scene) -> None:
+async def test_a_new_incarnation_of_the_same_name_is_not_blamed_for_the_old_one(
+    scene: Scene,
+) -> None:
     await scene.register("worker")
     lifeline = scene.lifeline()
     await lifeline.run_once()
@@ -401,7 +403,7 @@ async def test_work_left_by_a_recovery_that_crashed_is_put_back_by_the_next_look
 
 
 @story
-async def test_old_records_are_pruned_and_told_of(scene: Scene) -> None:
+async def test_old_records_are_pruned_and_reported(scene: Scene) -> None:
     old = await scene.finish(2)
     scene.clock.advance(101)
     young = await scene.finish(2)

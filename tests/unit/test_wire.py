@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from cloudevents.v1.conversion import to_json
 from cloudevents.v1.http import CloudEvent
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from umbel.errors import BadMessage
@@ -221,6 +221,7 @@ def test_deeply_nested_json_is_read_or_refused(depth: int) -> None:
 
 
 @given(changes=st.dictionaries(st.sampled_from(["queue", "kind", "priority", "namespace"]), values))
+@example(changes={"priority": 5.0})
 def test_what_the_schema_accepts_is_read(changes: dict[str, Any]) -> None:
     event = BASE | changes
     checked = jsonschema.Draft202012Validator(

@@ -10,8 +10,9 @@ from umbel.backends import (
     Broker,
     Capabilities,
     Control,
-    Deployments,
+    Coordination,
     Gates,
+    Joins,
     NoTransactions,
     Records,
     Registry,
@@ -21,7 +22,6 @@ from umbel.backends import (
     Transactions,
 )
 from umbel.errors import ConfigurationError
-from umbel.messages import Envelope
 from umbel.worker.intake import Intake
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class LinkBackend:
         )
 
     async def unwrap(self, connection: Any) -> Any:
-        _no_transaction([], connection)
+        _no_transaction(None, connection)
 
 
 def _roles(client: LinkClient) -> Roles:
@@ -98,12 +98,13 @@ def _roles(client: LinkClient) -> Roles:
         cast(Control, Stub(Control, "control", client)),
         cast(Gates, Stub(Gates, "gates", client)),
         cast(Steps, Stub(Steps, "steps", client)),
-        cast(Deployments, Stub(Deployments, "deployments", client)),
         cast(Routes, Stub(Routes, "routes", client)),
+        cast(Joins, Stub(Joins, "joins", client, add_within=_no_transaction)),
+        cast(Coordination, Stub(Coordination, "coordination", client)),
     )
 
 
-def _no_transaction(envelopes: Sequence[Envelope], connection: Any) -> NoReturn:
+def _no_transaction(messages: Any, connection: Any) -> NoReturn:
     raise ConfigurationError(
         "connection: a transaction of your own needs the database's own URL, not a link"
     )

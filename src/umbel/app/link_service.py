@@ -6,16 +6,20 @@ It runs in the router process, in the publisher daemon, and in a worker that acc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
 from umbel.backends import (
+    CANCELLATIONS,
+    PAUSES,
     Broker,
     Control,
-    Deployments,
+    Coordination,
     Gates,
+    Joins,
+    Page,
     Published,
     Records,
     Registry,
@@ -25,8 +29,9 @@ from umbel.backends import (
 )
 from umbel.backends.amqp.address import AmqpAddress
 from umbel.backends.amqp.message_codec import AmqpMessage
+from umbel.backends.coordination import MAX_ENTRIES
 from umbel.clock import Clock
-from umbel.errors import ResultTimeout, Unavailable, UnknownJob
+from umbel.errors import ConfigurationError, ResultTimeout, Unavailable, UnknownJob
 from umbel.links import LinkServer, MessageHandler, ServedPort
 from umbel.messages import Envelope, Record
 from umbel.messages.documents import ReplyRequest, add_correlation, document_from_record
@@ -52,18 +57,23 @@ _PUBLISHER_METHODS: dict[str, frozenset[str]] = {
     "registry": frozenset(),
     "gates": frozenset(),
     "steps": frozenset({"steps"}),
-    "deployments": frozenset(),
+    "joins": frozenset({"add", "seal", "results"}),
+    "coordination": frozenset(),
     "routes": frozenset({"find", "release", "worker_indexes"}),
 }
 """The methods that a publisher may call."""
 _WORKER_METHODS: dict[str, frozenset[str]] = {
     "records": frozenset({"record_progress"}),
-    "control": frozenset({"state", "cancellations", "wait_for_change"}),
+    "control": frozenset({"cancellations"}),
+    "coordination": frozenset({"read", "changed"}),
     "registry": frozenset({"heartbeat", "record_inbox_receipts"}),
     "gates": frozenset({"claim_due_checks"}),
     "steps": frozenset({"steps", "keep"}),
 }
 """The methods that a worker may call besides those of its intake."""
+
+_WORKER_SECTIONS = (PAUSES, CANCELLATIONS)
+"""The sections of coordination that a worker may read."""
 
 Publish = Callable[[Sequence[Envelope]], Awaitable[list[Published]]]
 
@@ -106,6 +116,32 @@ class PeerRecords:
                 if timeout == 0:
                     raise
         return await self._records.wait_finished(job, timeout)
+
+
+class PeerCoordination:
+    """The entries that a peer without the rights of an operator may see: those of its worker."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    async def read(self, prefix: str, after: str = "", limit: int = MAX_ENTRIES) -> Page:
+        """Return entries of a prefix that the peer may see. Raises ConfigurationError."""
+        _check_prefix(prefix)
+        return await self._coordination.read(prefix, after, limit)
+
+    async def changed(self, since: Mapping[str, int], wait: float) -> dict[str, int]:
+        """Wait for a change of prefixes that the peer may see. Raises ConfigurationError."""
+        for prefix in since:
+            _check_prefix(prefix)
+        return await self._coordination.changed(since, wait)
+
+
+def _check_prefix(prefix: str) -> None:
+    if not prefix.startswith(_WORKER_SECTIONS):
+        raise ConfigurationError(
+            f"prefix {prefix!r}: a worker may read only {', '.join(_WORKER_SECTIONS)}; start the"
+            " router with --operate to allow more"
+        )
 
 
 class LinkService:
@@ -197,6 +233,9 @@ class PeerPorts:
     ) -> None:
         self._backend = backend
         self._records = PeerRecords(backend.records)
+        self._coordination = (
+            backend.coordination if operate else PeerCoordination(backend.coordination)
+        )
         self._publish = publish
         self._make_router = make_router
         self._operate = operate
@@ -218,7 +257,8 @@ class PeerPorts:
             "control": (Control, backend.control),
             "gates": (Gates, backend.gates),
             "steps": (Steps, backend.steps),
-            "deployments": (Deployments, backend.deployments),
+            "joins": (Joins, backend.joins),
+            "coordination": (Coordination, self._coordination),
             "routes": (Routes, backend.routes),
             "registry": (Registry, backend.registry),
         }

@@ -14,6 +14,7 @@ from umbel.app.backends import open_backend
 from umbel.app.broadcasts import fan_out_task
 from umbel.app.client import Client
 from umbel.app.foreign_messages import ForeignMessages
+from umbel.app.included_modules import find_modules
 from umbel.app.link_backend import LinkBackend
 from umbel.app.routes import AppRoutes
 from umbel.backends.backlog import BacklogStatus
@@ -131,7 +132,7 @@ class Umbel:
         Raises:
             ConfigurationError: an option is wrong, or another function has the name.
         """
-        options = TaskOptions(**declaration)
+        options = TaskOptions.from_declaration(declaration)
         if function is not None:
             return self._bind(declare(function, name, options))
         return lambda function: self._bind(declare(function, name, options))
@@ -185,9 +186,16 @@ class Umbel:
         self._services.append(UserService(function.__qualname__, function))
         return function
 
-    def include(self, *modules: ModuleType) -> None:
-        """Bind the free ``@task`` functions of these modules to this application."""
-        for module in modules:
+    def include(self, *modules: ModuleType | str) -> None:
+        """Bind the free ``@task`` functions of these modules to this application.
+
+        Each is a module or its name, as in ``app.include("shop.tasks")``. Of a package, all modules
+        below it are imported and included.
+
+        Raises:
+            ConfigurationError: there is no such module.
+        """
+        for module in (found for given in modules for found in find_modules(given)):
             for value in list(vars(module).values()):
                 if isinstance(value, Task):
                     self._bind(value)

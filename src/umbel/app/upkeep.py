@@ -9,7 +9,8 @@ from umbel.app.link_backend import LinkBackend
 from umbel.backends import Backend
 from umbel.clock import Clock
 from umbel.configuration import Settings
-from umbel.router import DeadWorkerReaper, DeploymentReaper, MissingTasks, Pruner
+from umbel.control import Deployments, Pauses
+from umbel.router import DeadWorkerReaper, DeploymentReaper, MissingTasks, Pruner, StoreSweeper
 from umbel.telemetry import Telemetry
 
 _DAY_SECONDS = 86_400
@@ -41,11 +42,24 @@ def open_upkeep(
     missing_tasks = MissingTasks(
         roles.registry,
         roles.control,
+        Pauses(roles.coordination),
         roles.records,
-        roles.deployments,
         after=settings.missing_task_days * _DAY_SECONDS,
         worker_count=reaper.count_workers,
         **common,
     )
-    deployment_reaper = DeploymentReaper(roles.deployments, telemetry=telemetry)
-    return [reaper.run_once, pruner.run_once, deployment_reaper.run_once, missing_tasks.run_once]
+    deployment_reaper = DeploymentReaper(Deployments(roles.coordination), telemetry=telemetry)
+    sweeper = StoreSweeper(
+        roles.broker,
+        roles.joins,
+        roles.coordination,
+        worker_count=reaper.count_workers,
+        **common,
+    )
+    return [
+        reaper.run_once,
+        sweeper.run_once,
+        pruner.run_once,
+        deployment_reaper.run_once,
+        missing_tasks.run_once,
+    ]

@@ -15,17 +15,19 @@ from umbel.backends.broker import (
     Published,
     TimedBroker,
 )
-from umbel.backends.control import MISSING, NO_WORKER, Control, ControlState, Pause, Scope
-from umbel.backends.deployments import (
-    DEPLOY,
-    Deployment,
-    DeploymentPlan,
-    Deployments,
-    Run,
-    RunTimes,
-    Waiting,
+from umbel.backends.control import Control
+from umbel.backends.coordination import (
+    CANCELLATIONS,
+    LIMITS,
+    PAUSES,
+    Coordination,
+    Entry,
+    Page,
+    Put,
+    json_value,
 )
 from umbel.backends.gates import Condition, Gate, Gates, PoolMember
+from umbel.backends.joins import Joins
 from umbel.backends.records import (
     UNCHANGED,
     BlockingRecords,
@@ -33,6 +35,9 @@ from umbel.backends.records import (
     JobFilter,
     ProgressNote,
     Records,
+    Run,
+    RunTimes,
+    Waiting,
 )
 from umbel.backends.registry import InboxReceipt, RegisteredWorker, Registry, WorkerEntry
 from umbel.backends.routes import Route, Routes, WorkerIndex
@@ -40,9 +45,9 @@ from umbel.backends.steps import NoTransactions, Steps, Transactions
 from umbel.backends.transport import Arrival, Lane, OnLaneMissing, OpenTransport, Reply, Transport
 
 __all__ = [
-    "DEPLOY",
-    "MISSING",
-    "NO_WORKER",
+    "CANCELLATIONS",
+    "LIMITS",
+    "PAUSES",
     "UNCHANGED",
     "Arrival",
     "Backend",
@@ -53,25 +58,25 @@ __all__ = [
     "Claimed",
     "Condition",
     "Control",
-    "ControlState",
+    "Coordination",
     "Demand",
-    "Deployment",
-    "DeploymentPlan",
-    "Deployments",
     "Depth",
+    "Entry",
     "Gate",
     "Gates",
     "InboxReceipt",
     "JobFilter",
     "JobStore",
+    "Joins",
     "Lane",
     "NoTransactions",
     "OnLaneMissing",
     "OpenTransport",
-    "Pause",
+    "Page",
     "PoolMember",
     "ProgressNote",
     "Published",
+    "Put",
     "Records",
     "RegisteredWorker",
     "Registry",
@@ -81,7 +86,6 @@ __all__ = [
     "Routes",
     "Run",
     "RunTimes",
-    "Scope",
     "Steps",
     "StoreBackend",
     "TimedBroker",
@@ -90,4 +94,5 @@ __all__ = [
     "Waiting",
     "WorkerEntry",
     "WorkerIndex",
+    "json_value",
 ]

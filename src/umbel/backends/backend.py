@@ -8,8 +8,9 @@ import msgspec
 
 from umbel.backends.broker import Broker
 from umbel.backends.control import Control
-from umbel.backends.deployments import Deployments
+from umbel.backends.coordination import Coordination
 from umbel.backends.gates import Gates
+from umbel.backends.joins import Joins
 from umbel.backends.records import Records
 from umbel.backends.registry import Registry
 from umbel.backends.routes import Routes
@@ -25,8 +26,9 @@ class Roles(msgspec.Struct, frozen=True):
     control: Control
     gates: Gates
     steps: Steps
-    deployments: Deployments
     routes: Routes
+    joins: Joins
+    coordination: Coordination
 
     async def close(self) -> None:
         """Close all adapters."""

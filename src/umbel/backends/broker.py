@@ -90,6 +90,11 @@ class Published(msgspec.Struct, frozen=True):
     existing: bool = False
 
 
+def unique_key_taken(key: str | None, holder: str) -> str:
+    """Return why a message was recorded as cancelled instead of published."""
+    return f"the unique key {key!r} is held by job {holder}"
+
+
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """How many live jobs a queue holds in one state."""
 
@@ -166,6 +171,10 @@ class Broker(Protocol):
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         """Record outcomes, publish their follow-ups and acknowledge, all in one transaction.
 
+        Joins of which an ended job is a part count it in the same transaction. A growth takes the
+        place of its job in these joins. A follow-up whose unique key is taken becomes a cancelled
+        record that names the holder.
+
         Returns the leases that were refused because they are no longer held; such a settlement has
         no effect at all. Safe to repeat: a settlement that was recorded before is then refused.
 
@@ -184,6 +193,13 @@ class Broker(Protocol):
 
         Returns the ids of the jobs concerned. Safe to repeat, and to run in several processes at
         once.
+        """
+
+    async def expire(self, limit: int) -> list[str]:
+        """End jobs that do not run and whose expiry has passed, by the store's clock.
+
+        Returns their ids, at most ``limit``. Safe to repeat, and to run in several processes at
+        once. A job that no worker serves, or that is paused, therefore expires in time.
         """
 
     async def depths(self) -> list[Depth]:
@@ -231,9 +247,6 @@ class JobStore(Broker, Protocol):
     A job in the store is *queued* until the transport has its message, and *sent* from then on;
     readers of records see both as queued. Every change that puts a job back into its queue makes
     it unsent again.
-
-    The blocking methods are for stores that are ``blocking``. Any thread may call them. They block
-    for at most ``timeout`` seconds.
     """
 
     async def record_sent(self, envelopes: Sequence[Envelope]) -> list[Published]:
@@ -242,11 +255,6 @@ class JobStore(Broker, Protocol):
         Raises:
             Unavailable: the jobs may not be recorded; the receiver of a message then records it.
         """
-
-    def record_sent_blocking(
-        self, envelopes: Sequence[Envelope], timeout: float
-    ) -> list[Published]:
-        """``record_sent`` in the caller's own thread."""
 
     async def find_unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
         """Return the first jobs to send, in order. Waits up to ``wait`` seconds if there are none.
@@ -260,13 +268,6 @@ class JobStore(Broker, Protocol):
 
         Jobs that were claimed, paused, marked unsent or moved since then stay unsent, because there
         may be no message of them any more. They are returned and sent once more.
-        """
-
-    def mark_unsent_blocking(self, jobs: Sequence[str], timeout: float) -> None:
-        """Make jobs unsent that were recorded as sent, because the transport may not have them.
-
-        Raises:
-            Unavailable: the jobs are recorded, and their messages may have been sent.
         """
 
     async def claim(
@@ -291,6 +292,3 @@ class JobStore(Broker, Protocol):
 
         A lane is a queue and a kind. Returns how many jobs changed. Safe to repeat.
         """
-
-    def mark_lanes_unsent_blocking(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
-        """``mark_lanes_unsent`` in the caller's own thread. May block slightly longer."""

@@ -51,14 +51,8 @@ class Gates(Protocol):
     async def declare(self, rules: Sequence[Rule], lifted: Sequence[str] = ()) -> None:
         """Set rules, and remove the rules ``lifted``: jobs that wait there pass freely.
 
-        A capacity that an operator has set still overrides the one in the code. No job passes a
+        An entry ``LIMITS`` of an operator overrides the capacity in the code. No job passes a
         gate before its rule was declared.
-        """
-
-    async def override_capacity(self, rule: str, capacity: int | None) -> bool:
-        """Override the capacity of a limit in the code; None removes the override.
-
-        Jobs that hold a slot keep it. Returns False if there is no such limit.
         """
 
     async def gates(self, rule: str = "", limit: int = 1000) -> list[Gate]:

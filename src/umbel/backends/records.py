@@ -60,6 +60,40 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 UNCHANGED = Changes()
 
 
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that an incarnation holds."""
+
+    job: str
+    task: str
+    queue: str
+    owner: str
+    """The incarnation that holds it."""
+    age: float
+    """Seconds since it was claimed, by the store's clock."""
+
+
+class RunTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations of the runs of a task, of which some took too long."""
+
+    task: str
+    runs: int
+    long: int
+    """How many runs took too long."""
+    p50: float
+    p95: float
+    worst: float
+    jobs: tuple[str, ...]
+    """The jobs of the longest runs, longest first."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """How many jobs of one task in one queue wait."""
+
+    queue: str
+    task: str
+    jobs: int
+
+
 class Records(Protocol):
     """Reads and keeps job records."""
 
@@ -93,12 +127,34 @@ class Records(Protocol):
         """Delete jobs that finished at least ``older_than`` seconds ago, by the store's clock, and
         the oldest beyond ``keep``, with their steps. Returns how many, at most ``limit``.
 
-        Buried jobs are never pruned: an operator has to look at them. Rate gates that no longer
+        Buried jobs are never pruned: an operator has to look at them. Records of a group that has
+        joins are kept, too. Rate gates that no longer
         delay any job are deleted, too, one batch per call.
         """
 
     async def remove(self, jobs: Sequence[str]) -> int:
         """Delete these finished jobs with their steps, including buried ones. Returns how many."""
+
+    async def runs(self, owners: Sequence[str]) -> list[Run]:
+        """Return the jobs that these incarnations hold, oldest first.
+
+        After they have confirmed an epoch, it includes all that they claimed before that epoch.
+        """
+
+    async def count_waiting(self) -> list[Waiting]:
+        """Return how many live jobs of each queue and task are not running.
+
+        If there are very many, only the oldest are counted.
+        """
+
+    async def run_times(
+        self, *, since: float, longer: float, but: Sequence[str], worst: int
+    ) -> list[RunTimes]:
+        """Return tasks that ran longer than ``longer`` seconds, longest first, except those named.
+
+        It covers the runs recorded in the last ``since`` seconds; a retried job has several. Time
+        in a queue or a waiting list does not count. Each result names up to ``worst`` jobs.
+        """
 
     async def close(self) -> None:
         """Free connections. Closing twice is fine."""

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from umbel.backends.broker import Capabilities
 from umbel.messages import Envelope
 from umbel.messages.documents import ReplyRequest
 
@@ -70,10 +69,6 @@ OnLaneMissing = Callable[[Lane], object]
 """Called with a lane that the server does not have: a new one, or one that was deleted with the
 messages in it. The result may have to be awaited; ``report_missing_lane`` does that."""
 
-OnLaneMissingBlocking = Callable[[Lane, float], object]
-"""``OnLaneMissing`` for the caller's own thread, with the seconds that the call may take. The lane
-may be created when it has returned."""
-
 
 async def report_missing_lane(on_lane_missing: OnLaneMissing, lane: Lane) -> None:
     """Report a missing lane, and return when the job store knows. Then the lane may be created.
@@ -91,9 +86,6 @@ class Transport(Protocol):
     It connects on first use and again after every lost connection, and creates what it needs on the
     server. Until that succeeds, each call raises ``Unavailable`` within its timeout.
     """
-
-    capabilities: Capabilities
-    """Only ``blocking`` applies: the transport is a ``BlockingTransport``."""
 
     @property
     def max_body_bytes(self) -> int:
@@ -145,23 +137,6 @@ class Transport(Protocol):
 
     async def close(self) -> None:
         """Free connections; unacknowledged messages return to their lanes. May be called twice."""
-
-
-class BlockingTransport(Transport, Protocol):
-    """A transport that can also send in the caller's own thread. Any thread may call it."""
-
-    def send_blocking(
-        self,
-        envelopes: Sequence[Envelope],
-        timeout: float,
-        on_lane_missing: OnLaneMissingBlocking,
-        on_written: Callable[[], object],
-    ) -> None:
-        """``send`` that blocks for at most ``timeout`` seconds.
-
-        ``on_written`` is called while the transport's lock is held, each time that messages are
-        written and before their confirmation is awaited.
-        """
 
 
 OpenTransport = Callable[[OnLaneMissing], Transport]

@@ -49,7 +49,9 @@ def _object(text: str | None) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise click.UsageError(f"--kwargs: not a JSON object: {error}") from None
+        raise click.UsageError(
+            f"--kwargs: {error}; give a JSON object, as in --kwargs '{{\"a\": 1}}'"
+        ) from None
     return found
 
 

@@ -122,7 +122,23 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
 
-class Group(Command, click.Group):
+class SuggestingGroup(click.Group):
+    """A group that answers an unknown command with the nearest one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known and args[0][:1] != "-" and not ctx.resilient_parsing:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], known, n=1)
+            remedy = f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(known)}."
+            raise click.UsageError(f"there is no command {args[0]!r:.80}. {remedy}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Group(Command, SuggestingGroup):
     """A group that rejects empty names, and so do its commands."""
 
     command_class = Command

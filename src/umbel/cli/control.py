@@ -1,4 +1,4 @@
-"""``umbel pause`` and ``umbel resume``: by queue, task, gate or worker, or everything."""
+"""``umbel pause``, ``pause list`` and ``resume``: by queue, task, gate or worker, or everything."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import NamedTuple
 import click
 
 from umbel.app import Umbel
-from umbel.backends import Pause, Scope
 from umbel.cli.command_context import CommandContext, command
+from umbel.cli.confirmation import require_confirmation
 from umbel.cli.output import print_json, print_line
+from umbel.cli.pause_lines import print_pause_table
 from umbel.cli.short_names import can_have_tokens, find_task_name, has_gate_per_token, parse_worker
+from umbel.control import Pause, Scope
 from umbel.errors import UnknownTask
 from umbel.messages import POOL_PREFIX, rule_of
 from umbel.operations import Operations
+from umbel.operations.pause_texts import how_it_ends, paused_by, paused_subject
 
 Target = tuple[Scope, str]
 
 _CONFIRMATION_TIMEOUT_SECONDS = 1.0
+_LIST = "list"
+"""The name that lists the pauses; a queue or task that is called so needs its option."""
 _GATE_PREFIXES = ("limit:", "rate:", POOL_PREFIX)
 
 
@@ -33,22 +38,34 @@ class Names(NamedTuple):
 
 
 @command()
-@click.argument("name", required=False, metavar="[QUEUE|TASK]")
+@click.argument("name", required=False, metavar="[list|QUEUE|TASK]")
 @click.option("--queue", help="Pause this queue.")
 @click.option("--task", help="Pause this task.")
 @click.option("--gate", help="Let no job pass this gate; umbel limits and umbel pools list them.")
 @click.option("--worker", metavar="NAME|INDEX", help="Let this worker fetch no jobs.")
 @click.option("--reason", default="", help="Reason, shown to operators.")
-def pause(context: CommandContext, reason: str, as_json: bool, **chosen: str | None) -> None:
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation before all is paused.")
+def pause(
+    context: CommandContext, reason: str, yes: bool, as_json: bool, **chosen: str | None
+) -> None:
     """Start no more jobs of a queue or task, at a gate, on a worker, or at all.
 
     Running jobs continue. The pause lasts until umbel resume, also for workers that start later.
+    Without a name, everything is paused, after a confirmation. "umbel pause list" shows what is
+    paused, by whom, for how long and why.
 
     \b
-    umbel -A tasks pause mail
+    umbel -A tasks pause mail --reason "provider is down"
+    umbel -A tasks pause list
     umbel -A tasks pause --gate limit:tasks.mail/tenant#acme
     """
-    app, named = context.app_or_bare, Names(**chosen)
+    named = Names(**chosen)
+    if named.name == _LIST:
+        _list(context, named, has_options=bool(reason or yes), as_json=as_json)
+        return
+    if not any(named):
+        require_confirmation("Pause everything, so that no job of any queue starts?", yes)
+    app = context.app_or_bare
 
     async def work(operations: Operations) -> None:
         scope, target = await _target(app, operations, named)
@@ -60,6 +77,19 @@ def pause(context: CommandContext, reason: str, as_json: bool, **chosen: str | N
     context.run(work)
 
 
+def _list(context: CommandContext, named: Names, *, has_options: bool, as_json: bool) -> None:
+    if has_options or any(named[1:]):
+        raise click.UsageError(
+            "umbel pause list takes only --json. To pause a queue or a task that is called list,"
+            " give --queue list or --task list."
+        )
+    found = context.run(lambda operations: operations.pauses())
+    if as_json:
+        print_json(found)
+    else:
+        print_pause_table(found)
+
+
 @command()
 @click.argument("name", required=False, metavar="[QUEUE|TASK]")
 @click.option("--queue", help="Resume this queue.")
@@ -67,7 +97,11 @@ def pause(context: CommandContext, reason: str, as_json: bool, **chosen: str | N
 @click.option("--gate", help="Resume this gate.")
 @click.option("--worker", metavar="NAME|INDEX", help="Resume this worker.")
 def resume(context: CommandContext, as_json: bool, **chosen: str | None) -> None:
-    """End a pause. Without a name, end the pause of everything."""
+    """End a pause. Without a name, end the pause of everything.
+
+    Pauses of queues, tasks, gates and workers stay until each is resumed; "umbel pause list" shows
+    them. It is no error if nothing was paused.
+    """
     app, named = context.app_or_bare, Names(**chosen)
 
     async def work(operations: Operations) -> None:
@@ -75,8 +109,9 @@ def resume(context: CommandContext, as_json: bool, **chosen: str | None) -> None
         is_name_only = named.name and not any(named[1:])
         found = _find_paused(pauses, named.name) if named.name and is_name_only else None
         scope, target = found or await _target(app, operations, named)
-        epoch = await operations.resume(scope, target)
-        await _report(operations, "resumed", scope, target, epoch, as_json)
+        resumed = await operations.resume(scope, target)
+        word = "resumed" if resumed.existed else "not paused"
+        await _report(operations, word, scope, target, resumed.epoch, as_json)
 
     context.run(work)
 
@@ -193,14 +228,21 @@ async def _report(
             }
         )
         return
-    what = "everything" if scope == "all" else f"{scope} {name}"
+    what = paused_subject(Pause(scope=scope, name=name))
+    if word == "not paused":
+        print_line(f"No operator has paused {what}." if left else "Nothing was paused.")
+    else:
+        _print_confirmations(f"{what} {word}", done, running)
+    if left and word != "paused":
+        print_line(f"Still paused: {', '.join(map(_describe_pause, left))}")
+
+
+def _print_confirmations(change: str, done: int, running: int) -> None:
     workers = "worker" if running == 1 else "workers"
     confirmed = f"{done} of {running} {workers} confirmed" if running else "no workers are running"
-    print_line(f"{what} {word}; {confirmed}")
+    print_line(f"{change}; {confirmed}")
     if done < running:
         print_line("The others follow with their next heartbeat; see umbel workers.")
-    if left and word == "resumed":
-        print_line(f"Still paused: {', '.join(_describe_pause(pause) for pause in left)}")
 
 
 def _document(pause: Pause) -> dict[str, str]:
@@ -209,5 +251,5 @@ def _document(pause: Pause) -> dict[str, str]:
 
 
 def _describe_pause(pause: Pause) -> str:
-    by = f", by a deployment (see umbel {pause.holder} status)" if pause.holder else ""
-    return f"{pause.scope} {pause.name}".strip() + by
+    by = f", by {paused_by(pause)} ({how_it_ends(pause)})" if pause.holder else ""
+    return paused_subject(pause) + by

@@ -10,7 +10,6 @@ import socket
 import click
 
 from umbel.app import Umbel
-from umbel.backends import DeploymentPlan
 from umbel.cli.command_context import CommandContext, plain_group
 from umbel.cli.deploy_begin import WaitOptions, wait_for_go
 from umbel.cli.deploy_report import (
@@ -21,6 +20,7 @@ from umbel.cli.deploy_report import (
 )
 from umbel.cli.formatting import duration
 from umbel.cli.output import print_json, print_line
+from umbel.control import DeploymentPlan
 from umbel.messages import fresh_id
 from umbel.operations import DeployView, Operations
 from umbel.processes.exit_codes import FAILED

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from umbel.backends import DeploymentPlan
 from umbel.cli.deploy_report import print_runs, run_text
 from umbel.cli.formatting import count, duration
 from umbel.cli.output import on_terminal, print_line
+from umbel.control import DeploymentPlan
 from umbel.errors import UmbelError
 from umbel.operations import DeployView, Operations
 from umbel.operations.deployments import DEPLOYMENT_LEASE_SECONDS

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from umbel.cli.formatting import count, duration, local_time, relative_time
 from umbel.cli.output import colored, print_line, print_table
+from umbel.cli.short_names import short_ids
 from umbel.operations import Audit, CodeChanges, DeployView, DeployWorkerView, RunView
 
 _MAX_NAMES = 10
@@ -58,21 +59,25 @@ def _print_workers(view: DeployView, under_way: bool) -> None:
         print_line("No workers are running.")
         return
     rows: list[tuple[object, ...]] = []
+    ids = short_ids([run.job for one in view.workers for run in one.runs])
     for one in view.workers:
         answered = ("paused" if one.confirmed else "not answered") if under_way else ""
         first = (one.name, answered, one.host, one.pid, f"{duration(one.silent)} ago")
         runs = one.runs[:_MAX_NAMES]
-        rows += [(*first, *_run_cells(run)) for run in runs[:1]] or [(*first, "idle", "", "", "")]
-        rows += [("", "", "", "", "", *_run_cells(run)) for run in runs[1:]]
+        rows += [(*first, *_run_cells(run, ids)) for run in runs[:1]] or [
+            (*first, "idle", "", "", "")
+        ]
+        rows += [("", "", "", "", "", *_run_cells(run, ids)) for run in runs[1:]]
         if len(one.runs) > _MAX_NAMES:
             rows.append(("", "", "", "", "", f"and {len(one.runs) - _MAX_NAMES} more", "", "", ""))
     head = ("worker", "fetching", "host", "pid", "heartbeat", "task", "running for", "", "job")
-    print_table(head, rows, right=("pid", "heartbeat", "running for"))
+    optional = ("host", "pid", "heartbeat")
+    print_table(head, rows, right=("pid", "heartbeat", "running for"), optional=optional)
 
 
-def _run_cells(run: RunView) -> tuple[str, str, str, str]:
+def _run_cells(run: RunView, ids: Mapping[str, str]) -> tuple[str, str, str, str]:
     kind = "interruptible" if run.interruptible else "not interruptible"
-    return run.task, duration(run.seconds), kind, run.job
+    return run.task, duration(run.seconds), kind, ids[run.job]
 
 
 def print_runs(runs: Sequence[tuple[DeployWorkerView, RunView]]) -> None:

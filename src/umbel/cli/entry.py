@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import click
 
-from umbel.cli.command_context import CommandContext
+from umbel.cli.command_context import CommandContext, SuggestingGroup
 from umbel.cli.errors import (
     report_bug,
     report_error,
@@ -73,7 +73,7 @@ SUMMARIES = {
 }
 
 
-class Commands(click.Group):
+class Commands(SuggestingGroup):
     """Lists every command with its summary, and imports the module of the one that is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

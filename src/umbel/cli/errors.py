@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import threading
@@ -23,6 +22,9 @@ from umbel.errors import (
 from umbel.processes.exit_codes import FAILED, OTHER_DEPLOYMENT, UNREACHABLE, USAGE
 from umbel.terminal import add_style, make_json_visible, write
 from umbel.urls import mask_secrets
+
+_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""A group without a command, for which click 8.2 and later raise the help as an error."""
 
 
 class Failure(click.ClickException):
@@ -56,13 +58,21 @@ def report_usage_error(error: click.ClickException, *, as_json: bool) -> int:
     """Print to stderr what is wrong with a command; return the exit code."""
     if isinstance(error, Failure):
         _print("Failed", error.message, error.exit_code, as_json)
-    elif as_json:
-        _print("Usage", error.format_message(), error.exit_code, as_json)
+    elif isinstance(error, _HELP) and not as_json:
+        write(sys.stderr, error.format_message())
     else:
-        shown = io.StringIO()
-        error.show(shown)
-        write(sys.stderr, mask_secrets(shown.getvalue()), end="")
+        _print("Usage", _in_our_style(error.format_message()), error.exit_code, as_json)
+        context = getattr(error, "ctx", None)
+        if context is not None and not as_json:
+            write(sys.stderr, f"Try: {context.command_path} --help")
     return error.exit_code
+
+
+def _in_our_style(message: str) -> str:
+    """Return a message of click like the messages of Umbel: without a capital and a full stop."""
+    if message[:1].isupper() and message[1:2].islower():
+        message = message[0].lower() + message[1:]
+    return message.removesuffix(".")
 
 
 def report_bug(

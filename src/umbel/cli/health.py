@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from umbel.cli.command_context import CommandContext, command
+from umbel.cli.formatting import count
 from umbel.cli.output import print_json, print_line
 from umbel.processes.exit_codes import FAILED, UNREACHABLE
 
@@ -11,13 +12,16 @@ from umbel.processes.exit_codes import FAILED, UNREACHABLE
 def health(context: CommandContext, as_json: bool) -> int:
     """Check that jobs can run: the server answers, workers run, every queue has a worker.
 
+    Pauses are shown and are no fault.
+
     Exit codes: 0 healthy, 1 not healthy, 3 the server cannot be reached.
     """
     found = context.run(lambda operations: operations.health())
     if as_json:
         print_json(found)
     else:
-        print_line("healthy" if found.ok else "not healthy")
+        pauses = f", with {count(len(found.pauses), 'pause')}" if found.pauses else ""
+        print_line(("healthy" if found.ok else "not healthy") + pauses)
         for name, text in found.checks.items():
             print_line(f"  {name:8} {text}")
     if found.ok:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -17,10 +17,13 @@ from umbel.cli.formatting import count, duration, relative_time
 from umbel.cli.job_steps import print_steps, step_document
 from umbel.cli.jobs_edit import edit
 from umbel.cli.output import print_json, print_line, print_table
-from umbel.cli.short_names import find_job_id, find_task_name
+from umbel.cli.pause_lines import print_pause_note
+from umbel.cli.short_names import find_job_id, find_task_name, recent_ids, short_ids
+from umbel.control import Pause
 from umbel.errors import NotAllowed, UnknownJob, UnknownTask
 from umbel.messages import TERMINAL, Record, State, Step
 from umbel.operations import Operations
+from umbel.operations.pause_texts import without_missing_tasks
 from umbel.processes.exit_codes import FAILED
 from umbel.urls import mask_secrets
 
@@ -37,9 +40,27 @@ def jobs() -> None:
     """List, show, cancel, retry, edit and delete jobs."""
 
 
+class StateChoice(click.Choice[str]):
+    """A state of jobs, also by the word that users of other task libraries know."""
+
+    _OTHER_WORDS: ClassVar = {
+        "failed": State.BURIED.value,
+        "failure": State.BURIED.value,
+        "dead": State.BURIED.value,
+        "done": State.SUCCEEDED.value,
+        "success": State.SUCCEEDED.value,
+        "pending": State.QUEUED.value,
+        "started": State.RUNNING.value,
+        "revoked": State.CANCELLED.value,
+    }
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(self._OTHER_WORDS.get(value, value), param, ctx)
+
+
 def _filters(*states: State) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        choice = click.Choice([state.value for state in states])
+        choice = StateChoice([state.value for state in states])
         for option in (
             click.option("--queue", help="Only jobs of this queue."),
             click.option("--task", help="Only jobs of this task; its last part is enough."),
@@ -80,26 +101,41 @@ def list_jobs(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List the newest jobs."""
+    """List the newest jobs.
+
+    The ids are shortened; every command accepts them so. --json prints the full ids.
+    """
     app = context.app_or_bare
     chosen = _job_filter(app, states, task, queue, limit)
     wanted = JobFilter(
         states=chosen.states, task=chosen.task, queue=queue, worker=worker, limit=limit
     )
-    found = context.run(lambda operations: operations.jobs(wanted))
+
+    async def work(operations: Operations) -> tuple[list[Record], list[str], tuple[Pause, ...]]:
+        found = await operations.jobs(wanted)
+        if as_json:
+            return found, [], ()
+        # Jobs that are not listed count, too: a shown id must be enough for other commands.
+        return found, await recent_ids(operations), await operations.pauses()
+
+    found, others, pauses = context.run(work)
     if as_json:
         print_json([job_details.job_document(record, app.codec) for record in found])
-    elif not found:
-        print_line("No jobs found.")
+        return
+    if not found:
+        print_line("No jobs match." if states or task or queue or worker else "No jobs yet.")
     else:
         now = app.clock.now()
         head = ("id", "task", "queue", "state", "try", "published", "took", "note")
-        print_table(head, [_row(record, now) for record in found], right=("try", "took"))
+        ids = short_ids([record.id for record in found], others)
+        rows = [_row(record, ids[record.id], now) for record in found]
+        print_table(head, rows, right=("try", "took"), optional=("try", "took", "queue"))
+    print_pause_note(without_missing_tasks(pauses))
 
 
-def _row(record: Record, now: float) -> tuple[object, ...]:
+def _row(record: Record, short_id: str, now: float) -> tuple[object, ...]:
     return (
-        record.id,
+        short_id,
         record.task,
         record.queue,
         record.state.value,

@@ -9,11 +9,12 @@ import click
 import msgspec
 
 from umbel.app import Umbel
-from umbel.backends import Gate, Pause
+from umbel.backends import Gate
 from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
 from umbel.cli.output import print_json, print_line, print_table
 from umbel.cli.short_names import find_rules, has_gate_per_token
+from umbel.control import Pause
 from umbel.messages import TOKEN_SEPARATOR, rule_of
 from umbel.operations import Operations
 

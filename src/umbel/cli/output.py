@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from umbel.cli.tables import lay_out
 from umbel.messages import number_name
-from umbel.terminal import SafeText, add_style, make_json_visible, make_visible, write
-
-_MIN_LAST_COLUMN_WIDTH = 24
-"""Characters; the last column is folded on terminals that are too narrow for the table."""
+from umbel.terminal import (
+    SafeText,
+    add_style,
+    join_texts,
+    make_json_visible,
+    make_visible,
+    write,
+)
 
 _CODES = {"red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 STYLES = {
@@ -87,54 +93,53 @@ def _replace_non_finite(value: Any) -> Any:
 
 
 def print_table(
-    head: Sequence[str], rows: Sequence[Sequence[Any]], *, right: Sequence[str] = ()
+    head: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    right: Sequence[str] = (),
+    optional: Sequence[str] = (),
 ) -> None:
-    """Print a table to stdout; columns named in ``right`` are aligned to the right."""
+    """Print a table to stdout, one line for each row.
+
+    Columns named in ``right`` are aligned to the right. On a terminal, cells are cut to its width,
+    and columns named in ``optional`` are left out if it is too narrow.
+    """
     cells = [["" if cell is None else _one_line(str(cell)) for cell in row] for row in rows]
-    if on_terminal() and os.environ.get("TERM") != "dumb":
-        _rich_table(head, cells, right)
-    else:
-        _plain_table(head, cells, right)
+    width = shutil.get_terminal_size().columns if on_terminal() else None
+    lines = lay_out(head, cells, right=right, optional=optional, width=width)
+    for place, line in enumerate(lines):
+        while line and not line[-1].strip():
+            line.pop()
+        line[-1:] = [cell.rstrip() for cell in line[-1:]]
+        parts: list[str] = [_bold(cell) if place == 0 else _colored_cell(cell) for cell in line]
+        write(sys.stdout, join_texts(parts, "  "))
 
 
-def _plain_table(head: Sequence[str], rows: list[list[str]], right: Sequence[str]) -> None:
-    lines = [list(head), *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    for line in lines:
-        aligned = [
-            cell.rjust(width) if name in right else cell.ljust(width)
-            for cell, width, name in zip(line, widths, head, strict=True)
-        ]
-        print_line("  ".join(aligned).rstrip())
+def _colored_cell(cell: str) -> SafeText:
+    """Return a padded cell, with its word in color."""
+    word = cell.strip()
+    if not word:
+        return SafeText(cell)
+    before, _, after = cell.partition(word)
+    return join_texts([before, colored(word), after])
 
 
-def _rich_table(head: Sequence[str], rows: list[list[str]], right: Sequence[str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    for name in head:
-        # Only the last column is folded: half a name or half an id is of no use.
-        justify: Literal["left", "right"] = "right" if name in right else "left"
-        shown.add_column(name, justify=justify, no_wrap=name != head[-1], overflow="fold")
-    for row in rows:
-        shown.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    console = Console(highlight=False)
-    least = sum(max(map(len, column)) + 2 for column in zip(head, *rows, strict=True))
-    last = max(len(row[-1]) for row in rows) if rows else 0
-    console.width = max(console.width, least - last + min(last, _MIN_LAST_COLUMN_WIDTH))
-    with console.capture() as drawn:
-        console.print(shown, crop=False, no_wrap=True)
-    write(sys.stdout, SafeText(drawn.get()), end="")  # cells are escaped; the rest comes from rich
+def _bold(cell: str) -> SafeText:
+    return add_style(cell, "1") if _has_style() else SafeText(cell)
 
 
 def _one_line(cell: str) -> str:
-    return make_visible(cell.replace("\n", " "), lines=False)
+    return make_visible(cell.replace("\n", " ").replace("\t", " "), lines=False)
+
+
+def _has_style() -> bool:
+    is_dumb = os.environ.get("TERM") == "dumb"
+    return on_terminal() and not is_dumb and not os.environ.get("NO_COLOR")
 
 
 def colored(word: str) -> SafeText:
     """Return a word in its color if stdout is a terminal that wants colors."""
     style = STYLES.get(word)
-    plain = not on_terminal() or os.environ.get("NO_COLOR") or style is None
-    return make_visible(word, lines=False) if plain else add_style(word, _CODES[style or ""])
+    if style is None or not _has_style():
+        return make_visible(word, lines=False)
+    return add_style(word, _CODES[style])

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.confirmation import require_confirmation
 from umbel.cli.formatting import count, duration
 from umbel.cli.output import print_json, print_line, print_table
+from umbel.cli.pause_lines import print_pause_lines
+from umbel.control import Pause
 from umbel.operations import MissingTask, Operations, QueueView
+from umbel.operations.pause_texts import without_missing_tasks
 
-_HEAD = ("queue", "queued", "waiting", "running", "scheduled", "oldest", "workers", "state")
+_STATES = ("queued", "waiting", "running", "scheduled", "blocked")
 
 
 @group()
@@ -26,26 +31,37 @@ def list_queues(context: CommandContext, as_json: bool) -> None:
 
 
 def _show(context: CommandContext, as_json: bool) -> None:
-    async def work(operations: Operations) -> tuple[list[QueueView], list[MissingTask]]:
-        return await operations.queues(), await operations.missing_tasks()
+    async def work(
+        operations: Operations,
+    ) -> tuple[list[QueueView], list[MissingTask], tuple[Pause, ...]]:
+        missing = await operations.missing_tasks()
+        return await operations.queues(), missing, await operations.pauses()
 
-    found, missing = context.run(work)
+    found, missing, pauses = context.run(work)
     if as_json:
         print_json(found)
         return
     if found:
-        print_table(_HEAD, [_row(queue) for queue in found], right=_HEAD[1:7])
+        # Few applications have jobs that wait for others, and lines are short.
+        states = _STATES if any(queue.blocked for queue in found) else _STATES[:-1]
+        head = ("queue", *states, "oldest", "workers", "state")
+        print_table(head, [_row(queue, states) for queue in found], right=head[1:-1])
     else:
         print_line("No queue has jobs, and no worker serves one.")
+    print_pause_lines(without_missing_tasks(pauses))
     for one in missing:
         print_line(str(one))
 
 
-def _row(queue: QueueView) -> tuple[object, ...]:
+def _row(queue: QueueView, states: Sequence[str]) -> tuple[object, ...]:
     oldest = "" if queue.oldest is None else duration(queue.oldest)
-    state = "paused" if queue.paused else "" if queue.workers else "no worker"
-    numbers = (queue.queued, queue.waiting, queue.running, queue.scheduled)
-    return (queue.name, *(f"{n:,}" for n in numbers), oldest, queue.workers, state)
+    state = ", ".join(["no worker"] * (not queue.workers) + [*map(_paused, queue.pauses)])
+    numbers = [f"{getattr(queue, name):,}" for name in states]
+    return (queue.name, *numbers, oldest, queue.workers, state)
+
+
+def _paused(pause: Pause) -> str:
+    return "all paused" if pause.scope == "all" else "paused"
 
 
 @command(name="purge")

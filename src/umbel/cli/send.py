@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,14 @@ from umbel.cli.command_context import Command, CommandContext, command
 from umbel.cli.output import print_json, print_line, print_note
 from umbel.cli.short_names import find_task_name, parse_worker
 from umbel.errors import ResultTimeout, UmbelError, UnknownJob
-from umbel.messages import Record, State
+from umbel.messages import Record, State, is_inbox
+from umbel.operations import Operations
 from umbel.processes.exit_codes import FAILED
 from umbel.tasks import Handle
 
 _FOREVER = float("inf")
+_NOTE_DELAY_SECONDS = 1.0
+"""After so long, a caller that waits is told why the job does not start."""
 
 
 class SendCommand(Command):
@@ -115,7 +120,7 @@ def send(
         plain = [word.removeprefix("\0") for word in words]
         publish = _from_words(app, task.removeprefix("\0"), parse(plain, kwargs), chosen)
     try:
-        return _report(app, publish, wait, as_json)
+        return _report(context, publish, wait, as_json)
     finally:
         with suppress(UmbelError, TimeoutError):
             app.close()
@@ -141,7 +146,8 @@ def _from_words(app: Umbel, name: str, call: Call, options: dict[str, Any]) -> H
 # --- waiting ---------------------------------------------------------------------------------
 
 
-def _report(app: Umbel, handle: Handle[Any], wait: float | None, as_json: bool) -> int:
+def _report(context: CommandContext, handle: Handle[Any], wait: float | None, as_json: bool) -> int:
+    app = context.app_or_bare
     if wait is None:
         if as_json:
             print_json({"id": handle.id})
@@ -150,7 +156,8 @@ def _report(app: Umbel, handle: Handle[Any], wait: float | None, as_json: bool) 
         return 0
     if not as_json:
         print_note(f"{handle.id}: waiting for the result. Ctrl-C stops waiting, not the job.")
-    record = _finished(handle, wait)
+    explain = None if as_json else lambda: _print_hindrances(context, handle.id)
+    record = _finished(handle, wait, explain)
     if record is None:
         print_json({"id": handle.id, "state": "succeeded"}) if as_json else print_line("succeeded")
         return 0
@@ -163,19 +170,60 @@ def _report(app: Umbel, handle: Handle[Any], wait: float | None, as_json: bool) 
     return 0 if record.state is State.SUCCEEDED else FAILED
 
 
-def _finished(handle: Handle[Any], wait: float) -> Record | None:
+def _print_hindrances(context: CommandContext, job: str) -> None:
+    """Print why a job does not start, if that is known. The caller continues to wait."""
+
+    async def work(operations: Operations) -> list[str]:
+        record = await operations.job(job)
+        if record.state is State.RUNNING or record.state.finished:
+            return []
+        workers = [one for one in await operations.workers() if one.state != "silent"]
+        if is_inbox(record.queue) or any(record.queue in one.queues for one in workers):
+            return await operations.hindrances(record)
+        queue, address = shlex.quote(record.queue), context.address or "MODULE:APP"
+        return [
+            f"No running worker serves the queue {record.queue}."
+            f" Start one: umbel -A {address} worker --queues {queue}"
+        ]
+
+    with suppress(UmbelError):
+        for reason in context.run(work):
+            print_note(reason)
+
+
+def _finished(
+    handle: Handle[Any], wait: float, explain: Callable[[], None] | None
+) -> Record | None:
     """Return the final record; None if the task keeps no records of its successes.
+
+    ``explain`` is called once if the job has not ended after a second.
 
     Raises:
         ResultTimeout: the job did not end within ``wait`` seconds.
     """
+    started = time.monotonic()
     try:
-        handle.get(timeout=None if wait == _FOREVER else wait)
+        if explain is None or wait <= _NOTE_DELAY_SECONDS or not _ends_soon(handle, explain):
+            left = max(0.0, wait - (time.monotonic() - started))
+            handle.get(timeout=None if wait == _FOREVER else left)
     except ResultTimeout:
-        raise
+        if explain is None or wait <= _NOTE_DELAY_SECONDS:
+            raise
+        # The error would name only the time after the first second.
+        raise ResultTimeout(f"job {handle.id} has not finished within {wait:g} s") from None
     except Exception:  # noqa: BLE001 - raised by the task; the record below has it
         pass
     try:
         return handle.record()
     except UnknownJob:
         return None
+
+
+def _ends_soon(handle: Handle[Any], explain: Callable[[], None]) -> bool:
+    """Return whether the job ends within a second; otherwise call ``explain``. Raises its error."""
+    try:
+        handle.get(timeout=_NOTE_DELAY_SECONDS)
+    except ResultTimeout:
+        explain()
+        return False
+    return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from umbel.backends import Gate, JobFilter
 from umbel.errors import UnknownJob, UnknownTask
@@ -15,6 +15,12 @@ from umbel.tasks import Registry
 _MAX_SEARCHED_JOBS = 1_000
 _MIN_ID_LETTERS = 4
 _FULL_ID_LETTERS = 36
+_SHORT_ID_LETTERS = 8
+_TIME_DIGITS = 12
+"""Hexadecimal digits of the time in milliseconds, with which a UUID of version 7 begins."""
+_CLOCK_DIFFERENCE_SECONDS = 60.0
+"""By how much the clock of a publisher may differ from the store's."""
+_MAX_CANDIDATES = 10
 
 
 def find_task_name(registry: Registry, name: str) -> str:
@@ -81,16 +87,50 @@ async def find_job_id(operations: Operations, given: str) -> str:
     given = given.lower()
     if len(given) < _MIN_ID_LETTERS:
         raise UnknownJob(f"{given!r}: give at least {_MIN_ID_LETTERS} letters of a job's id")
-    recent = [record.id for record in await operations.jobs(JobFilter(limit=_MAX_SEARCHED_JOBS))]
-    found = [job for job in recent if job.startswith(given) or job.endswith(given)]
+    found = await _search(operations, given, None)
+    if not found and (before := _latest_time(given)) is not None:
+        found = await _search(operations, given, before)
     if len(found) == 1:
         return found[0]
     if not found:
         raise UnknownJob(
             f"no job {given}… among the {_MAX_SEARCHED_JOBS:,} newest; give the full id"
         )
-    some = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
+    some = ", ".join(found[:_MAX_CANDIDATES]) + (" …" if len(found) > _MAX_CANDIDATES else "")
     raise UnknownJob(f"{given!r} matches {len(found)} jobs: {some}; give more letters")
+
+
+async def _search(operations: Operations, given: str, before: float | None) -> list[str]:
+    """Return the ids that start or end so, among the newest jobs published before a time."""
+    wanted = JobFilter(limit=_MAX_SEARCHED_JOBS, published_before=before)
+    jobs = [record.id for record in await operations.jobs(wanted)]
+    exact = [job for job in jobs if job.lower() == given]
+    return exact or [job for job in jobs if job.lower().startswith(given) or job.endswith(given)]
+
+
+def _latest_time(given: str) -> float | None:
+    """Return a time before which a job whose id begins so was published; None if it has none."""
+    digits = given.replace("-", "")[:_TIME_DIGITS]
+    if len(digits) < _SHORT_ID_LETTERS or not re.fullmatch("[0-9a-f]+", digits):
+        return None
+    return int(digits.ljust(_TIME_DIGITS, "f"), 16) / 1000 + _CLOCK_DIFFERENCE_SECONDS
+
+
+async def recent_ids(operations: Operations) -> list[str]:
+    """Return the ids among which ``find_job_id`` searches first."""
+    return [record.id for record in await operations.jobs(JobFilter(limit=_MAX_SEARCHED_JOBS))]
+
+
+def short_ids(jobs: Sequence[str], among: Sequence[str] = ()) -> dict[str, str]:
+    """Return the beginning of each id, as long as needed to tell the ids apart.
+
+    The ids in ``among`` are not shown, but must not begin so either.
+    """
+    different = {*jobs, *among}
+    letters = _SHORT_ID_LETTERS
+    while len({job[:letters] for job in different}) < len(different):
+        letters += 1
+    return {job: job[:letters] for job in different}
 
 
 async def _exists(operations: Operations, job: str) -> bool:

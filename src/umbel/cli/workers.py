@@ -13,7 +13,7 @@ from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
 from umbel.cli.formatting import count, duration
 from umbel.cli.output import print_json, print_line, print_table
-from umbel.cli.short_names import parse_worker
+from umbel.cli.short_names import find_job_id, parse_worker, recent_ids, short_ids
 from umbel.errors import JobFailed, ResultTimeout, UmbelError
 from umbel.operations import Operations
 from umbel.tasks.task import IOTask
@@ -22,6 +22,8 @@ _HEAD = (
     *("worker", "index", "state", "running", "io", "cpu", "queues", "up", "heartbeat", "host"),
     "pid",
 )
+_OPTIONAL = ("host", "pid", "cpu", "io", "up")
+"""Left out on a narrow terminal, in this order."""
 _NUMBERS = ("index", "running", "io", "cpu", "up", "heartbeat", "pid")
 _POLL_SECONDS = 0.2
 _WAIT = click.option(
@@ -59,7 +61,7 @@ def workers(context: CommandContext, as_json: bool) -> None:
             )
             for one in found
         ]
-        print_table(_HEAD, rows, right=_NUMBERS)
+        print_table(_HEAD, rows, right=_NUMBERS, optional=_OPTIONAL)
 
 
 @command()
@@ -128,9 +130,10 @@ def health(context: CommandContext, worker: str, wait: float, as_json: bool) -> 
     if found.paused:
         print_line(f"paused: {', '.join(found.paused)}")
     if found.jobs:
-        print_table(
-            ("job", "task", "for"), [(j.id, j.task, duration(j.seconds)) for j in found.jobs]
-        )
+        # Calls of a worker are jobs, too, and their ids begin like those of other recent jobs.
+        ids = short_ids([job.id for job in found.jobs], context.run(recent_ids))
+        rows = [(ids[job.id], job.task, duration(job.seconds)) for job in found.jobs]
+        print_table(("job", "task", "for"), rows)
 
 
 @command()
@@ -142,6 +145,8 @@ def cancel(
     context: CommandContext, worker: str, job: str, reason: str, wait: float, as_json: bool
 ) -> None:
     """Stop a job that runs on a worker. To cancel it wherever it is: umbel jobs cancel."""
+    given = job
+    job = context.run(lambda operations: find_job_id(operations, given))
     done = _call(context, context.app_or_bare.inbox.cancel, worker, wait, job, reason)
     if as_json:
         print_json({"job": job, "stopped": done})

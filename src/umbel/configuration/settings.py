@@ -22,6 +22,17 @@ SCHEMES = (
     *("redis+sentinel", "rediss+sentinel", "valkey+sentinel", "valkeys+sentinel"),
     *("umbel", "umbel+tcp", "umbel+unix"),
 )
+URL_EXAMPLES = {
+    "SQLite": "sqlite:///umbel.db",
+    "PostgreSQL": "postgresql://user:password@host:5432/database",
+    "Redis": "redis://host:6379/0",
+    "Valkey": "valkey://host:6379/0",
+    "RabbitMQ": "amqp://user:password@host:5672/vhost",
+    "NATS": "nats://host:4222",
+    "AMQP 1.0": "amqp1://user:password@host:5672",
+    "Umbel router": "umbel://host:5680",
+}
+"""Every backend with a URL of it."""
 BACKLOGS = ("sqlite", "postgresql", "postgres")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,63}")
 _FORMATS = {"json": JSON, "msgpack": MESSAGEPACK, "pickle": PICKLE}
@@ -111,6 +122,7 @@ class Settings:
             ConfigurationError: a value is wrong; the text names the field or the variable.
         """
         values = {name: value for name, value in given.items() if value is not None}
+        variables: dict[str, str] = {}
         for one in fields(cls):
             names = [f"UMBEL_{one.name.upper()}"]
             if one.name == "broker":
@@ -118,7 +130,11 @@ class Settings:
             found = next((name for name in names if environment.get(name)), None)
             if one.name not in values and found is not None:
                 values[one.name] = _parse(found, environment[found], one.default)
-        return cls(**values)
+                variables[one.name] = found
+        try:
+            return cls(**values)
+        except ConfigurationError as error:
+            raise _name_variable(error, variables) from None
 
     def public(self) -> dict[str, Any]:
         """Return the settings with passwords, tokens and keys masked."""
@@ -146,6 +162,13 @@ def _parse(variable: str, text: str, like: Any) -> Any:
     except msgspec.ValidationError:
         kind = "a whole number" if isinstance(like, int) else "a number"
         raise ConfigurationError(f"{variable}={_mask(text)!r}: give {kind}") from None
+
+
+def _name_variable(error: ConfigurationError, variables: Mapping[str, str]) -> ConfigurationError:
+    """Return the error with the variable in place of the setting that the variable has set."""
+    text = str(error)
+    name = re.match(r"\w*", text)[0]  # type: ignore[index]  # it always matches
+    return ConfigurationError(variables[name] + text[len(name) :]) if name in variables else error
 
 
 def _mask(text: str) -> str:
@@ -179,8 +202,16 @@ def _check_url(name: str, url: str, schemes: tuple[str, ...] = SCHEMES) -> None:
         scheme = ""
     if url and scheme not in schemes:
         raise ConfigurationError(
-            f"{name}={mask_url(url)!r}: give a URL such as sqlite:///umbel.db or"
-            " postgresql://user@host/database"
+            f"{name}={mask_url(url)!r}: no backend has such a URL;"
+            f" give one of\n{_examples(schemes)}"
         )
     if url and scheme != "sqlite" and (flaw := find_url_flaw(url)):
         raise ConfigurationError(f"{name}={mask_url(url)!r}: {flaw}")
+
+
+def _examples(schemes: tuple[str, ...]) -> str:
+    return "\n".join(
+        f"  {backend:12}  {url}"
+        for backend, url in URL_EXAMPLES.items()
+        if urlsplit(url).scheme in schemes
+    )

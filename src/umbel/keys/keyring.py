@@ -67,7 +67,7 @@ class Keyring(msgspec.Struct, frozen=True):
         """Return the newest key that signs now; None if no key of this ring can sign."""
         able = [
             key
-            for key in self.keys
+            for key in reversed(self.keys)  # of two with the same time, the one added last
             if key.private is not None and key.signs <= now and not _is_expired(key, now)
         ]
         return max(able, key=lambda key: key.signs, default=None)

@@ -17,7 +17,7 @@ from umbel import errors
 from umbel.errors import BadMessage, ConfigurationError, UmbelError
 
 _encode = msgspec.msgpack.Encoder().encode
-_NOT_CALLABLE_REMOTELY = ("close", "publish_blocking", "publish_within")
+_NOT_CALLABLE_REMOTELY = ("close", "publish_blocking", "publish_within", "add_within")
 """Methods that belong to the caller's own connection."""
 
 

@@ -42,6 +42,16 @@ from umbel.messages.gates import (
     route_key,
     rule_of,
 )
+from umbel.messages.joins import (
+    GROUP_HEADER,
+    Edge,
+    Fire,
+    Growth,
+    Join,
+    PartResult,
+    Publication,
+    Wait,
+)
 from umbel.messages.leases import Attempt, Delivery, Failure, Lease
 from umbel.messages.outcomes import (
     Cancelled,
@@ -69,6 +79,7 @@ from umbel.messages.steps import KeptStep, Step, derived_id
 
 __all__ = [
     "DEFAULT_KINDS",
+    "GROUP_HEADER",
     "INBOX_PREFIX",
     "JSON",
     "KINDS",
@@ -89,18 +100,24 @@ __all__ = [
     "Delivery",
     "Disposition",
     "Document",
+    "Edge",
     "Envelope",
     "Expired",
     "Failed",
     "Failure",
     "Finish",
+    "Fire",
     "GateKind",
+    "Growth",
     "Interrupted",
+    "Join",
     "KeptStep",
     "Lease",
     "MessageType",
     "Outcome",
     "Parked",
+    "PartResult",
+    "Publication",
     "Record",
     "Rejected",
     "Requeue",
@@ -112,6 +129,7 @@ __all__ = [
     "State",
     "Step",
     "Succeeded",
+    "Wait",
     "decode_as",
     "derived_id",
     "disposition",

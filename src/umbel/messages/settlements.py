@@ -6,6 +6,7 @@ import msgspec
 
 from umbel.messages.bodies import Body
 from umbel.messages.envelopes import Envelope
+from umbel.messages.joins import Growth
 from umbel.messages.leases import Attempt, Failure, Lease
 from umbel.messages.outcomes import (
     Cancelled,
@@ -25,8 +26,7 @@ from umbel.messages.states import State
 class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """The end of one delivery: its lease, its outcome, and what happens together with it.
 
-    ``follow_ups`` are published and ``releases`` are freed in the same transaction: exactly when
-    the outcome is recorded.
+    ``follow_ups`` are published in the same transaction: exactly when the outcome is recorded.
     """
 
     lease: Lease
@@ -35,7 +35,10 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     keep: bool = True
     """Whether a record is kept if the job succeeds."""
     follow_ups: tuple[Envelope, ...] = ()
-    releases: tuple[Lease, ...] = ()
+    group: str = ""
+    """The group of the job, if it has one: joins may have to be advanced."""
+    growth: Growth | None = None
+    """The part of a graph that takes the place of the job, if the job ends."""
 
 
 class Finish(msgspec.Struct, frozen=True):

@@ -316,6 +316,8 @@ def _integer(event: dict[str, Any], name: str, default: int, low: int, high: int
     value = event.get(name, default)
     if isinstance(value, str):  # binary-mode transports carry every attribute as text
         value = int(value) if _INTEGER.fullmatch(value) else None
+    if isinstance(value, float) and value.is_integer():  # 5.0 is an integer in JSON Schema
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise BadMessage(name, f"must be an integer from {low} to {high}")
     return value

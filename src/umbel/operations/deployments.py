@@ -14,16 +14,9 @@ from contextlib import suppress
 import anyio
 import msgspec
 
-from umbel.backends import (
-    Deployment,
-    DeploymentPlan,
-    Deployments,
-    Records,
-    RegisteredWorker,
-    Registry,
-    Run,
-)
+from umbel.backends import Records, RegisteredWorker, Registry, Run
 from umbel.clock import Clock
+from umbel.control import Deployment, DeploymentPlan, Deployments
 from umbel.errors import (
     DeploymentLost,
     DeploymentUnderWay,
@@ -145,7 +138,7 @@ class DeploymentOperations:
             return view
         changes = compare_code(code, python, [worker.entry for worker in workers])
         removed = dict.fromkeys(changes.removed, 0)
-        for one in await self._deployments.count_waiting() if removed else ():
+        for one in await self._records.count_waiting() if removed else ():
             if one.task in removed:
                 removed[one.task] += one.jobs
         return msgspec.structs.replace(view, code=msgspec.structs.replace(changes, removed=removed))
@@ -162,7 +155,7 @@ class DeploymentOperations:
         is_interruptible = {task: True for one in workers for task in one.entry.interruptible}
         is_interruptible |= interruptible or {}
         but = [task for task, answer in is_interruptible.items() if answer]
-        found = await self._deployments.run_times(
+        found = await self._records.run_times(
             since=since, longer=longer, but=but, worst=_MAX_WORST_JOBS
         )
         tasks = tuple(advise(times, longer) for times in found)
@@ -206,7 +199,7 @@ class DeploymentOperations:
         watch.observe(concerned)
         owners = [worker.entry.incarnation for worker in concerned]
         runs: dict[str, list[Run]] = {owner: [] for owner in owners}
-        for run in await self._deployments.runs(owners):
+        for run in await self._records.runs(owners):
             runs[run.owner].append(run)
         views = [
             _worker_view(deployment, worker, runs[worker.entry.incarnation], watch)

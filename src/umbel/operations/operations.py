@@ -13,18 +13,23 @@ from umbel.backends import (
     Changes,
     Gate,
     JobFilter,
-    Pause,
     PoolMember,
     RegisteredWorker,
     Roles,
     Route,
-    Scope,
     WorkerIndex,
 )
 from umbel.clock import Clock
+from umbel.control import Deployments, LimitOverrides, Pause, Pauses, Resumed, Scope
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
 from umbel.messages import POOL_PREFIX, TERMINAL, Record, State, Step, inbox, is_inbox, not_finite
 from umbel.operations.deployments import DeploymentOperations
+from umbel.operations.pause_texts import (
+    paused_subject,
+    pauses_of_job,
+    why_paused,
+    without_missing_tasks,
+)
 from umbel.operations.views import (
     Health,
     MissingTask,
@@ -44,10 +49,12 @@ class Operations:
 
     def __init__(self, roles: Roles, *, clock: Clock, namespace: str) -> None:
         self._roles = roles
+        self._pauses = Pauses(roles.coordination)
+        self._limits = LimitOverrides(roles.coordination, roles.gates)
         self._clock = clock
         self.namespace = namespace
         self.deploy = DeploymentOperations(
-            roles.deployments, roles.records, roles.registry, clock=clock
+            Deployments(roles.coordination), roles.records, roles.registry, clock=clock
         )
         """Deployments: begin, wait for "go", end, status, audit."""
 
@@ -117,9 +124,8 @@ class Operations:
         """Return every queue that holds jobs, has a worker or is paused."""
         depths = await self._roles.broker.depths()
         members = await self._roles.registry.workers()
-        pauses = (await self._roles.control.state()).pauses
+        pauses = (await self._pauses.state()).pauses
         paused = {pause.name for pause in pauses if pause.scope == "queue"}
-        all_paused = any(pause.scope == "all" for pause in pauses)
         served = [queue for member in members for queue in _served(member)]
         counts: dict[str, dict[State, int]] = {}
         oldest: dict[str, float] = {}
@@ -133,9 +139,11 @@ class Operations:
                 queued=counts.get(name, {}).get(State.QUEUED, 0),
                 waiting=counts.get(name, {}).get(State.WAITING, 0),
                 scheduled=counts.get(name, {}).get(State.SCHEDULED, 0),
+                blocked=counts.get(name, {}).get(State.BLOCKED, 0),
                 running=counts.get(name, {}).get(State.RUNNING, 0),
                 oldest=oldest.get(name),
-                paused=all_paused or name in paused,
+                paused=bool(_pauses_of_queue(name, pauses)),
+                pauses=_pauses_of_queue(name, pauses),
                 workers=served.count(name),
             )
             for name in sorted({*counts, *served, *paused})
@@ -161,7 +169,7 @@ class Operations:
         tasks = _tasks_by_queue(await self._roles.registry.workers())
         return sorted(
             MissingTask(queue=one.queue, task=one.task, jobs=one.jobs)
-            for one in await self._roles.deployments.count_waiting()
+            for one in await self._roles.records.count_waiting()
             if one.queue in tasks and one.task not in tasks[one.queue]
         )
 
@@ -169,6 +177,10 @@ class Operations:
         """Return reasons why a waiting job does not start, if an operator can remove them."""
         if record.state not in (State.QUEUED, State.WAITING, State.SCHEDULED):
             return []
+        found = pauses_of_job(record, (await self._pauses.state()).pauses)
+        return [*map(why_paused, found), *await self._missing_workers(record)]
+
+    async def _missing_workers(self, record: Record) -> list[str]:
         members = await self._roles.registry.workers()
         if not members:
             return ["No workers are running."]
@@ -191,11 +203,11 @@ class Operations:
         Return False if there is no such limit.
         """
         _check("rule", rule)
-        return await self._roles.gates.override_capacity(rule, capacity)
+        return await self._limits.override(rule, capacity)
 
     async def pools(self) -> list[PoolView]:
         """Return every pool that was declared or has members."""
-        pauses = (await self._roles.control.state()).pauses
+        pauses = (await self._pauses.state()).pauses
         paused = {pause.name for pause in pauses if pause.scope == "gate"}
         all_paused = any(pause.scope == "all" for pause in pauses)
         members = await self._roles.gates.members()
@@ -311,17 +323,20 @@ class Operations:
 
     async def pauses(self) -> tuple[Pause, ...]:
         """Return the pauses."""
-        return (await self._roles.control.state()).pauses
+        return (await self._pauses.state()).pauses
 
     async def pause(self, scope: Scope, name: str, reason: str) -> int:
         """Pause a scope and return the epoch that workers confirm."""
         _check_target(scope, name)
-        return await self._roles.control.pause(scope, name, reason)
+        return await self._pauses.pause(scope, name, reason)
 
-    async def resume(self, scope: Scope, name: str) -> int:
-        """Resume a scope and return the epoch that workers confirm."""
+    async def resume(self, scope: Scope, name: str) -> Resumed:
+        """End an operator's pause. Return the epoch that workers confirm, and whether it existed.
+
+        The pauses of deployments stay.
+        """
         _check_target(scope, name)
-        return await self._roles.control.resume(scope, name)
+        return await self._pauses.resume(scope, name)
 
     async def confirmed(self, epoch: int, within: float) -> tuple[int, int]:
         """Return how many of how many workers have confirmed an epoch, after up to ``within`` s."""
@@ -334,12 +349,16 @@ class Operations:
             await anyio.sleep(_CONFIRM_CHECK_SECONDS)
 
     async def health(self) -> Health:
-        """Return whether the broker answers, workers are running, and all queues have workers."""
+        """Return whether the broker answers, workers are running, and all queues have workers.
+
+        Pauses are named. They are wanted, so they are no fault.
+        """
         try:
             await self._roles.broker.check()
             workers = await self.workers()
             queues = await self.queues()
             missing = await self.missing_tasks()
+            pauses = without_missing_tasks(await self.pauses())
         except Unavailable as error:
             return Health(ok=False, checks={"broker": str(error)})
         alive = [worker for worker in workers if worker.state != "silent"]
@@ -350,8 +369,10 @@ class Operations:
             "workers": f"ok: {len(alive)} running" if alive else "no workers are running",
             "queues": f"no worker serves {', '.join(unserved)}" if unserved else "ok",
             "tasks": "; ".join(map(str, missing)) or "ok",
+            "pauses": f"paused: {', '.join(map(paused_subject, pauses))}" if pauses else "none",
         }
-        return Health(ok=bool(alive) and not unserved and not missing, checks=checks)
+        ok = bool(alive) and not unserved and not missing
+        return Health(ok=ok, checks=checks, pauses=tuple(pauses))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -382,6 +403,11 @@ def _tasks_by_queue(members: Sequence[RegisteredWorker]) -> dict[str, set[str]]:
         for queue in _served(member):
             tasks.setdefault(queue, set()).update(member.entry.tasks)
     return tasks
+
+
+def _pauses_of_queue(queue: str, pauses: Iterable[Pause]) -> tuple[Pause, ...]:
+    """Return the pauses that stop every job of a queue."""
+    return tuple(p for p in pauses if p.scope == "all" or (p.scope, p.name) == ("queue", queue))
 
 
 def _served(member: RegisteredWorker) -> list[str]:

@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from umbel.backends import Deployment, PoolMember, RunTimes
+from umbel.backends import PoolMember, RunTimes
+from umbel.control import Deployment, Pause
 
 WorkerState = Literal["working", "paused", "stopping", "silent"]
 
@@ -19,10 +20,14 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Jobs of the queue that wait at a gate."""
     scheduled: int = 0
+    blocked: int = 0
+    """Jobs of the queue that wait for other jobs."""
     running: int = 0
     oldest: float | None = None
     """Seconds since the oldest queued job was queued."""
     paused: bool = False
+    pauses: tuple[Pause, ...] = ()
+    """The pauses that stop all its jobs: of this queue, and of everything."""
     workers: int = 0
 
 
@@ -75,6 +80,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     ok: bool
     checks: dict[str, str]
+    pauses: tuple[Pause, ...] = ()
+    """The pauses of operators and deployments."""
 
 
 # --- deployments --------------------------------------------------------------------------------

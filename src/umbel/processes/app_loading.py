@@ -83,6 +83,11 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            parent, _, last = name.rpartition(".")
+            if parent in sys.modules and not hasattr(sys.modules[parent], "__path__"):
+                raise AppError(
+                    f"{parent} is a module, not a package; try -A {parent}:{last}"
+                ) from None
             raise AppError(
                 f"there is no module {error.name!r}, neither in {folder} nor installed;"
                 " check -A, or run the command in the folder of the module"
@@ -98,20 +103,26 @@ def _import(name: str) -> ModuleType:
 
 
 def _import_error(name: str, error: Exception) -> AppError:
+    if isinstance(error, UmbelError):  # its message is complete
+        from_environment = str(error).startswith("UMBEL_")  # not a mistake in the module
+        return AppError(str(error), "" if from_environment else _user_line(error))
     message = f"{name} cannot be imported: {type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError):
         message += f"; install it for this Python: {sys.executable}"
     return AppError(message, _user_traceback(error))
 
 
+def _user_line(error: UmbelError) -> str:
+    """Return the place in the user's code that caused the error."""
+    lines = traceback.extract_tb(error.__traceback__)
+    outside = [line for line in lines if not _is_import_machinery(line.filename)]
+    place = [line for line in outside if not line.filename.startswith(_PACKAGE_FOLDER)][-1:]
+    # Without the source line, which may contain the URL that the message masks.
+    return "".join(f'  File "{p.filename}", line {p.lineno}, in {p.name}\n' for p in place)
+
+
 def _user_traceback(error: Exception) -> str:
     """Return the traceback from the first line of the user's code on."""
-    if isinstance(error, UmbelError):  # its message is complete; only the place is missing
-        lines = traceback.extract_tb(error.__traceback__)
-        outside = [line for line in lines if not _is_import_machinery(line.filename)]
-        place = [line for line in outside if not line.filename.startswith(_PACKAGE_FOLDER)][-1:]
-        # Without the source line, which may contain the URL that the message masks.
-        return "".join(f'  File "{p.filename}", line {p.lineno}, in {p.name}\n' for p in place)
     inner: TracebackType | None = error.__traceback__
     while inner is not None and _is_import_machinery(inner.tb_frame.f_code.co_filename):
         inner = inner.tb_next
@@ -131,10 +142,13 @@ def _find(module: ModuleType, name: str) -> Umbel:
             found = getattr(found, part, None)
         if isinstance(found, Umbel):
             return found
-        what = "is missing" if found is None else f"is of type {type(found).__name__}"
-        raise AppError(
-            f"{module.__name__}:{name} {what}, not an Umbel application.{_list_apps(module)}"
+        what = (
+            "does not exist"
+            if found is None
+            else f"is of type {type(found).__name__}, not an Umbel application"
         )
+        found_apps = _list_apps(module) or f" Write {name} = Umbel() in {module.__name__}"
+        raise AppError(f"{module.__name__}:{name} {what}.{found_apps}")
     found = getattr(module, "app", None)
     if isinstance(found, Umbel):
         return found

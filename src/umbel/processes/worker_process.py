@@ -9,14 +9,14 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, cast
 
 from umbel.app import Umbel
 from umbel.clock import SystemClock
 from umbel.errors import ConfigurationError, IndexTaken
-from umbel.observability.logs import Logs, configure_logs
+from umbel.observability.logs import LEVELS, Logs, configure_logs
 from umbel.observability.rendering import LogStyle
 from umbel.processes.app_loading import load_app
 from umbel.processes.event_loop import loop_factory
@@ -66,6 +66,8 @@ def _run_worker(
         app = load_app(address)
         app.telemetry.subscribe(logs.subscriber(level), cast(Level, level))
         options = _options(app, given)
+        if LEVELS[level] <= LEVELS["warning"] and _is_first(given):
+            _warn_of_unused_queues(app, options.queues, logs)
         _tune_garbage_collector()
         with asyncio.Runner(loop_factory=loop_factory(options.uvloop)) as runner:
             serving = _serve(app, options, logs, given, in_fleet=member is not None)
@@ -116,6 +118,25 @@ def _queues(app: Umbel, text: str | None) -> tuple[str, ...]:
             " to serve every queue of the tasks"
         )
     return names
+
+
+def _is_first(given: Mapping[str, Any]) -> bool:
+    """Return whether the process is alone, or the first child of a fleet."""
+    return given.get("of") is None or not given.get("index")
+
+
+def _warn_of_unused_queues(app: Umbel, queues: Sequence[str], logs: Logs) -> None:
+    """Write a warning for queues that no task uses, which are often misspelled.
+
+    Jobs can be sent to them all the same. In a fleet, only the first child writes it.
+    """
+    known = app.registry.queues()
+    for queue in queues:
+        if queue not in known:
+            event = (
+                f"no task uses the queue {queue}; the queues of the tasks are {', '.join(known)}"
+            )
+            logs.write({"level": "warning", "event": event})
 
 
 def _index_options(index: int | None, of: int | None, replica: int | None) -> dict[str, int | None]:

@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -24,6 +24,9 @@ from umbel.publisher.publisher import Send
 
 T = TypeVar("T")
 Publishing = Coroutine[Any, Any, list[Published]]
+
+_CANCEL_TIMEOUT_SECONDS = 1.0
+"""How long a closed loop waits for the calls that it cancels."""
 
 
 class Bridge:
@@ -43,11 +46,11 @@ class Bridge:
         """Run a coroutine on the loop, block until it is done, and return its result.
 
         Raises:
-            TimeoutError: the loop did not answer in time; the work is cancelled.
+            TimeoutError: the loop did not answer in time, or was closed; the work is cancelled.
         """
         future = self._submit(work)
         try:
-            return future.result(timeout)
+            return _result(future, timeout)
         except BaseException:
             future.cancel()
             raise
@@ -58,7 +61,7 @@ class Bridge:
         If the caller is cancelled, the coroutine is cancelled too.
 
         Raises:
-            TimeoutError: the loop did not answer in time; the work is cancelled.
+            TimeoutError: the loop did not answer in time, or was closed; the work is cancelled.
         """
         done, wake = anyio.Event(), waker()
         future = self._submit(work)
@@ -69,7 +72,7 @@ class Bridge:
         finally:
             if not future.done():
                 future.cancel()
-        return future.result()
+        return _result(future)
 
     def close(self) -> None:
         """Stop the loop and its thread. The next call starts a new loop."""
@@ -115,7 +118,19 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:
+        # A server that does not answer may still hold up a call whose caller has given up.
+        if tasks := asyncio.all_tasks(loop):
+            for task in tasks:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_SECONDS))
         loop.close()
+
+
+def _result(future: Future[T], timeout: float | None = None) -> T:
+    try:
+        return future.result(timeout)
+    except CancelledError:
+        raise TimeoutError("the event loop was closed") from None
 
 
 def blocking_send(broker: Broker, bridge: Bridge) -> Send:

@@ -9,7 +9,7 @@ from umbel.router.duplicate_filter import DuplicateFilter
 from umbel.router.missing_tasks import MissingTasks
 from umbel.router.ordering import Experience, Load, strategy
 from umbel.router.router import Router
-from umbel.router.upkeep import DeadWorkerReaper, DeploymentReaper, Pruner
+from umbel.router.upkeep import DeadWorkerReaper, DeploymentReaper, Pruner, StoreSweeper
 
 __all__ = [
     "DeadWorkerReaper",
@@ -22,5 +22,6 @@ __all__ = [
     "Pruner",
     "Router",
     "SharedRouter",
+    "StoreSweeper",
     "strategy",
 ]

@@ -8,18 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from umbel.backends import (
-    MISSING,
-    NO_WORKER,
-    Control,
-    Deployments,
-    JobFilter,
-    Pause,
-    Records,
-    RegisteredWorker,
-    Registry,
-)
+from umbel.backends import Control, JobFilter, Records, RegisteredWorker, Registry
 from umbel.clock import Clock
+from umbel.control import MISSING, NO_WORKER, Pause, Pauses
 from umbel.messages import State
 from umbel.telemetry import Telemetry, events
 
@@ -34,17 +25,17 @@ def tasks_of(workers: Sequence[RegisteredWorker]) -> set[str]:
     return {task for worker in workers for task in worker.entry.tasks}
 
 
-async def pause_missing(control: Control, registry: Registry, tasks: set[str]) -> list[str]:
+async def pause_missing(pauses: Pauses, registry: Registry, tasks: set[str]) -> list[str]:
     """Pause those of these tasks that no running worker has; return their names."""
     missing = tasks - tasks_of(await registry.workers())
-    new = missing - {pause.name for pause in await _pauses(control)}
+    new = missing - {pause.name for pause in await _missing(pauses)}
     if new:
-        await control.change_missing(sorted(new), [])
+        await pauses.change_missing(sorted(new), [])
     return sorted(missing)
 
 
-async def _pauses(control: Control) -> list[Pause]:
-    return [one for one in (await control.state()).pauses if one.holder == MISSING]
+async def _missing(pauses: Pauses) -> list[Pause]:
+    return [one for one in (await pauses.state()).pauses if one.holder == MISSING]
 
 
 class MissingTasks:
@@ -60,8 +51,8 @@ class MissingTasks:
         self,
         registry: Registry,
         control: Control,
+        pauses: Pauses,
         records: Records,
-        deployments: Deployments,
         *,
         after: float,
         clock: Clock,
@@ -70,8 +61,8 @@ class MissingTasks:
     ) -> None:
         self._registry = registry
         self._control = control
+        self._pauses = pauses
         self._records = records
-        self._deployments = deployments
         self._after = after
         self._clock = clock
         self._telemetry = telemetry
@@ -81,12 +72,12 @@ class MissingTasks:
     async def run_once(self) -> None:
         """Search for missing tasks if it is time, and resume or bury."""
         await self._search()
-        pauses = await _pauses(self._control)
+        pauses = await _missing(self._pauses)
         if not pauses:
             return
         there = tasks_of(await self._registry.workers())
         if found := [pause.name for pause in pauses if pause.name in there]:
-            await self._control.change_missing([], found)
+            await self._pauses.change_missing([], found)
         for pause in pauses:
             if pause.name not in there and pause.age > self._after:
                 await self._bury(pause)
@@ -96,9 +87,9 @@ class MissingTasks:
         if now - self._searched < min(_SEARCH_INTERVAL, self._after) * max(self._crowd(), 1):
             return
         self._searched = now
-        waiting = {one.task for one in await self._deployments.count_waiting()}
+        waiting = {one.task for one in await self._records.count_waiting()}
         if waiting:
-            await pause_missing(self._control, self._registry, waiting)
+            await pause_missing(self._pauses, self._registry, waiting)
 
     async def _bury(self, pause: Pause) -> None:
         wanted = JobFilter(
@@ -111,6 +102,6 @@ class MissingTasks:
             buried += len(jobs)
             if not jobs:  # all of them have started or ended since the search
                 break
-        await self._control.change_missing([pause.name], [pause.name])
+        await self._pauses.change_missing([pause.name], [pause.name])
         if buried:
             self._telemetry.emit(events.MissingTaskBuried(task=pause.name, jobs=buried))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from umbel.backends import (
@@ -12,6 +13,8 @@ from umbel.backends import (
     WorkerEntry,
 )
 from umbel.clock import Clock
+from umbel.control import Pauses
+from umbel.errors import Unavailable
 from umbel.messages import (
     POOL_PREFIX,
     TERMINAL,
@@ -74,7 +77,8 @@ class Router:
         """Pause the worker of this incarnation, as an operator would."""
         for worker in await self.roles.registry.workers():
             if worker.entry.incarnation == incarnation:
-                await self.roles.control.pause("worker", worker.entry.name, reason)
+                pauses = Pauses(self.roles.coordination)
+                await pauses.pause("worker", worker.entry.name, reason)
 
     def stop_waiting(self) -> None:
         """Make a waiting fetch return."""
@@ -93,6 +97,10 @@ class Router:
             lease = settlement.lease
             if (lease.job, lease.fence) not in lost and is_final(settlement.outcome):
                 self._receiver.remember(lease)
+        if any(settlement.group for settlement in settlements):
+            with suppress(Unavailable):  # upkeep does what is left
+                while await self.roles.joins.advance():
+                    pass
         return refused
 
     async def declare(
@@ -157,7 +165,8 @@ class Router:
 
     async def report_missing_tasks(self, tasks: Sequence[str]) -> list[str]:
         """Pause those of these tasks that no running worker has; return their names."""
-        return await pause_missing(self.roles.control, self.roles.registry, {*tasks})
+        pauses = Pauses(self.roles.coordination)
+        return await pause_missing(pauses, self.roles.registry, {*tasks})
 
     async def close(self) -> None:
         """Close the connections."""

@@ -1,14 +1,23 @@
 """Periodic duties that any worker does for all: remove dead workers, put back their jobs, release
-routes, prune records, and end deployments that were abandoned."""
+routes, end expired jobs, advance joins, prune records, and end deployments that were abandoned."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from umbel.backends import Broker, Deployments, Records, RegisteredWorker, Registry, Routes
+from umbel.backends import (
+    Broker,
+    Coordination,
+    Joins,
+    Records,
+    RegisteredWorker,
+    Registry,
+    Routes,
+)
 from umbel.clock import Clock
-from umbel.errors import Unavailable
+from umbel.control import Deployments
+from umbel.errors import UmbelError, Unavailable
 from umbel.messages import random_hex
 from umbel.telemetry import Telemetry, events
 
@@ -18,6 +27,9 @@ _LATE_INTERVALS = 2.0
 """A round is late if it comes after this many intervals."""
 _PRUNE_INTERVAL = 60.0
 _NO_LIMIT = 2**31 - 1
+_SWEEP_BATCH = 1_000
+_SWEEP_INTERVAL = 3.0
+"""Seconds between two sweeps of the store by all workers together."""
 
 
 class DeadWorkerReaper:
@@ -171,3 +183,64 @@ class DeploymentReaper:
             self._telemetry.emit(
                 events.DeploymentExpired(who=gone.who, host=gone.host, seconds=gone.stood)
             )
+
+
+class StoreSweeper:
+    """Ends jobs that have expired, advances joins, and deletes lapsed entries.
+
+    What an ending job completes is done in the same step. Left for this are long cascades, work of
+    processes that died, and what only time changes. All workers together do it every few seconds:
+    the more workers there are, the less often each one does.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        joins: Joins,
+        coordination: Coordination,
+        *,
+        clock: Clock,
+        telemetry: Telemetry,
+        worker_count: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._broker = broker
+        self._joins = joins
+        self._coordination = coordination
+        self._clock = clock
+        self._telemetry = telemetry
+        self._crowd = worker_count
+        self._random_share = int(random_hex(2), 16) / 2**16
+        self._last_round = float("-inf")
+
+    async def run_once(self) -> None:
+        """Do one round if it is time."""
+        now, others = self._clock.monotonic(), max(self._crowd() - 1, 0)
+        if now - self._last_round < _SWEEP_INTERVAL * 2 * others * self._random_share:
+            return
+        self._last_round = now
+        first_error: UmbelError | None = None
+        for duty in (self._expire, self._advance, self._abandon, self._forget_lapsed):
+            try:
+                await duty()
+            except UmbelError as error:  # the other duties must not wait for this one
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+    async def _expire(self) -> None:
+        expired = 0
+        while found := await self._broker.expire(_SWEEP_BATCH):
+            expired += len(found)
+        if expired:
+            self._telemetry.emit(events.JobsExpired(jobs=expired))
+
+    async def _advance(self) -> None:
+        while await self._joins.advance():
+            pass
+
+    async def _abandon(self) -> None:
+        for join in await self._joins.sweep():
+            self._telemetry.emit(events.JoinAbandoned(join=join))
+
+    async def _forget_lapsed(self) -> None:
+        await self._coordination.sweep(_SWEEP_BATCH)

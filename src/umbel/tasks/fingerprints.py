@@ -196,13 +196,21 @@ def _source(module: str) -> Source:
     return _parsed(module, file, loaded.__package__ or "")
 
 
+def _parse(source: bytes) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except SystemError:
+        # CPython 3.11 raises it if a finalizer has run Python code during the parse.
+        return ast.parse(source)
+
+
 @lru_cache(maxsize=1000)
 def _parsed(module: str, file: str, package: str) -> Source:
     """Return a module's assignments and imported names; nothing if its source is not available."""
     values: dict[str, list[str]] = {}
     imports: dict[str, tuple[str, str]] = {}
     try:
-        tree = ast.parse(Path(file).read_bytes())
+        tree = _parse(Path(file).read_bytes())
     except (OSError, ValueError, SyntaxError):
         return {}, {}
     for node in ast.walk(tree):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from umbel.errors import ConfigurationError
 from umbel.tasks.gates import Limit, Pool, Rate, Token, as_limits, as_pools, as_rates
+from umbel.tasks.option_names import check_option_names
 from umbel.tasks.policies import Retry, Unique, storable_name
 
 Loop = Literal["asyncio", "trio"]
@@ -36,8 +37,9 @@ def _check_seconds(name: str, value: float | None, *, zero: bool = False) -> Non
         return
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 <= value <= _MAX_SECONDS or (value == 0 and not zero):
+        least = "of at least 0" if zero else "above 0"
         raise ConfigurationError(
-            f"{name}={value!r}: give seconds as a number above 0, at most {_MAX_SECONDS:,.0f}"
+            f"{name}={value!r}: give seconds as a number {least}, at most {_MAX_SECONDS:,.0f}"
         )
 
 
@@ -142,6 +144,12 @@ class TaskOptions:
         if not isinstance(self.max_deaths, int) or not 1 <= self.max_deaths <= 32767:
             raise ConfigurationError(f"max_deaths={self.max_deaths!r}: give 1 to 32767")
 
+    @classmethod
+    def from_declaration(cls, declaration: Mapping[str, Any]) -> TaskOptions:
+        """Return the options of ``@task(...)``. Raise ConfigurationError for unknown names."""
+        check_option_names(declaration, ["name", *(one.name for one in fields(cls))], "a task")
+        return cls(**declaration)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallOptions:
@@ -193,11 +201,8 @@ class CallOptions:
             raise ConfigurationError("delay and not_before: give one of them")
 
     def merged(self, changes: dict[str, Any]) -> CallOptions:
-        """Return these options with some changed."""
-        unknown = changes.keys() - {f.name for f in fields(self)}
-        if unknown:
-            known = ", ".join(f.name for f in fields(self))
-            raise ConfigurationError(f"{', '.join(sorted(unknown))}: not an option; use {known}")
+        """Return these options with some changed. Raise ConfigurationError for unknown names."""
+        check_option_names(changes, [one.name for one in fields(self)], "a call")
         return replace(self, **changes)
 
 

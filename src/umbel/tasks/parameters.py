@@ -20,6 +20,7 @@ _PLAIN: dict[Any, tuple[type, ...]] = {
     bytes: (bytes, bytearray, memoryview),
 }
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class Parameters:
@@ -61,7 +62,8 @@ class Parameters:
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise BadArguments(f"{self.task}{self.signature}: {error}") from None
+            reason = self._unknown_keyword(kwargs) or error
+            raise BadArguments(f"{self.task}{self.signature}: {reason}") from None
         for name, hint, value in self._with_hints(args, kwargs):
             self._check_type(name, hint, value)
 
@@ -104,13 +106,30 @@ class Parameters:
         try:
             self.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise BadMessage("data", f"does not fit {self.task}{self.signature}: {error}") from None
+            reason = self._unknown_keyword(kwargs) or error
+            raise BadMessage(
+                "data", f"does not fit {self.task}{self.signature}: {reason}"
+            ) from None
         typed = [_convert(*one) for one in self._with_hints(args, {})]
         return typed, {one[0]: _convert(*one) for one in self._with_hints((), kwargs)}
 
     def _fits(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Return True if the number of arguments surely fits; False proves nothing."""
         return self._simple and not kwargs and self._required <= len(args) <= len(self._positional)
+
+    def _unknown_keyword(self, kwargs: dict[str, Any]) -> str:
+        """Return what is wrong with the first keyword that no parameter takes, or an empty text.
+
+        ``bind`` reports a missing argument first, which a misspelled keyword is often meant for.
+        """
+        parameters = self.signature.parameters.values()
+        named = [p.name for p in parameters if p.kind in _KEYWORD]
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        unknown = [] if takes_all else [name for name in kwargs if name not in named]
+        if not unknown:
+            return ""
+        shown = f"{unknown[0]!r:.80}"
+        return f"there is no parameter {shown}; the parameters are {', '.join(named) or 'none'}"
 
     def _with_hints(
         self, args: Sequence[Any], kwargs: dict[str, Any]

@@ -246,6 +246,8 @@ def declare(
     function: Callable[..., Any], name: str | None, options: TaskOptions
 ) -> IOTask[..., Any] | CPUTask[..., Any]:
     """Return a task of a function. Raise ConfigurationError if it cannot be a task."""
+    if isinstance(function, str):
+        raise ConfigurationError(f"{function!r}: a task is a function; write name={function!r}")
     if not callable(function) or isinstance(function, type):
         raise ConfigurationError(f"{function!r}: a task is a function, def or async def")
     if not hasattr(function, "__qualname__") and not name:
@@ -280,7 +282,7 @@ def task(
     **declaration: Unpack[Declaration],
 ) -> Any:
     """Declare a task that belongs to no app yet; ``app.include(module)`` binds it."""
-    options = TaskOptions(**declaration)  # type: ignore[arg-type]  # it accepts the short forms
+    options = TaskOptions.from_declaration(declaration)
     if function is not None:
         return declare(function, name, options)
     return lambda function: declare(function, name, options)

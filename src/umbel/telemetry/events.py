@@ -102,6 +102,18 @@ class JobExpired(JobEvent, frozen=True, kw_only=True):
     text = "expired before it could start"
 
 
+class JobsExpired(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "jobs expired before they could start"
+    jobs: int
+
+
+class JoinAbandoned(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "a graph was never completely published; its waiting jobs were cancelled"
+    join: str
+
+
 class OutcomeRefused(JobEvent, frozen=True, kw_only=True):
     level = "warning"
     text = "ran, but its outcome was rejected: the lease was lost, and another worker may have it"

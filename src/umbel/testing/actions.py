@@ -177,6 +177,11 @@ async def depths(backend: Adapters) -> dict[tuple[str, str], int]:
     return {(depth.queue, depth.state.value): depth.jobs for depth in found}
 
 
+def key_taken(key: str, holder: str) -> str:
+    """Return the reason of a job that was cancelled because a live job has its unique key."""
+    return f"the unique key {key!r} is held by job {holder}"
+
+
 def ids(found: Sequence[Delivery | Envelope | Published]) -> list[str]:
     """Return the ids of the jobs, in order."""
     return [one.id for one in found]

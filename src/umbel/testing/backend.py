@@ -21,8 +21,9 @@ import pytest
 from umbel.backends import (
     Broker,
     Control,
-    Deployments,
+    Coordination,
     Gates,
+    Joins,
     Records,
     Registry,
     Routes,
@@ -30,6 +31,7 @@ from umbel.backends import (
     Transactions,
 )
 from umbel.clock import Clock
+from umbel.control import Deployments, LimitOverrides, Pauses
 from umbel.testing.clock import FakeClock
 
 DEADLINE = 45.0
@@ -53,8 +55,9 @@ class Adapters:
     control: Control
     gates: Gates
     steps: Steps
-    deployments: Deployments
     routes: Routes
+    joins: Joins
+    coordination: Coordination
     clock: Clock
     """The store's clock: a FakeClock if the adapters use it. A server's clock cannot be moved; then
     the adapters have their own clocks, which should be wrong: see ``wrong_clocks``."""
@@ -67,6 +70,21 @@ class Adapters:
     """The same for ``publish_within``."""
     step_transactions: Transactions | None = None
     """Transactions of the store's own database for steps; None if it has none."""
+
+    @property
+    def pauses(self) -> Pauses:
+        """The pauses in its coordination."""
+        return Pauses(self.coordination)
+
+    @property
+    def deployments(self) -> Deployments:
+        """The deployments in its coordination."""
+        return Deployments(self.coordination)
+
+    @property
+    def limits(self) -> LimitOverrides:
+        """Operators' limits in its coordination."""
+        return LimitOverrides(self.coordination, self.gates)
 
     @property
     def time_travels(self) -> bool:

@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
-from umbel.backends import ControlState, Demand, WorkerEntry
+from umbel.backends import CANCELLATIONS, PAUSES, Demand, WorkerEntry
 from umbel.clock import Clock
+from umbel.control import Pauses, PauseState
 from umbel.errors import Unavailable
 from umbel.messages import Lease
 from umbel.services import run_periodically
@@ -48,7 +49,7 @@ class LeaseHolder(Protocol):
     def cancel(self, cancelled: dict[Lease, str]) -> None:
         """Stop these runs, each for the reason given."""
 
-    def control(self, state: ControlState) -> None:
+    def control(self, state: PauseState) -> None:
         """Respect these pauses from now on."""
 
     def confirmed_pause_epoch(self) -> int:
@@ -111,7 +112,8 @@ class Heartbeat:
         self._registered = self._registering = incarnation.id
         self._beats = 0
         self._control_changed = True
-        self._epoch = 0
+        self._seen = {PAUSES: 0, CANCELLATIONS: 0}
+        """The revisions of what it watches, as of the last time that it was read."""
         self._reported_epoch = 0
         self._loop_answered = 0.0
         self._wall_offset = clock.now() - clock.monotonic()
@@ -242,10 +244,10 @@ class Heartbeat:
         if held or is_full_beat:
             await self._extend(intake, incarnation, held)
         if self._control_changed or is_full_beat:
-            state = await intake.roles.control.state()
-            self._epoch, self._control_changed = state.epoch, False
+            state = await Pauses(intake.roles.coordination).state()
+            self._seen[PAUSES], self._control_changed = state.epoch, False
             self._worker.control(state)
-        # Read after the epoch: a later cancellation counts as a change since that epoch.
+        # Read after the revisions: a later cancellation counts as a change since then.
         if held := self._held_by(incarnation):
             cancelled = await intake.roles.control.cancellations([lease.job for lease in held])
             self._worker.cancel({e: cancelled[e.job] for e in held if e.job in cancelled})
@@ -292,7 +294,9 @@ class Heartbeat:
             wait = min(self._lease / 10, max(self._time_left(), self._lease / 100))
             await _first_of(self._stop.wait(), asyncio.sleep(wait))
             return
-        if self._reported_epoch < self._epoch:  # an operator waits for the confirmation of a pause
+        if (
+            self._reported_epoch < self._seen[PAUSES]
+        ):  # an operator waits for the confirmation of a pause
             await _first_of(self._stop.wait(), asyncio.sleep(_CONFIRM_INTERVAL))
             return
         # Counted from the start of the last beat, however long that took. The local clock decides,
@@ -309,8 +313,9 @@ class Heartbeat:
             await asyncio.sleep(self._lease / 10)
 
     async def _wait_for_control(self, intake: Intake, wait: float) -> None:
-        if await intake.roles.control.wait_for_change(self._epoch, max(wait, 0)):
-            self._control_changed = True
+        changes = await intake.roles.coordination.changed(self._seen, max(wait, 0))
+        self._seen |= changes
+        self._control_changed = self._control_changed or bool(changes)
 
     async def _watch_for_stall(self, intake: Intake) -> None:
         """Restart the fetch, then end the process, if jobs wait and slots are free for too long."""

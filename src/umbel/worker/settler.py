@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from umbel.errors import UmbelError, Unavailable
 from umbel.messages import (
+    GROUP_HEADER,
     Attempt,
     Cancelled,
     Delivery,
@@ -166,12 +167,14 @@ def _settlement(report: Report, worker: str) -> Settlement:
         # A worker on a link does not know the namespace; the router put it into the delivery.
         space = delivery.envelope.namespace
         follow_ups = tuple(replace(one, namespace=space) for one in report.follow_ups)
+    group = delivery.envelope.headers.get(GROUP_HEADER, "")
     return Settlement(
         lease=delivery.lease,
         outcome=outcome,
-        keep=report.keep,
+        keep=report.keep or bool(group),
         attempt=attempt,
         follow_ups=follow_ups,
+        group=group,
     )
 
 

@@ -20,8 +20,9 @@ from contextlib import AsyncExitStack, suppress
 import anyio
 from msgspec.structs import replace
 
-from umbel.backends import MISSING, ControlState, Demand, NoTransactions, Transactions, WorkerEntry
+from umbel.backends import Demand, NoTransactions, Transactions, WorkerEntry
 from umbel.clock import Clock
+from umbel.control import MISSING, Pauses, PauseState
 from umbel.errors import IndexTaken, UmbelError
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec, Lease
@@ -206,7 +207,7 @@ class Worker:
         """Read the pauses before the first fetch: the worker itself enforces its own pause."""
         while True:
             try:
-                return self._apply_control(await self._intake.roles.control.state())
+                return self._apply_control(await Pauses(self._intake.roles.coordination).state())
             except UmbelError:
                 raise
             except Exception as error:  # noqa: BLE001 - a bug in an adapter must not end the worker
@@ -297,7 +298,7 @@ class Worker:
         if cancelled:
             self._host.call_soon_threadsafe(self._stop_runs, cancelled, StopCause.CANCEL)
 
-    def control(self, state: ControlState) -> None:
+    def control(self, state: PauseState) -> None:
         """Respect these pauses from now on."""
         self._host.call_soon_threadsafe(self._apply_control, state)
 
@@ -382,7 +383,7 @@ class Worker:
         for lease, reason in reasons.items():
             self._executors.stop(lease, Stop(cause, reason))
 
-    def _apply_control(self, state: ControlState) -> None:
+    def _apply_control(self, state: PauseState) -> None:
         name, was_paused = self._incarnation.name, self._task_runner.is_paused
         is_paused = any(pause.scope == "worker" and pause.name == name for pause in state.pauses)
         self._task_runner.is_paused = is_paused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaos import work
-from chaos.work import MANY, written_down
+from chaos.work import MANY, logged
 from umbel import Umbel, current
 
 app = Umbel(namespace="scenario")
@@ -12,11 +12,11 @@ app.include(work)
 
 @app.task(max_deaths=MANY)
 def changed(size: int, colour: str = "red") -> int:
-    with written_down("thread"):
+    with logged("thread"):
         return current.lease.fence
 
 
 @app.task(max_deaths=MANY)
 async def only_new() -> int:
-    with written_down("coroutine"):
+    with logged("coroutine"):
         return current.lease.fence

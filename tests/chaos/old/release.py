@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaos import work
-from chaos.work import MANY, written_down
+from chaos.work import MANY, logged
 from umbel import Umbel, current
 
 app = Umbel(namespace="scenario")
@@ -12,5 +12,5 @@ app.include(work)
 
 @app.task(max_deaths=MANY)
 def changed(size: int) -> int:
-    with written_down("thread"):
+    with logged("thread"):
         return current.lease.fence

@@ -11,7 +11,6 @@ from umbel.backends.amqp.lanes import LaneQueues
 from umbel.backends.amqp.receiver import Receiver
 from umbel.backends.amqp.reconnecting import Reconnector
 from umbel.backends.amqp.sender import Sender
-from umbel.backends.broker import Capabilities
 from umbel.backends.transport import Arrival, Lane, OnLaneMissing, Reply
 from umbel.messages import Envelope
 
@@ -21,8 +20,6 @@ class AmqpTransport:
 
     ``send`` fails if no disposition comes for ``send_timeout`` seconds.
     """
-
-    capabilities = Capabilities()
 
     def __init__(
         self,

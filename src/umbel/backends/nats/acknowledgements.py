@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from nats.aio.msg import Msg
+
 from umbel.backends.nats.connections import Connection
-from umbel.backends.nats.protocol import acknowledgement, negative_acknowledgement
 from umbel.backends.transport import Arrival
 
 _MAX_UNSENT = 10_000
@@ -22,43 +23,45 @@ class Acknowledgements:
     """
 
     def __init__(self) -> None:
-        self._held: dict[bytes, None] = {}
-        self._unsent: deque[bytes] = deque(maxlen=_MAX_UNSENT)
+        self._held: dict[str, None] = {}
+        self._unsent: deque[tuple[str, bytes]] = deque(maxlen=_MAX_UNSENT)
 
     def add(self, arrivals: Iterable[Arrival]) -> None:
         """Record messages that were handed out."""
         for arrival in arrivals:
             self._held[arrival.token] = None
 
-    def accept(self, arrivals: Iterable[Arrival], connection: Connection | None) -> None:
+    async def accept(self, arrivals: Iterable[Arrival], connection: Connection | None) -> None:
         """Acknowledge messages."""
-        tokens = self._remove(arrivals)
-        self._send([acknowledgement(token) for token in tokens], connection)
+        await self._send(self._remove(arrivals), Msg.Ack.Ack, connection)
 
-    def release(self, arrivals: Iterable[Arrival], connection: Connection | None) -> None:
+    async def release(self, arrivals: Iterable[Arrival], connection: Connection | None) -> None:
         """Return messages to the server."""
-        tokens = self._remove(arrivals)
-        self._send([negative_acknowledgement(token) for token in tokens], connection)
+        await self._send(self._remove(arrivals), Msg.Ack.Nak, connection)
 
-    def release_all(self, connection: Connection | None) -> None:
+    async def release_all(self, connection: Connection | None) -> None:
         """Return all messages that are neither accepted nor released."""
         held, self._held = self._held, {}
-        self._send([negative_acknowledgement(token) for token in held], connection)
+        await self._send(held, Msg.Ack.Nak, connection)
 
-    def send_unsent(self, connection: Connection) -> None:
+    async def send_unsent(self, connection: Connection) -> None:
         """Send over a new connection what could not be sent before."""
-        lines = list(self._unsent)
+        unsent = list(self._unsent)
         self._unsent.clear()
-        self._send(lines, connection)
+        for token, answer in unsent:
+            await connection.write(token, answer)
 
-    def _remove(self, arrivals: Iterable[Arrival]) -> list[bytes]:
+    def _remove(self, arrivals: Iterable[Arrival]) -> list[str]:
         tokens = [arrival.token for arrival in arrivals]
         for token in tokens:
             self._held.pop(token, None)
         return tokens
 
-    def _send(self, lines: list[bytes], connection: Connection | None) -> None:
+    async def _send(
+        self, tokens: Iterable[str], answer: bytes, connection: Connection | None
+    ) -> None:
         if connection is None:
-            self._unsent.extend(lines)
-        elif lines:
-            connection.write(b"".join(lines))
+            self._unsent.extend((token, answer) for token in tokens)
+        else:
+            for token in tokens:
+                await connection.write(token, answer)

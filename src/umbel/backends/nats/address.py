@@ -13,7 +13,8 @@ from umbel.urls import unknown_options
 
 _PORT = 4222
 _EXAMPLE = "nats://user:password@host:4222?replicas=1"
-_OPTIONS = ("replicas", "ca", "cert", "key", "creds")
+_TLS_FILES = ("ca", "cert", "key")
+_OPTIONS = ("replicas", *_TLS_FILES, "creds")
 _MAX_REPLICAS = 5
 
 
@@ -35,10 +36,15 @@ class NatsAddress:
         self.servers = [_server(host) for host in hosts.split(",")]
         self.replicas = _replicas(options.get("replicas", "1"))
         self.login = _login(login) | _credentials(options.get("creds"))
-        self.can_block = "creds" not in options
-        """Whether callers' threads can log in. Only nats-py signs with the key of a creds file."""
-        self.ssl_context = _ssl_context(options)
         self.label = f"NATS at {hosts}"
+        self._tls_files = {name: options[name] for name in _TLS_FILES if name in options}
+        _check_tls_files(self._tls_files)
+
+    def new_ssl_context(self) -> ssl.SSLContext | None:
+        """Return the TLS settings of one connection; None for the defaults."""
+        if not self._tls_files and not self.requires_tls:
+            return None
+        return _new_ssl_context(self._tls_files)
 
 
 def _split(url: str) -> tuple[bool, str, str, str]:
@@ -105,22 +111,23 @@ def _replicas(value: str) -> int:
     return int(value)
 
 
-def _ssl_context(options: dict[str, str]) -> ssl.SSLContext | None:
-    """Return the TLS settings; None for the defaults."""
-    if not options.keys() & {"ca", "cert", "key"}:
-        return None
-    if ("cert" in options) != ("key" in options):
+def _check_tls_files(files: dict[str, str]) -> None:
+    if ("cert" in files) != ("key" in files):
         raise ConfigurationError("cert and key: give both, or neither")
-    for name in options.keys() & {"ca", "cert", "key"}:
-        _check_file(name, options[name])
+    for name, path in files.items():
+        _check_file(name, path)
     try:
-        context = ssl.create_default_context(cafile=options.get("ca"))
-        if "cert" in options:
-            context.load_cert_chain(options["cert"], options["key"])
+        _new_ssl_context(files)
     except ssl.SSLError as error:
         raise ConfigurationError(
             f"ca, cert and key: TLS cannot use them ({error}); give files in PEM format"
         ) from None
+
+
+def _new_ssl_context(files: dict[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.get("ca"))
+    if "cert" in files:
+        context.load_cert_chain(files["cert"], files["key"])
     return context
 
 

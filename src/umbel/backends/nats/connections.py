@@ -1,84 +1,106 @@
-"""A connection for an event loop. It does not reconnect."""
+"""A connection of nats-py. It does not reconnect."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 from nats import errors
+from nats.aio.client import Client as NatsClient
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 from umbel.backends.nats.address import NatsAddress
-from umbel.backends.nats.client import Client
-from umbel.backends.nats.errors import NO_RESPONDERS, JetStreamError
-from umbel.backends.nats.protocol import (
-    OutgoingMessage,
-    PendingResponses,
-    Response,
-    negative_acknowledgement,
-    publish_lines,
-    request_lines,
-)
+from umbel.backends.nats.login import Login
 
-OnDelivery = Callable[[bytes, bytes, bytes], None]
-"""Called with a message of a subscription: reply subject, data, headers."""
+T = TypeVar("T")
+OnMessage = Callable[[Msg], Awaitable[None]]
 
 _CONNECT_TIMEOUT_SECONDS = 2.0
 _CLOSE_TIMEOUT_SECONDS = 1.0
+_WRITE_TIMEOUT_SECONDS = 4.0
+_API_TIMEOUT_SECONDS = 3.0
 _PING_INTERVAL_SECONDS = 5
-_ACKNOWLEDGEMENT_PREFIX = b"$JS.ACK."
-_RESPONSES_SUBSCRIPTION = 1
-"""All responses arrive at this subscription."""
+
+
+class OutgoingMessage(NamedTuple):
+    """A message to publish."""
+
+    subject: str
+    headers: dict[str, str]
+    data: bytes
+
+
+class _Client(NatsClient):
+    async def flush(self, timeout: float = _API_TIMEOUT_SECONDS) -> None:
+        """Return when the server has processed everything that was published before.
+
+        nats-py writes its ping ahead of the commands that it buffers, so the server's answer to the
+        ping says nothing about them. A request keeps its place. No one is subscribed to a new
+        inbox, and the server says so at once.
+        """
+        with suppress(errors.NoRespondersError):
+            await self.request(self.new_inbox(), timeout=timeout)
 
 
 class Connection:
-    """Publishes messages and dispatches responses and deliveries to their callers."""
+    """One connection. If it is lost, calls that wait on it end immediately.
 
-    def __init__(self, client: Client) -> None:
-        self.loop = asyncio.get_running_loop()
+    nats-py could reconnect, but then it would publish buffered messages after their senders were
+    told of a failure.
+    """
+
+    def __init__(self) -> None:
         self.error: Exception | None = None
         """Why the connection cannot be used any more."""
-        self._client = client
-        self._inbox = client.new_inbox()
-        self._numbers = count(_RESPONSES_SUBSCRIPTION + 1)
-        self._requests: dict[bytes, PendingResponses] = {}
-        self._subscriptions: dict[int, tuple[OnDelivery, Callable[[], None]]] = {}
+        self.lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the connection cannot be used any more."""
+        self._client = _Client()
+        self.jetstream = self._client.jetstream(timeout=_API_TIMEOUT_SECONDS)
+        self._background: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def open(cls, address: NatsAddress, server: str) -> Connection:
         """Return a new connection. Raise the errors of nats-py and of sockets."""
-        client = Client(requires_tls=address.requires_tls)
-        connection = cls(client)
+        connection = cls()
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
-                await client.connect(
-                    [server],
-                    error_cb=connection._on_error,
-                    closed_cb=connection._on_closed,
-                    name="umbel",
-                    allow_reconnect=False,
-                    # With 0, nats-py tries an unreachable server for ever.
-                    max_reconnect_attempts=1,
-                    reconnect_time_wait=0,
-                    ping_interval=_PING_INTERVAL_SECONDS,
-                    tls=address.ssl_context,
-                    **address.login,
-                )
-        except (errors.Error, OSError) as error:
-            client.abort()
+                await connection._connect(address, server)
+        except BaseException as error:
             # The first error is the cause: nats-py always ends with "no servers".
-            raise connection.error or error from None
-        except BaseException:
-            client.abort()
+            cause = connection.error
+            connection.mark_lost(errors.ConnectionClosedError())
+            if cause is not None and isinstance(error, errors.Error | OSError):
+                raise cause from None
             raise
         connection.error = None
-        connection._start()
         return connection
 
-    def _start(self) -> None:
-        self._client.on_message = self._on_message
-        self.write(b"SUB %b.a.*.* %d\r\n" % (self._inbox.encode(), _RESPONSES_SUBSCRIPTION))
+    async def _connect(self, address: NatsAddress, server: str) -> None:
+        context, requires_tls = address.new_ssl_context(), address.requires_tls
+        login = Login(address.login, context, requires_tls=requires_tls)
+        await self._client.connect(
+            [server],
+            error_cb=self._on_error,
+            closed_cb=self._on_closed,
+            name="umbel",
+            allow_reconnect=False,
+            # With 0, nats-py tries an unreachable server for ever.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            ping_interval=_PING_INTERVAL_SECONDS,
+            flush_timeout=_WRITE_TIMEOUT_SECONDS,
+            tls=context,
+            **login.arguments,
+        )
+        login.check_encrypted()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether calls can succeed."""
+        return not (self.lost.done() or self._client.is_closed)
 
     @property
     def max_payload(self) -> int:
@@ -90,33 +112,45 @@ class Connection:
         """The other servers of the cluster that this one has named."""
         return [f"nats://{found.netloc}" for found in self._client.discovered_servers]
 
-    def write(self, lines: bytes) -> None:
-        """Write protocol lines. After a loss they are dropped."""
-        with suppress(errors.ConnectionClosedError):
-            self._client.write(lines)
+    async def call(self, work: Awaitable[T]) -> T:
+        """Return the result of a call of nats-py.
+
+        Raises:
+            TimeoutError: there was no response. The connection is given up, because another server
+                may respond.
+            Exception: the error of the call, or of the lost connection.
+        """
+        task = asyncio.ensure_future(work)
+        ends: list[asyncio.Future[Any]] = [task, self.lost]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+        except TimeoutError as error:
+            self.mark_lost(error)
+            raise
+        finally:
+            task.cancel()
+            task.add_done_callback(_retrieve_error)
+        raise self.error or errors.ConnectionClosedError()
 
     async def publish(
         self, messages: Sequence[OutgoingMessage], timeout: float
-    ) -> list[Response | None]:
-        """Publish messages, and return the response to each; None if there was none in time."""
-        return await self._request(
-            len(messages), lambda inbox: request_lines(messages, inbox), timeout
-        )
+    ) -> list[BaseException | None]:
+        """Publish messages to streams. Return the error of each, or None if it is stored.
 
-    async def request(self, subject: str, data: bytes, timeout: float) -> bytes:
-        """Return the response of a service.
-
-        Raises:
-            JetStreamError: nothing is subscribed to the subject.
-            TimeoutError: there was no response. Or the error of the lost connection.
+        The messages of a stream are published in order.
         """
-        (response,) = await self.publish([OutgoingMessage(subject, b"", data)], timeout)
-        if response is None:
-            self.mark_lost(TimeoutError(f"no response on {subject}"))  # another server may respond
-            raise self.error or TimeoutError
-        if response.is_missing:
-            raise JetStreamError(NO_RESPONDERS, f"nothing responds on {subject}")
-        return response.data
+        outcomes = await self.call(
+            asyncio.gather(
+                *(
+                    self.jetstream.publish(subject, data, timeout=timeout, headers=headers)
+                    for subject, headers, data in messages
+                ),
+                return_exceptions=True,
+            )
+        )
+        return [one if isinstance(one, BaseException) else None for one in outcomes]
 
     async def publish_unconfirmed(
         self, messages: Sequence[OutgoingMessage], timeout: float
@@ -127,85 +161,72 @@ class Connection:
             TimeoutError: each message may or may not have arrived. Or the error of the lost
                 connection.
         """
-        if not await self.flush(publish_lines(messages), timeout):
-            raise self.error or TimeoutError
+        for subject, headers, data in messages:
+            await self._client.publish(subject, data, headers=headers)
+        await self.call(self._client.flush(timeout))
 
-    async def flush(self, lines: bytes, timeout: float) -> bool:
-        """Write protocol lines and wait until the server has processed them.
+    async def write(self, subject: str, data: bytes, reply: str = "") -> None:
+        """Publish a message and wait for nothing. After a loss it is dropped."""
+        with suppress(errors.Error, OSError):
+            await self._client.publish(subject, data, reply)
 
-        Return False if it did not in time. The server processes lines in order, so everything that
-        it sent before has arrived, too.
+    async def subscribe(self, on_message: OnMessage) -> Subscription:
+        """Subscribe to a new inbox. The caller unsubscribes."""
+        return await self._client.subscribe(self._client.new_inbox(), cb=on_message)
+
+    def unsubscribe(self, subscription: Subscription, *, is_idle: bool) -> asyncio.Task[None]:
+        """End a subscription. Messages that are on their way are still passed to its callback.
+
+        The task is done when the last of them was. It does not raise. If the subscription is idle,
+        none is on its way.
         """
-        (response,) = await self._request(
-            1, lambda inbox: b"%bPUB %b.0 0\r\n\r\n" % (lines, inbox.encode()), timeout
-        )
-        return response is not None
+        end: Any = subscription.unsubscribe if is_idle else subscription.drain  # not annotated
+        return self._run(end())
 
-    def subscribe(self, on_delivery: OnDelivery, on_lost: Callable[[], None]) -> tuple[int, str]:
-        """Register a subscription. Return its number and subject, for the caller's SUB line.
-
-        ``on_lost`` is called when the connection is lost.
-        """
-        number = next(self._numbers)
-        self._subscriptions[number] = on_delivery, on_lost
-        return number, f"{self._inbox}.p.{number}"
-
-    def unsubscribe(self, number: int) -> None:
-        """Remove a subscription. Messages that still arrive for it are returned."""
-        self._subscriptions.pop(number, None)
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something that no caller waits for."""
+        self._run(work)
 
     async def close(self) -> None:
         """Close it after the server has read everything that was written, or after a timeout."""
-        if self.error is None:
-            await self.flush(b"", _CLOSE_TIMEOUT_SECONDS)
         with suppress(TimeoutError, OSError, errors.Error):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_SECONDS):
-                await self._client.close()
+            if self._background and self.is_open:
+                await asyncio.wait(self._background, timeout=_CLOSE_TIMEOUT_SECONDS)
+            if self.is_open:
+                await self.call(self._client.flush(_CLOSE_TIMEOUT_SECONDS))
         self.mark_lost(errors.ConnectionClosedError())
+        if self._background:
+            await asyncio.wait(self._background, timeout=_CLOSE_TIMEOUT_SECONDS)
 
     def mark_lost(self, error: Exception) -> None:
         """Close the socket, and end all calls that wait on this connection."""
         self.error = self.error or error
-        self._client.abort()
-        for responses in self._requests.values():
-            responses.finish()
-        for _, on_lost in list(self._subscriptions.values()):
-            on_lost()
+        if not self.lost.done():
+            self.lost.set_result(None)
+            self._run(self._client.close())
 
-    async def _request(
-        self, many: int, lines: Callable[[str], bytes], timeout: float
-    ) -> list[Response | None]:
-        number = next(self._numbers)
-        responses = PendingResponses(many)
-        if self.error is not None:
-            return responses.found
-        self._requests[b"%d" % number] = responses
-        try:
-            self.write(lines(f"{self._inbox}.a.{number}"))
-            await asyncio.wait([responses.complete], timeout=timeout)
-        finally:
-            del self._requests[b"%d" % number]
-        return responses.found
+    def _run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def run() -> None:
+            with suppress(TimeoutError, OSError, errors.Error):
+                async with asyncio.timeout(_WRITE_TIMEOUT_SECONDS):
+                    await work
 
-    def _on_message(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes
-    ) -> None:
-        if sid == _RESPONSES_SUBSCRIPTION:
-            _, request, number = subject.rsplit(b".", 2)
-            if (responses := self._requests.get(request)) is not None:
-                responses.add(number, data, headers)
-        elif (found := self._subscriptions.get(sid)) is not None:
-            found[0](reply, data, headers)
-        elif reply.startswith(_ACKNOWLEDGEMENT_PREFIX):
-            # It was on its way when the subscription ended. Without an acknowledgement, the server
-            # would deliver it only after ack_wait.
-            self.write(negative_acknowledgement(reply))
+        task = asyncio.create_task(run())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     async def _on_error(self, error: Exception) -> None:
         if not self._client.is_connected:
-            self.error = error
-        elif "permissions violation" in str(error):
+            self.error = self.error or error
+        elif isinstance(error, errors.UnexpectedEOF) or "permissions violation" in str(error):
             self.mark_lost(error)  # there will be no response to what was not permitted
 
     async def _on_closed(self) -> None:
         self.mark_lost(self._client.last_error or errors.ConnectionClosedError())
+
+
+def _retrieve_error(task: asyncio.Future[Any]) -> None:
+    """Read the error of a call that was given up, so that asyncio does not report it."""
+    if not task.cancelled():
+        task.exception()

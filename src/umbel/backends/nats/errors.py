@@ -7,20 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nats import errors
+from nats.js.errors import APIError
 
 from umbel.errors import ConfigurationError, MessageTooLarge, UmbelError, Unavailable
 
-
-class JetStreamError(Exception):
-    """An error that JetStream has returned, with its error code."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-
-
-NO_RESPONDERS = 503
-"""Not a code of JetStream: nothing is subscribed to the subject."""
 NO_CONSUMER, NO_STREAM, NAME_TAKEN, SUBJECT_TAKEN = 10014, 10059, 10058, 10065
 
 _DISABLED = "start the server with JetStream (nats-server -js), or enable it for this account"
@@ -28,7 +18,6 @@ _FULL = "free some space on the server, or raise max_file_store and the account'
 _NO_FILES = "the stream's files are missing; delete the stream, and it will be created again"
 
 _REMEDIES = {
-    NO_RESPONDERS: _DISABLED,
     10076: _DISABLED,
     10039: _DISABLED,
     10023: _FULL,
@@ -64,7 +53,7 @@ def translate_errors(label: str) -> Iterator[None]:
         yield
     except UmbelError:
         raise
-    except JetStreamError as error:
+    except APIError as error:
         raise _translate(error, label) from error
     except TimeoutError as error:
         raise Unavailable(f"{label} did not answer in time; {_CHECK_SERVER}") from error
@@ -72,13 +61,16 @@ def translate_errors(label: str) -> Iterator[None]:
         raise Unavailable(f"{label}: {_text(error)}; {_remedy(error)}") from error
 
 
-def _translate(error: JetStreamError, label: str) -> UmbelError:
-    if error.code == _TOO_LARGE:
-        return MessageTooLarge(f"{label}: {error}; pass a reference instead of the data")
-    if error.code in _CONFIGURATION_REMEDIES:
-        return ConfigurationError(f"{label}: {error}; {_CONFIGURATION_REMEDIES[error.code]}")
-    remedy = _NO_FILES if "no such file" in str(error) else _REMEDIES.get(error.code)
-    return Unavailable(f"{label}: {error}" + (f"; {remedy}" if remedy else ""))
+def _translate(error: APIError, label: str) -> UmbelError:
+    code, text = error.err_code, error.description
+    if text is None:  # the server itself has responded: nothing is subscribed to the subject
+        return Unavailable(f"{label}: JetStream does not respond; {_DISABLED}")
+    if code == _TOO_LARGE:
+        return MessageTooLarge(f"{label}: {text}; pass a reference instead of the data")
+    if code in _CONFIGURATION_REMEDIES:
+        return ConfigurationError(f"{label}: {text}; {_CONFIGURATION_REMEDIES[code]}")
+    remedy = _NO_FILES if "no such file" in text else _REMEDIES.get(code or 0)
+    return Unavailable(f"{label}: {text}" + (f"; {remedy}" if remedy else ""))
 
 
 def _text(error: Exception) -> str:
@@ -88,7 +80,7 @@ def _text(error: Exception) -> str:
 def _remedy(error: Exception) -> str:
     text = str(error).lower()
     if isinstance(error, errors.SecureConnWantedError):
-        return "give the server a certificate, or write nats:// instead of tls://"
+        return "let the server require TLS (no allow_non_tls), or write nats:// instead of tls://"
     if isinstance(error, (ssl.SSLError, ssl.CertificateError)):
         return _CHECK_TLS
     if "permissions violation" in text:

@@ -7,8 +7,11 @@ case; other characters of a name are percent-encoded, too.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from urllib.parse import quote, unquote
+
+from nats.js.api import Header
 
 from umbel.backends.transport import MessageHeaders
 from umbel.messages import Envelope
@@ -19,13 +22,12 @@ _SAFE_NAME = re.compile("[a-z0-9_.-]+")
 _SAFE_VALUE = re.compile("[!#$&-~]*")
 _SAFE_CHARACTERS = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 _ONE_LINE = re.compile("[ -~]+")
-_ID = re.compile(rb"\r\nce-id: ([!#$&-~]+)\r\n")
 _STRUCTURED = "application/cloudevents"
 """The binding's content type of a structured event in any format. It is read as JSON."""
 
 
-def write(envelope: Envelope, send_id: str = "") -> bytes:
-    """Return the block of headers of an envelope.
+def write(envelope: Envelope, send_id: str = "") -> dict[str, str]:
+    """Return the headers of an envelope.
 
     The server drops a second message with the same job id and ``send_id``.
     """
@@ -34,34 +36,38 @@ def write(envelope: Envelope, send_id: str = "") -> bytes:
     values["datacontenttype"] = content_type
     if not _SAFE_VALUE.fullmatch("".join(values.values())):
         values = {name: _encode_value(value) for name, value in values.items()}
-    found = ["NATS/1.0"]
+    found: dict[str, str] = {}
     if send_id:
-        found.append(f"Nats-Msg-Id: {values['id']}:{send_id}")
+        found[Header.MSG_ID.value] = f"{values['id']}:{send_id}"
     if _ONE_LINE.fullmatch(content_type):
-        found.append(f"Content-Type: {content_type}")
-    found += [f"{_name(name)}: {value}" for name, value in values.items()]
-    return ("\r\n".join(found) + "\r\n\r\n").encode()
+        found["Content-Type"] = content_type
+    return found | {_name(name): value for name, value in values.items()}
 
 
-def find_id(headers: bytes) -> str | None:
-    """Return the id in a block of headers, if it is formatted as ``write`` does."""
-    found = _ID.search(headers)
-    return found[1].decode() if found else None
+def size_of(headers: Mapping[str, str]) -> int:
+    """Return the size of headers in a message, in bytes. The server's limit includes it."""
+    lines = sum(len(name) + len(value) + len(": \r\n") for name, value in headers.items())
+    return len("NATS/1.0\r\n\r\n") + lines
 
 
-def read(headers: bytes, data: bytes) -> MessageHeaders:
-    """Parse a block of headers."""
+def find_id(headers: Mapping[str, str] | None) -> str | None:
+    """Return the id in the headers, if it is formatted as ``write`` does."""
+    found = headers.get("ce-id") if headers else None
+    return found if found and _SAFE_VALUE.fullmatch(found) else None
+
+
+def read(headers: Mapping[str, str] | None, data: bytes) -> MessageHeaders:
+    """Parse headers."""
     if not headers:  # a structured event from a client without headers
         return MessageHeaders({}, MEDIA_TYPE if data[:1] == b"{" else "")
     found: dict[str, str] = {}
     declared = ""
-    for line in headers.decode("utf-8", "replace").split("\r\n"):
-        name, colon, value = line.partition(":")
-        attribute = _attribute(name) if colon else None
+    for name, value in headers.items():
+        attribute = _attribute(name)
         if attribute is not None:
-            found[attribute] = _decode(value.strip())
-        elif name.strip().lower() == "content-type":
-            declared = value.strip()
+            found[attribute] = _decode(value)
+        elif name.lower() == "content-type":
+            declared = value
     if declared.partition(";")[0].strip().lower() in (_STRUCTURED, MEDIA_TYPE):
         return MessageHeaders(found, MEDIA_TYPE)
     content_type = found.pop("datacontenttype", declared)
@@ -79,7 +85,7 @@ def _name(name: str) -> str:
 @lru_cache(maxsize=64)
 def _attribute(name: str) -> str | None:
     """Return the attribute that a header contains; None if it is not a CloudEvents header."""
-    name = name.strip().lower()
+    name = name.lower()
     return _decode(name.removeprefix(_PREFIX)) if name.startswith(_PREFIX) else None
 
 

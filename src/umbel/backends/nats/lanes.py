@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 
-from umbel.backends.nats.blocking_connection import run_without_loop
 from umbel.backends.nats.connections import Connection
-from umbel.backends.nats.jetstream import (
-    Requester,
-    Stream,
-    create_consumer,
-    create_stream,
-    missing_part,
-)
-from umbel.backends.nats.raw_connection import RawConnection
+from umbel.backends.nats.jetstream import Stream, create_consumer, create_stream, missing_part
 from umbel.backends.nats.stream_names import stream_of
 from umbel.backends.transport import Lane, OnLaneMissing, report_missing_lane
 from umbel.messages import random_hex
@@ -49,9 +39,8 @@ class LaneStreams:
         """Return the stream of a lane."""
         found = self._streams.get(lane)
         if found is None:
-            found = stream_of(self._namespace, lane)
-            self._lanes[found] = lane  # first, because callers' threads read this, too
-            self._streams[lane] = found
+            found = self._streams[lane] = stream_of(self._namespace, lane)
+            self._lanes[found] = lane
         return found
 
     def lane(self, stream: Stream) -> Lane:
@@ -66,51 +55,30 @@ class LaneStreams:
         """Make sure that these lanes exist. Report and create missing ones.
 
         Raises:
-            JetStreamError: the server refuses.
+            APIError: the server refuses.
         """
         if connection is not self._connection:
             self._connection, self._checked, self._checking = connection, set(), asyncio.Lock()
         if self._checked.issuperset(lanes):
             return
-        report = partial(report_missing_lane, self._on_lane_missing)
         async with self._checking:  # two callers would both report the same lane
             for lane in lanes:
                 if lane not in self._checked:
-                    await self._create(connection, lane, report, asyncio.sleep)
+                    await self._create(connection, lane)
                     self._checked.add(lane)
                     self._seen.add(lane)
 
-    def create_blocking(
-        self, connection: RawConnection, lane: Lane, report_missing: Callable[[Lane], object]
-    ) -> None:
-        """Create what is missing of a lane, in a caller's own thread."""
-
-        async def report(lane: Lane) -> None:
-            report_missing(lane)
-
-        async def pause(seconds: float) -> None:
-            time.sleep(seconds)  # noqa: ASYNC251 - this thread has no event loop
-
-        run_without_loop(self._create(connection, lane, report, pause))
-        self._seen.add(lane)
-
-    async def _create(
-        self,
-        connection: Requester,
-        lane: Lane,
-        report: Callable[[Lane], Awaitable[None]],
-        pause: Callable[[float], Awaitable[None]],
-    ) -> None:
+    async def _create(self, connection: Connection, lane: Lane) -> None:
         """Create what is missing of a lane."""
         stream = self.stream(lane)
         missing = await missing_part(connection, stream)
         if missing is not None and lane in self._seen:
-            await pause(_DELETION_SECONDS)
+            await asyncio.sleep(_DELETION_SECONDS)
             missing = await missing_part(connection, stream)
         if missing == "stream":
             # Reported before it is created. After a crash in between, the stream is still missing,
             # and the next process reports it.
-            await report(lane)
+            await report_missing_lane(self._on_lane_missing, lane)
             await create_stream(
                 connection, stream, replicas=self._replicas, description=_description(lane)
             )

@@ -57,14 +57,14 @@ class Receiver:
             connection = await self._reconnector.connection()
             await self._streams.prepare(connection, capacity)
             wanted = {self._streams.stream(lane): many for lane, many in capacity.items()}
-            pull = Pull(connection, wanted, min(max(until - loop.time(), 0.0), _MAX_PULL_SECONDS))
-            found, missing = await _finish(pull, stopped)
+            pull = Pull(connection, min(max(until - loop.time(), 0.0), _MAX_PULL_SECONDS))
+            found, missing = await _run(pull, wanted, stopped)
             for stream in missing:
                 self._streams.forget(self._streams.lane(stream))
             if found:
                 return [self._arrival(message) for message in found]
-            if connection.error is not None:
-                raise connection.error
+            if not connection.is_open:
+                raise connection.error or TimeoutError
             missing_pulls = missing_pulls + 1 if missing else 0
             if missing_pulls > _MAX_MISSING_PULLS:
                 raise TimeoutError
@@ -85,11 +85,12 @@ class Receiver:
         )
 
 
-async def _finish(
-    pull: Pull, stopped: asyncio.Future[None]
+async def _run(
+    pull: Pull, wanted: Mapping[Stream, int], stopped: asyncio.Future[None]
 ) -> tuple[list[ReceivedMessage], list[Stream]]:
     """Return the messages of a pull, and the streams that are missing or do not respond."""
     try:
+        await pull.send(wanted)
         await pull.wait(stopped)
         missing = [*pull.deleted, *pull.silent]
         return await pull.finish(), missing

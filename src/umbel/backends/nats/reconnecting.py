@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import shuffle
 
 from nats import errors
@@ -11,6 +11,8 @@ from nats import errors
 from umbel.backends.nats.address import NatsAddress
 from umbel.backends.nats.connections import Connection
 from umbel.backends.nats.errors import translate_errors
+
+OnOpen = Callable[[Connection], Awaitable[None]]
 
 _CONNECT_TIMEOUT_SECONDS = 5.0
 
@@ -21,7 +23,7 @@ class Reconnector:
     ``on_open`` is called with each new connection before other callers get it.
     """
 
-    def __init__(self, address: NatsAddress, *, on_open: Callable[[Connection], None]) -> None:
+    def __init__(self, address: NatsAddress, *, on_open: OnOpen) -> None:
         self.address = address
         self._on_open = on_open
         self._servers = list(address.servers)
@@ -34,7 +36,7 @@ class Reconnector:
         """The connection, if it is open."""
         self._reset_in_new_loop()
         found = self._connection
-        return found if found is not None and found.error is None else None
+        return found if found is not None and found.is_open else None
 
     async def connection(self) -> Connection:
         """Return the connection, or a new one if there was none or it is lost.
@@ -49,7 +51,7 @@ class Reconnector:
                 if (found := self.current) is None:
                     found = self._connection = await self._open()
                     self._servers = list({*self.address.servers, *found.discovered_servers})
-                    self._on_open(found)
+                    await self._on_open(found)
                 return found
 
     async def close(self) -> None:

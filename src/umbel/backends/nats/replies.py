@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from umbel.backends.nats.address import NatsAddress
+from umbel.backends.nats.connections import Connection, OutgoingMessage
 from umbel.backends.nats.errors import translate_errors
-from umbel.backends.nats.headers import write
-from umbel.backends.nats.protocol import OutgoingMessage
+from umbel.backends.nats.headers import size_of, write
 from umbel.backends.nats.reconnecting import Reconnector
 from umbel.backends.nats.sender import max_body_bytes
 from umbel.backends.transport import Reply
@@ -27,7 +27,7 @@ class ReplySender:
     """
 
     def __init__(self, address: NatsAddress) -> None:
-        self._reconnector = Reconnector(address, on_open=lambda _: None)
+        self._reconnector = Reconnector(address, on_open=_do_nothing)
 
     async def reply(self, replies: Sequence[Reply]) -> None:
         """See ``Transport.reply``. Replies to invalid subjects are dropped."""
@@ -44,6 +44,10 @@ class ReplySender:
         await self._reconnector.close()
 
 
+async def _do_nothing(_: Connection) -> None:
+    pass
+
+
 def _is_subject(address: str) -> bool:
     """Return whether it can be published to. Subjects with ``$`` are commands to the server."""
     size = len(address.encode(errors="replace"))
@@ -53,7 +57,7 @@ def _is_subject(address: str) -> bool:
 def _to_message(reply: Reply, max_payload: int) -> OutgoingMessage:
     document = reply.document
     headers = write(document)
-    if len(headers) + len(document.body.data) > max_payload:
+    if size_of(headers) + len(document.body.data) > max_payload:
         document = without_data(document, max_body_bytes(max_payload))
         headers = write(document)
     return OutgoingMessage(reply.asked.address, headers, document.body.data)

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from nats import errors
+from nats.js.errors import NoStreamResponseError
+
+from umbel.backends.nats.connections import OutgoingMessage
 from umbel.backends.nats.errors import translate_errors
-from umbel.backends.nats.headers import write
-from umbel.backends.nats.jetstream import check_stored
+from umbel.backends.nats.headers import size_of, write
 from umbel.backends.nats.lanes import LaneStreams
-from umbel.backends.nats.protocol import OutgoingMessage, Response
 from umbel.backends.nats.reconnecting import Reconnector
 from umbel.backends.transport import Lane
 from umbel.errors import MessageTooLarge, Unavailable
@@ -21,8 +23,8 @@ DEFAULT_MAX_BODY_BYTES = 1_000_000
 _HEADERS_BYTES = 48_576
 """Reserved for headers. Of the default payload of 1 MiB, the million above remains."""
 _WINDOW_TIMEOUT_SECONDS = 10.0
-CONFIRM_TIMEOUT_SECONDS = 4.0
-MAX_ATTEMPTS = 3
+_CONFIRM_TIMEOUT_SECONDS = 4.0
+_MAX_ATTEMPTS = 3
 _MAX_UNCONFIRMED_MESSAGES, _MAX_UNCONFIRMED_BYTES = 2000, 4_000_000
 """The size of a window. The timeouts apply to each window, because a large batch over a slow
 network takes long."""
@@ -55,52 +57,61 @@ class Sender:
         send_id = random_hex(8)
         with translate_errors(self._reconnector.address.label):
             max_payload = (await self._reconnector.connection()).max_payload
-            messages = to_messages(envelopes, self._streams, send_id, max_payload)
-            for window in split_windows(messages):
+            messages = _to_messages(envelopes, self._streams, send_id, max_payload)
+            for window in _split_windows(messages):
                 async with asyncio.timeout(_WINDOW_TIMEOUT_SECONDS):
                     await self._send(window)
 
     async def _send(self, messages: Sequence[LaneMessage]) -> None:
         error: Exception | None = None
-        for _ in range(MAX_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             connection = await self._reconnector.connection()
-            await self._streams.prepare(connection, {one.lane for one in messages})
-            responses = await connection.publish(
-                [one.message for one in messages], CONFIRM_TIMEOUT_SECONDS
-            )
-            messages = self._unconfirmed(messages, responses)
+            try:
+                await self._streams.prepare(connection, {one.lane for one in messages})
+                outcomes = await connection.publish(
+                    [one.message for one in messages], _CONFIRM_TIMEOUT_SECONDS
+                )
+            except (errors.Error, OSError) as problem:
+                if connection.is_open:
+                    raise
+                error = problem
+                continue
+            messages, error = self._unconfirmed(messages, outcomes), None
             if not messages:
                 return
-            error = connection.error
-            if None in responses:
+            if any(isinstance(outcome, TimeoutError) for outcome in outcomes):
                 connection.mark_lost(TimeoutError("no confirmation came in time"))
-        raise error or unconfirmed_error(self._reconnector.address.label, len(messages))
+        raise error or Unavailable(
+            f"{self._reconnector.address.label} did not confirm {len(messages):,} messages; check"
+            " that the server is not overloaded and, in a cluster, that most of its servers run"
+        )
 
     def _unconfirmed(
-        self, messages: Sequence[LaneMessage], responses: Sequence[Response | None]
+        self, messages: Sequence[LaneMessage], outcomes: Sequence[BaseException | None]
     ) -> list[LaneMessage]:
         """Return the messages to send again. Missing streams are created before that."""
         again: list[LaneMessage] = []
-        for one, response in zip(messages, responses, strict=True):
-            if response is None:
-                again.append(one)
-            elif response.is_missing:
-                self._streams.forget(one.lane)
-                again.append(one)
-            else:
-                check_stored(response.data)
+        for one, outcome in zip(messages, outcomes, strict=True):
+            match outcome:
+                case None:
+                    pass
+                case NoStreamResponseError():
+                    self._streams.forget(one.lane)
+                    again.append(one)
+                case TimeoutError() | errors.ConnectionClosedError():
+                    again.append(one)
+                case ValueError() | TypeError() | LookupError() | AttributeError():
+                    # Another subscriber of the subject responded first.
+                    raise Unavailable(
+                        f"{self._reconnector.address.label}: the response is not JetStream's;"
+                        " choose another namespace"
+                    ) from outcome
+                case _:
+                    raise outcome
         return again
 
 
-def unconfirmed_error(label: str, many: int) -> Unavailable:
-    """Return the error for missing confirmations."""
-    return Unavailable(
-        f"{label} did not confirm {many:,} messages; check that the server is not overloaded"
-        " and, in a cluster, that most of its servers run"
-    )
-
-
-def to_messages(
+def _to_messages(
     envelopes: Sequence[Envelope], streams: LaneStreams, send_id: str, max_payload: int
 ) -> list[LaneMessage]:
     """Return the messages of envelopes. Raise MessageTooLarge."""
@@ -113,16 +124,17 @@ def _to_message(
     lane = Lane(envelope.queue, envelope.kind)
     headers, data = write(envelope, send_id), envelope.body.data
     limit = max_body_bytes(max_payload)
-    if len(data) > limit or len(headers) + len(data) > max_payload:
+    size = size_of(headers)
+    if len(data) > limit or size + len(data) > max_payload:
         raise MessageTooLarge(
-            f"job {envelope.id} has {len(data):,} bytes and {len(headers):,} of headers; the"
+            f"job {envelope.id} has {len(data):,} bytes and {size:,} of headers; the"
             f" server takes {limit:,}, and {max_payload:,} with the headers: pass a reference"
             " instead of the data, or raise the server's max_payload"
         )
     return LaneMessage(lane, OutgoingMessage(streams.stream(lane).subject, headers, data))
 
 
-def split_windows(messages: Sequence[LaneMessage]) -> Iterator[list[LaneMessage]]:
+def _split_windows(messages: Sequence[LaneMessage]) -> Iterator[list[LaneMessage]]:
     """Yield as many messages at a time as may be unconfirmed."""
     window: list[LaneMessage] = []
     size = 0

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from umbel.backends.broker import Capabilities
 from umbel.backends.nats.acknowledgements import Acknowledgements
 from umbel.backends.nats.address import NatsAddress
-from umbel.backends.nats.blocking_sender import BlockingSender
 from umbel.backends.nats.connections import Connection
 from umbel.backends.nats.errors import translate_errors
 from umbel.backends.nats.jetstream import check, purge
@@ -16,13 +14,13 @@ from umbel.backends.nats.receiver import Receiver
 from umbel.backends.nats.reconnecting import Reconnector
 from umbel.backends.nats.replies import ReplySender
 from umbel.backends.nats.sender import DEFAULT_MAX_BODY_BYTES, Sender, max_body_bytes
-from umbel.backends.transport import Arrival, Lane, OnLaneMissing, OnLaneMissingBlocking, Reply
+from umbel.backends.transport import Arrival, Lane, OnLaneMissing, Reply
 from umbel.errors import ConfigurationError
 from umbel.messages import KINDS, Envelope
 
 
 class NatsTransport:
-    """See ``Transport`` and ``BlockingTransport`` for what each method promises.
+    """See ``Transport`` for what each method promises.
 
     JetStream does not watch connections: it delivers the unacknowledged messages of a dead process
     again after ``ack_wait`` seconds. Messages are acknowledged right after they are received, so
@@ -42,7 +40,6 @@ class NatsTransport:
     ) -> None:
         if not 0.1 <= ack_wait <= 3600:
             raise ConfigurationError(f"ack_wait={ack_wait!r}: give seconds, 0.1 to 3600")
-        self.capabilities = Capabilities(blocking=address.can_block)
         self.max_body_bytes = DEFAULT_MAX_BODY_BYTES
         self._acknowledgements = Acknowledgements()
         self._reconnector = Reconnector(address, on_open=self._on_open)
@@ -53,7 +50,6 @@ class NatsTransport:
             on_lane_missing=on_lane_missing,
         )
         self._sender = Sender(self._reconnector, self._streams)
-        self._blocking_sender = BlockingSender(address, self._streams)
         self._receiver = Receiver(self._reconnector, self._streams)
         self._reply_sender = ReplySender(address)
 
@@ -61,26 +57,16 @@ class NatsTransport:
         if envelopes:
             await self._sender.send(envelopes)
 
-    def send_blocking(
-        self,
-        envelopes: Sequence[Envelope],
-        timeout: float,
-        on_lane_missing: OnLaneMissingBlocking,
-        on_written: Callable[[], object],
-    ) -> None:
-        max_payload = self._blocking_sender.send(envelopes, timeout, on_lane_missing, on_written)
-        self.max_body_bytes = max_body_bytes(max_payload)
-
     async def receive(self, capacity: Mapping[Lane, int], wait: float) -> list[Arrival]:
         arrivals = await self._receiver.receive(capacity, wait)
         self._acknowledgements.add(arrivals)
         return arrivals
 
     async def accept(self, arrivals: Sequence[Arrival]) -> None:
-        self._acknowledgements.accept(arrivals, self._reconnector.current)
+        await self._acknowledgements.accept(arrivals, self._reconnector.current)
 
     async def release(self, arrivals: Sequence[Arrival]) -> None:
-        self._acknowledgements.release(arrivals, self._reconnector.current)
+        await self._acknowledgements.release(arrivals, self._reconnector.current)
 
     async def reply(self, replies: Sequence[Reply]) -> None:
         await self._reply_sender.reply(replies)
@@ -99,11 +85,10 @@ class NatsTransport:
             await check(await self._reconnector.connection())
 
     async def close(self) -> None:
-        self._blocking_sender.close()
-        self._acknowledgements.release_all(self._reconnector.current)
+        await self._acknowledgements.release_all(self._reconnector.current)
         await self._reconnector.close()
         await self._reply_sender.close()
 
-    def _on_open(self, connection: Connection) -> None:
+    async def _on_open(self, connection: Connection) -> None:
         self.max_body_bytes = max_body_bytes(connection.max_payload)
-        self._acknowledgements.send_unsent(connection)
+        await self._acknowledgements.send_unsent(connection)

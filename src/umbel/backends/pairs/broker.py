@@ -34,7 +34,7 @@ _OTHERS_FIRST_SECONDS = 0.05
 
 
 def capabilities_of_pair(store: Capabilities) -> Capabilities:
-    """Return what a job store can do when a transport that is not ``blocking`` sends for it."""
+    """Return what a job store can do when a transport sends for it."""
     return replace(store, blocking=False, timed=True, priority=False, notify=True, forgets=False)
 
 
@@ -55,9 +55,7 @@ class PairBroker:
         telemetry: Telemetry | None = None,
     ) -> None:
         self._transport = open_transport(lambda lane: self._relay.on_lane_missing(lane))
-        store = job_store.capabilities
-        is_blocking = store.blocking and self._transport.capabilities.blocking
-        self.capabilities = replace(capabilities_of_pair(store), blocking=is_blocking)
+        self.capabilities = capabilities_of_pair(job_store.capabilities)
         self._job_store = job_store
         self._clock = clock
         self._replies = ReplySender(self._transport.reply, find, namespace=namespace, clock=clock)
@@ -94,10 +92,6 @@ class PairBroker:
     ) -> list[Published]:
         self._check_sizes(envelopes)
         return await self._publisher.publish(envelopes, timeout)
-
-    def publish_blocking(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        self._check_sizes(envelopes)
-        return self._publisher.publish_blocking(envelopes, timeout)
 
     def publish_within(self, envelopes: Sequence[Envelope], connection: Any) -> list[Published]:
         """The store records the job in the caller's transaction; the relay sends it afterwards."""
@@ -184,6 +178,9 @@ class PairBroker:
 
     async def recover(self) -> list[str]:
         return await self._job_store.recover()
+
+    async def expire(self, limit: int) -> list[str]:
+        return await self._job_store.expire(limit)
 
     async def depths(self) -> list[Depth]:
         return await self._job_store.depths()

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from umbel.backends.broker import Capabilities
 from umbel.backends.transport import Arrival, Lane, Reply, Transport
 from umbel.errors import MessageTooLarge, UmbelError, Unavailable
 from umbel.messages import Envelope
@@ -104,8 +103,6 @@ class MultiTransport:
     ``named`` maps queues to their transports, and ``rest`` carries all other queues. None means
     that no transport carries such a queue.
     """
-
-    capabilities = Capabilities()
 
     def __init__(self, named: Mapping[str, Transport | None], rest: Transport | None) -> None:
         transports = dict.fromkeys(one for one in (*named.values(), rest) if one is not None)

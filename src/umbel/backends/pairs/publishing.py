@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import cast
 
 from umbel.backends.broker import JobStore, Published
 from umbel.backends.pairs.multi_transport import MultiTransport
 from umbel.backends.pairs.relay import Relay
 from umbel.backends.pairs.silent_transports import SilentTransports
-from umbel.backends.transport import BlockingTransport, Lane, Transport
+from umbel.backends.transport import Transport
 from umbel.clock import Clock
 from umbel.errors import MessageTooLarge, Unavailable
 from umbel.messages import Envelope, is_inbox
@@ -27,7 +26,7 @@ _MAX_HEADER_BYTES = 32_768
 
 
 class PairPublisher:
-    """Publishes to a transport and a job store, from the event loop or in the caller's thread."""
+    """Publishes to a transport and a job store."""
 
     def __init__(
         self, transport: Transport, job_store: JobStore, relay: Relay, clock: Clock
@@ -38,9 +37,6 @@ class PairPublisher:
         self._clock = clock
         self._silent = SilentTransports(clock)
         self._sending: set[asyncio.Task[None]] = set()
-        self._used_lanes: set[Lane] = set()
-        """Lanes to which a blocking send has succeeded. The first message of a lane is recorded
-        after it was sent: creating a lane marks all jobs recorded for it as unsent."""
 
     async def publish(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
         """Publish within ``timeout`` seconds, even if the transport does not answer."""
@@ -50,40 +46,6 @@ class PairPublisher:
             await self._relay.mark_lanes_unsent()
             return await self._job_store.record_sent(envelopes)
         return _published(envelopes)
-
-    def publish_blocking(self, envelopes: Sequence[Envelope], timeout: float) -> list[Published]:
-        """Publish in the caller's thread. Requires a transport and a store that are ``blocking``.
-
-        The store records the jobs while the transport's server stores the messages, so the caller
-        waits for both at once. If the process dies before the server has a message, the store has a
-        job without one; it is sent again when its lane is found silent.
-        """
-        began = self._clock.monotonic()
-        seconds = self._silent.allowed_seconds([self._transport], timeout)
-        if not seconds or not all(map(_can_send_first, envelopes)):
-            return self._job_store.publish_blocking(envelopes, timeout)
-        lanes = {Lane(envelope.queue, envelope.kind) for envelope in envelopes}
-        record = _RecordSent(self._job_store, envelopes, began + timeout, self._clock)
-
-        def on_lane_missing(lane: Lane, seconds: float) -> None:
-            self._job_store.mark_lanes_unsent_blocking([lane], seconds)
-
-        on_written = record if lanes <= self._used_lanes else _do_nothing
-        transport = cast(BlockingTransport, self._transport)
-        try:
-            transport.send_blocking(envelopes, seconds, on_lane_missing, on_written)
-        except Unavailable:
-            self._silent.record_failure([self._transport], self._clock.monotonic() - began)
-            if record.is_done:  # the jobs may be recorded as sent, even if the store did not answer
-                ids = [envelope.id for envelope in envelopes]
-                self._job_store.mark_unsent_blocking(ids, record.seconds_left())
-            if record.published:
-                return record.published
-            return self._job_store.publish_blocking(envelopes, record.seconds_left())
-        self._used_lanes |= lanes
-        self._silent.record_answer([self._transport])
-        record()
-        return record.published or _published(envelopes)
 
     def check_size(self, envelope: Envelope) -> None:
         """Refuse a message that could not be sent later. Raises MessageTooLarge, BadMessage."""
@@ -142,36 +104,6 @@ class PairPublisher:
         if isinstance(self._transport, MultiTransport):
             return self._transport.transports_of({envelope.queue for envelope in envelopes})
         return [self._transport]
-
-
-class _RecordSent:
-    """Records jobs as sent, at most once and within the caller's time."""
-
-    def __init__(
-        self, job_store: JobStore, envelopes: Sequence[Envelope], until: float, clock: Clock
-    ) -> None:
-        self._job_store = job_store
-        self._envelopes = envelopes
-        self._until = until
-        self._clock = clock
-        self.is_done = False
-        self.published: list[Published] = []
-        """The store's answer; empty if it did not answer."""
-
-    def __call__(self) -> None:
-        if not self.is_done:
-            self.is_done = True
-            with suppress(Unavailable):
-                self.published = self._job_store.record_sent_blocking(
-                    self._envelopes, self.seconds_left()
-                )
-
-    def seconds_left(self) -> float:
-        return self._until - self._clock.monotonic()
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _published(envelopes: Sequence[Envelope]) -> list[Published]:

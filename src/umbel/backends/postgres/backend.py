@@ -8,9 +8,11 @@ from umbel.backends.backend import Roles
 from umbel.backends.caller_connections import aunwrap
 from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.broker import PostgresBroker
+from umbel.backends.postgres.coordination import PostgresCoordination
 from umbel.backends.postgres.database import Database
 from umbel.backends.postgres.gates import PostgresGates
 from umbel.backends.postgres.job_store import PostgresJobStore
+from umbel.backends.postgres.joins import PostgresJoins
 from umbel.backends.postgres.records import PostgresRecords
 from umbel.backends.postgres.registry import PostgresRegistry
 from umbel.backends.postgres.routes import PostgresRoutes
@@ -18,7 +20,6 @@ from umbel.backends.postgres.schema import migrate, newest, schema_version
 from umbel.backends.postgres.step_transactions import PostgresTransactions
 from umbel.backends.postgres.steps import PostgresSteps
 from umbel.backends.sql.control import SqlControl
-from umbel.backends.sql.deployments import SqlDeployments
 from umbel.backends.steps import Transactions
 from umbel.clock import Clock
 
@@ -41,8 +42,9 @@ class PostgresBackend:
             SqlControl(database, **common),
             PostgresGates(database, **common),
             PostgresSteps(database, **common),
-            SqlDeployments(database, **common),
             PostgresRoutes(database, **common),
+            PostgresJoins(database, **common),
+            PostgresCoordination(database, **common),
         )
 
     async def migrate(self) -> list[int]:

@@ -13,6 +13,7 @@ from umbel.backends.postgres.caller_connections import CallerConnection, block_w
 from umbel.backends.postgres.database import Database
 from umbel.backends.postgres.errors import translate_errors
 from umbel.backends.postgres.job_rows import delivery
+from umbel.backends.postgres.joins import PostgresJoins
 from umbel.backends.postgres.publishing import (
     insert_steps,
     is_one_statement,
@@ -24,6 +25,7 @@ from umbel.backends.postgres.scan_cursor import GATE_RETRY_SECONDS, NEVER, Mark,
 from umbel.backends.postgres.schema import newest
 from umbel.backends.postgres.settling import Batch, settle_steps
 from umbel.backends.postgres.statements import atomically, preceded_by, single_statement
+from umbel.backends.sql.ending import EXPIRED
 from umbel.backends.sql.statements import Row, Steps
 from umbel.clock import Clock
 from umbel.errors import LeaseLost, SchemaError, Unavailable
@@ -35,8 +37,8 @@ class _ClaimResult(NamedTuple):
     """The result of a claim."""
 
     rows: list[Row]
-    knock: int | None
-    """The number of the last row in ``knock``."""
+    gate_event: int | None
+    """The number of the last row in ``gate_event``."""
     held_back: bool
     """Whether there are jobs of unknown kind, so that nothing was claimed."""
     gate_check: float | None
@@ -75,6 +77,7 @@ class PostgresBroker:
             self._sql[f"{name}_wait_for_locks"] = self._sql[name].replace(b" skip locked", b"")
         self._scan_cursors: dict[tuple[str, ...], ScanCursor] = {}
         self._stop_count = 0
+        self._joins = PostgresJoins(database, namespace=namespace, clock=clock)
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if not envelopes:
@@ -155,9 +158,10 @@ class PostgresBroker:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         batch = Batch(settlements)
+        grow = self._joins.grow_steps
         if batch.needs_one_statement:
-            return await self._database.perform(lambda: settle_steps(self._sql, batch))
-        return await self._database.transaction(lambda: settle_steps(self._sql, batch))
+            return await self._database.perform(lambda: settle_steps(self._sql, batch, grow))
+        return await self._database.transaction(lambda: settle_steps(self._sql, batch, grow))
 
     async def recover(self) -> list[str]:
         bound = {"max_lapses": MAX_LAPSES, "lapsed_too_often": LAPSED_TOO_OFTEN}
@@ -165,6 +169,13 @@ class PostgresBroker:
         # Always: another process may have died between the two statements.
         await self._rows("take_back_deaths")
         return found
+
+    async def expire(self, limit: int) -> list[str]:
+        ids = [row[0] for row in await self._rows("expired_ids", limit=limit)]
+        if not ids:
+            return []
+        values = {"id": texts(ids), "reason": EXPIRED, "final": State.EXPIRED.value}
+        return [job for job, _ in await self._rows("cancel_idle", **values)]
 
     async def depths(self) -> list[Depth]:
         rows = await self._rows("depths")
@@ -330,12 +341,14 @@ class PostgresBroker:
         if marks is None:
             found = await self._claim(f"claim{suffix}", values)
             now = self._clock.monotonic()
-            position.record_full_scan(now - began, now, found.rows, found.knock)
+            position.record_full_scan(now - began, now, found.rows, found.gate_event)
         else:
             at = [marks.get(kind, Mark()) for kind in kinds]
             values["mark_priority"] = numbers([mark.priority for mark in at])
             values["mark_seq"] = numbers([mark.seq for mark in at])
-            found = await self._claim("claim_from_marks", values | {"knock": position.knock})
+            found = await self._claim(
+                "claim_from_marks", values | {"gate_event": position.gate_event}
+            )
             position.record_partial_scan(found.rows)
         return found
 

@@ -1,6 +1,7 @@
 -- name: insert_jobs
 -- Adds jobs unless their ids are live or finished, or their unique keys in use. The parameter idle
--- is the state of jobs that are not scheduled and have no gate: queued or sent. Returns how many
+-- is the state of jobs that are not scheduled and have no gate: queued or sent. Or all of them are
+-- blocked. Returns how many
 -- were added, and the places in the batch of those that were not. The "offset 0" keeps the subquery
 -- on the history a lookup: a join might read all of it.
 with sent as (
@@ -19,16 +20,17 @@ with sent as (
 added as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, not_before, expires, attempt, max_deaths, unique_key,
-                           traceparent, headers, gates, line)
+                           traceparent, headers, gates, gate, part)
   select id, namespace, queue, kind, task, type,
-         case when $schema.moment(not_before, delay) > statement_timestamp() then 'scheduled'
+         case when %(idle)s = 'blocked' then 'blocked'
+              when $schema.moment(not_before, delay) > statement_timestamp() then 'scheduled'
               when gates is not null then 'waiting' else %(idle)s end,
          priority, content_type, body,
          coalesce(to_timestamp(nullif(created, 0)), statement_timestamp()),
          $schema.moment(not_before, delay), $schema.moment(expires, expires_in), attempt, max_deaths, unique_key,
          traceparent, headers, gates::jsonb,
          case when $schema.moment(not_before, delay) > statement_timestamp() then null
-              else gates::jsonb ->> 0 end
+              when %(idle)s = 'blocked' then null else gates::jsonb ->> 0 end, %(part)s::boolean
   from sent where not exists (select 1 from $schema.record r
                               where r.id = sent.id and r.namespace = sent.namespace offset 0)
   order by place
@@ -41,15 +43,16 @@ select (select count(*) from added),
        (select count(pg_notify('$channel', hint))
         from (select distinct case state when 'scheduled' then 's:' || namespace
                                          else 'r:' || namespace || ':' || queue end as hint
-              from added where state <> 'sent') h)
+              from added where state not in ('sent', 'blocked')) h)
 
 -- name: insert_job
 -- Adds a single job, for half the work. One row if it was added.
 insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                          body, created, not_before, expires, attempt, max_deaths, unique_key,
-                         traceparent, headers, gates, line)
+                         traceparent, headers, gates, gate, part)
 select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
-       case when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then 'scheduled'
+       case when %(idle)s = 'blocked' then 'blocked'
+            when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then 'scheduled'
             when %(gates)s::jsonb is not null then 'waiting' else %(idle)s end,
        %(priority)s::smallint, %(content_type)s, %(body)s,
        coalesce(to_timestamp(nullif(%(created)s::float8, 0)), statement_timestamp()),
@@ -57,11 +60,11 @@ select %(id)s::uuid, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
        %(attempt)s::integer, %(max_deaths)s::integer, %(unique_key)s::text,
        %(traceparent)s::text, %(headers)s::jsonb, %(gates)s::jsonb,
        case when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then null
-            else %(gates)s::jsonb ->> 0 end
+            when %(idle)s = 'blocked' then null else %(gates)s::jsonb ->> 0 end, %(part)s::boolean
 where not exists (select 1 from $schema.record
                   where id = %(id)s::uuid and namespace = %(namespace)s)
 on conflict do nothing
-returning case when state <> 'sent' then pg_notify('$channel',
+returning case when state not in ('sent', 'blocked') then pg_notify('$channel',
             case state when 'scheduled' then 's:' || %(namespace)s
                        else 'r:' || %(namespace)s || ':' || %(queue)s end) end
 
@@ -90,7 +93,7 @@ with sent as (
 added as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, not_before, expires, attempt, max_deaths, traceparent,
-                           headers, gates, line)
+                           headers, gates, gate)
   select id, %(namespace)s, %(queue)s, %(kind)s, %(task)s, %(type)s,
          case when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then 'scheduled'
               when %(gates)s::jsonb is not null then 'waiting' else %(idle)s end,
@@ -136,7 +139,7 @@ with due as (
 promoted as (
   update $schema.job j
   set state = case when j.gates ->> 0 is null then 'queued' else 'waiting' end,
-      line = j.gates ->> 0
+      gate = j.gates ->> 0
   from due where j.id = due.id and j.namespace = %(namespace)s returning j.queue
 ),
 ready as (select queue, count(*) as jobs from promoted group by queue)
@@ -151,7 +154,7 @@ select (select array_agg(queue) from ready),
 -- Claims the first jobs of each lane of a queue, highest priority first, then oldest, without
 -- those of some tasks, and increments their fence. Locks no row that it does not claim. One row
 -- without a job if there is none, no row if the owner is not registered.
--- The last columns: the last number in knock; whether there are jobs of unknown kind: then nothing
+-- The last columns: the last number in gate_event; whether there are jobs of unknown kind: then nothing
 -- was claimed, and claim_mixed decides; and the seconds until a job may pass a gate into this
 -- queue, null if no job waits at one. If that is now, and slots were not granted before, nothing
 -- was claimed either, because that job may be first.
@@ -164,17 +167,17 @@ with allowed as materialized (
          exists (select 1 from $schema.job
                  where namespace = %(namespace)s and queue = %(queue)s and kind = ''
                    and state = 'queued') as mixed,
-         case when exists (select 1 from $schema.knock where namespace = %(namespace)s)
+         case when exists (select 1 from $schema.gate_event where namespace = %(namespace)s)
               then '-Infinity'::float8
-              else (select coalesce(date_part('epoch', l.look), 'Infinity')
+              else (select coalesce(date_part('epoch', l.next_check), 'Infinity')
                            - date_part('epoch', statement_timestamp())
-                    from $schema.line l
+                    from $schema.waiting_list l
                     where l.namespace = %(namespace)s and l.queue = %(queue)s
                       and l.kind = any(%(open_kinds)s::text[])
                       and not exists (select 1 from $schema.pause p
                                       where p.namespace = %(namespace)s and p.scope = 'gate'
                                         and p.name = l.key)
-                    order by l.look limit 1) end as look
+                    order by l.next_check limit 1) end as next_check
   from $schema.worker where incarnation = %(owner)s
     and not exists (select 1 from $schema.pause p
                     where p.namespace = %(namespace)s
@@ -186,7 +189,7 @@ picked as materialized (
     select id from $schema.job
     where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
       and exists (select 1 from allowed
-                  where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
+                  where not mixed and (%(granted)s::boolean or coalesce(next_check, 1) > 0))
       and task <> all ((select paused from allowed)::text[])
     order by priority desc, seq limit k.room for update skip locked) f
 ),
@@ -202,14 +205,14 @@ claimed as (
             j.gates::text, j.slots::text
 )
 select claimed.*, (select setval('$schema.written', 1) where %(passed)s),
-       (select pg_sequence_last_value('$schema.knock_seq_seq')),
-       coalesce((select mixed from allowed), false), (select look from allowed)
+       (select pg_sequence_last_value('$schema.gate_event_seq_seq')),
+       coalesce((select mixed from allowed), false), (select next_check from allowed)
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: claim_from_marks
 -- Claims from where the last scan ended: in each lane, after a sequence number of one priority, and
 -- all jobs of other priorities. While the server cannot remove dead entries, because a transaction
--- is open for long, a scan from the start steps over all of them. So would a scan of knock: only
+-- is open for long, a scan from the start steps over all of them. So would a scan of gate_event: only
 -- rows are read that came after the last scan from the start, or so shortly before that it may not
 -- have seen them.
 with allowed as materialized (
@@ -219,18 +222,18 @@ with allowed as materialized (
          exists (select 1 from $schema.job
                  where namespace = %(namespace)s and queue = %(queue)s and kind = ''
                    and state = 'queued') as mixed,
-         case when exists (select 1 from $schema.knock
-                           where namespace = %(namespace)s and seq > %(knock)s::bigint - 1000)
+         case when exists (select 1 from $schema.gate_event
+                           where namespace = %(namespace)s and seq > %(gate_event)s::bigint - 1000)
               then '-Infinity'::float8
-              else (select coalesce(date_part('epoch', l.look), 'Infinity')
+              else (select coalesce(date_part('epoch', l.next_check), 'Infinity')
                            - date_part('epoch', statement_timestamp())
-                    from $schema.line l
+                    from $schema.waiting_list l
                     where l.namespace = %(namespace)s and l.queue = %(queue)s
                       and l.kind = any(%(open_kinds)s::text[])
                       and not exists (select 1 from $schema.pause p
                                       where p.namespace = %(namespace)s and p.scope = 'gate'
                                         and p.name = l.key)
-                    order by l.look limit 1) end as look
+                    order by l.next_check limit 1) end as next_check
   from $schema.worker where incarnation = %(owner)s
     and not exists (select 1 from $schema.pause p
                     where p.namespace = %(namespace)s
@@ -246,7 +249,7 @@ above as materialized (
     where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
       and priority > k.priority
       and exists (select 1 from allowed
-                  where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
+                  where not mixed and (%(granted)s::boolean or coalesce(next_check, 1) > 0))
       and task <> all ((select paused from allowed)::text[])
     order by priority desc, seq limit k.room for update skip locked) f
 ),
@@ -256,7 +259,7 @@ level as materialized (
     where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
       and priority = k.priority and seq > k.seq
       and exists (select 1 from allowed
-                  where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
+                  where not mixed and (%(granted)s::boolean or coalesce(next_check, 1) > 0))
       and task <> all ((select paused from allowed)::text[])
     order by priority desc, seq limit k.room
       - (select count(*) from above a where a.kind = k.kind) for update skip locked) f
@@ -267,7 +270,7 @@ below as materialized (
     where namespace = %(namespace)s and queue = %(queue)s and kind = k.kind and state = 'queued'
       and priority < k.priority
       and exists (select 1 from allowed
-                  where not mixed and (%(granted)s::boolean or coalesce(look, 1) > 0))
+                  where not mixed and (%(granted)s::boolean or coalesce(next_check, 1) > 0))
       and task <> all ((select paused from allowed)::text[])
     order by priority desc, seq limit k.room
       - (select count(*) from above a where a.kind = k.kind)
@@ -289,8 +292,8 @@ claimed as (
             j.gates::text, j.slots::text
 )
 select claimed.*, (select setval('$schema.written', 1) where %(passed)s),
-       (select pg_sequence_last_value('$schema.knock_seq_seq')),
-       coalesce((select mixed from allowed), false), (select look from allowed)
+       (select pg_sequence_last_value('$schema.gate_event_seq_seq')),
+       coalesce((select mixed from allowed), false), (select next_check from allowed)
 from $schema.worker left join claimed on true where incarnation = %(owner)s
 
 -- name: claim_mixed
@@ -414,7 +417,7 @@ back as (
   update $schema.job j
   set state = case when j.gates ->> 0 is null then 'queued' else 'waiting' end,
       queue = coalesce(j.slots -> -1 ->> 'home', j.queue),
-      line = j.gates ->> 0, slots = null,
+      gate = j.gates ->> 0, slots = null,
       owner = null, worker = null, progress_done = null, progress_of = null
   from unknown u
   where j.id = u.id and j.fence = u.fence and j.owner = %(owner)s
@@ -426,7 +429,8 @@ select (select array_agg(place) from held h
         from (select distinct namespace, queue from back) b)
 
 -- name: finish
--- Turns the jobs under these leases into records. Returns the places of leases that are not held.
+-- Turns the jobs under these leases into records. A part of a join always leaves one. Returns the places of
+-- leases that are not held.
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(owner)s::text[], %(fence)s::bigint[], %(state)s::text[],
@@ -453,7 +457,7 @@ kept as (
                else attempts - 0 end) || attempt_json,
          progress_done, progress_of, statement_timestamp(),
          result_type, result, nullif(failure, 'null'), reason
-  from gone where keep
+  from gone where keep or part
   on conflict (id, namespace) do nothing
 )
 select (select array_agg(place) from sent
@@ -479,7 +483,7 @@ gone as (
   returning j.awaited, j.id, j.namespace, j.queue, j.kind, j.task, j.type, j.priority,
             j.content_type, j.body, j.created, j.not_before, j.expires, j.attempt, j.deaths,
             j.max_deaths, j.unique_key, j.traceparent, j.headers, j.worker, j.fence, j.claimed,
-            j.attempts, j.progress_done, j.progress_of, j.slots, s.result, s.attempt_json
+            j.attempts, j.progress_done, j.progress_of, j.slots, j.part, s.result, s.attempt_json
 ),
 kept as (
   insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
@@ -493,7 +497,7 @@ kept as (
                when jsonb_array_length(attempts) < 100 then attempts
                else attempts - 0 end) || attempt_json,
          progress_done, progress_of, statement_timestamp(), %(result_type)s, result, %(reason)s
-  from gone where %(keep)s
+  from gone where %(keep)s or part
   on conflict (id, namespace) do nothing
 )
 select case when (select count(*) from gone) < cardinality(%(id)s::uuid[])
@@ -523,7 +527,7 @@ back as (
                    else 'waiting' end,
       queue = coalesce(j.slots -> -1 ->> 'home', j.queue),
       gates = nullif(coalesce(s.gates::jsonb, j.gates), '[]'),
-      line = case when s.delay > 0 then null else coalesce(s.gates::jsonb, j.gates) ->> 0 end,
+      gate = case when s.delay > 0 then null else coalesce(s.gates::jsonb, j.gates) ->> 0 end,
       slots = null,
       not_before = case when s.delay > 0
                         then statement_timestamp() + make_interval(secs => s.delay)
@@ -590,7 +594,7 @@ back as (
   set state = case when o.delay > 0 then 'scheduled'
                    when j.gates ->> 0 is null then 'queued' else 'waiting' end,
       queue = coalesce(j.slots -> -1 ->> 'home', j.queue),
-      line = case when o.delay > 0 then null else j.gates ->> 0 end, slots = null,
+      gate = case when o.delay > 0 then null else j.gates ->> 0 end, slots = null,
       not_before = case when o.delay > 0
                         then statement_timestamp() + make_interval(secs => o.delay)
                         else j.not_before end,
@@ -652,23 +656,29 @@ select exists (
                                 where namespace = %(namespace)s and scope = 'task') || %(without)s::text[])
      limit 1)
     union all
-    (select 1 from $schema.line l
+    (select 1 from $schema.waiting_list l
      where l.namespace = %(namespace)s and l.queue = q and l.kind = k
-       and l.look <= statement_timestamp()
+       and l.next_check <= statement_timestamp()
        and not exists (select 1 from $schema.pause p
                        where p.namespace = %(namespace)s and p.scope = 'gate' and p.name = l.key)
      limit 1)
     union all
-    (select 1 from $schema.knock n
+    (select 1 from $schema.gate_event n
      where n.namespace = %(namespace)s and n.queue = q and n.kind = k limit 1)
     union all
-    (select 1 from $schema.knock n join $schema.line l using (namespace, key)
+    (select 1 from $schema.gate_event n join $schema.waiting_list l using (namespace, key)
      where n.namespace = %(namespace)s and n.freed > 0 and l.queue = q and l.kind = k limit 1)
   ) and not exists (
     select 1 from $schema.pause p
     where p.namespace = %(namespace)s and (p.scope = 'all' or (p.scope = 'queue' and p.name = q))
   )
 )
+
+-- name: expired_ids
+-- A batch of jobs that do not run and whose expiry has passed.
+select id::text from $schema.job
+where namespace = %(namespace)s and expires <= statement_timestamp() and state <> 'running'
+order by expires limit %(limit)s
 
 -- name: idle_ids
 -- A batch of jobs of a queue that do not run.
@@ -683,6 +693,11 @@ union all
 union all
 (select id::text from $schema.job
  where namespace = %(namespace)s and queue = %(queue)s and state = 'waiting' limit 2000)
+union all
+(select b.id::text from $schema.job_wait w,
+   lateral (select id, queue, state from $schema.job
+            where id = w.job and namespace = %(namespace)s offset 0) b
+ where w.namespace = %(namespace)s and b.queue = %(queue)s and b.state = 'blocked' limit 2000)
 
 -- name: move
 -- Moves a batch of jobs that do not run to another queue.
@@ -698,6 +713,11 @@ with idle as materialized (
   union all
   (select id from $schema.job
    where namespace = %(namespace)s and queue = %(source)s and state = 'waiting' limit 2000)
+  union all
+  (select b.id from $schema.job_wait w,
+     lateral (select id, queue, state from $schema.job
+              where id = w.job and namespace = %(namespace)s offset 0) b
+   where w.namespace = %(namespace)s and b.queue = %(source)s and b.state = 'blocked' limit 2000)
 ),
 moved as (
   update $schema.job j
@@ -715,17 +735,17 @@ from moved
 -- The first queued jobs of each lane that are not paused. One row without a job if there is none.
 -- The last column: the seconds until a job may pass a gate into one of the queues, null if no job
 -- waits at one.
-select u.*, case when exists (select 1 from $schema.knock where namespace = %(namespace)s)
+select u.*, case when exists (select 1 from $schema.gate_event where namespace = %(namespace)s)
                  then '-Infinity'::float8
                  else (select min(l.seconds) from unnest(%(queue)s::text[]) q (queue), lateral (
-                         select coalesce(date_part('epoch', l.look), 'Infinity')
+                         select coalesce(date_part('epoch', l.next_check), 'Infinity')
                                 - date_part('epoch', statement_timestamp()) as seconds
-                         from $schema.line l
+                         from $schema.waiting_list l
                          where l.namespace = %(namespace)s and l.queue = q.queue
                            and not exists (select 1 from $schema.pause p
                                            where p.namespace = %(namespace)s and p.scope = 'gate'
                                              and p.name = l.key)
-                         order by l.look limit 1) l
+                         order by l.next_check limit 1) l
                        where not exists (
                          select 1 from $schema.pause p
                          where p.namespace = %(namespace)s
@@ -831,16 +851,6 @@ where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s and j.state = '
   and exists (select 1 from $schema.record r
               where r.id = j.id and r.namespace = %(namespace)s offset 0)
 returning j.id
-
--- name: unsend
--- Queues jobs again that were recorded as sent and may not have been.
-with back as (
-  update $schema.job j set state = 'queued', fence = least(fence, 9223372036854775806) + 1
-  where j.id = any(%(id)s::uuid[]) and j.namespace = %(namespace)s and j.state = 'sent'
-  returning j.queue
-)
-select count(pg_notify('$channel', 'r:' || %(namespace)s || ':' || queue))
-from (select distinct queue from back) b
 
 -- name: recall
 -- Queues the sent jobs of these lanes again.

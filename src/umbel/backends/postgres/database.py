@@ -13,7 +13,7 @@ from psycopg import AsyncCursor
 
 from umbel.backends.notifier import WakeUpListener
 from umbel.backends.postgres.address import PostgresAddress
-from umbel.backends.postgres.arrays import json_text, texts, without_nul
+from umbel.backends.postgres.arrays import json_text, numbers, texts, without_nul
 from umbel.backends.postgres.blocking_connection import BlockingConnection
 from umbel.backends.postgres.connections import Connection, is_fresh, is_idle
 from umbel.backends.postgres.errors import CONFLICTS, translate_errors
@@ -116,6 +116,10 @@ class Database:
     def texts(self, values: Sequence[str]) -> str:
         """Return the texts as an array literal."""
         return texts(values)
+
+    def numbers(self, values: Sequence[float | None]) -> str:
+        """Return the numbers as an array literal."""
+        return numbers([*values])
 
     def json(self, value: Any) -> str:
         """Return the value as JSON for a ``jsonb`` column."""

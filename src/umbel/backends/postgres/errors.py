@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -30,10 +31,13 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
     errors.DiskFull: "free some space on the server",
     errors.ReadOnlySqlTransaction: "this is a standby; add target_session_attrs=read-write",
     errors.QueryCanceled: "a statement_timeout is set for this role; raise it",
+    errors.LockNotAvailable: "another transaction keeps the same rows locked; end it",
     errors.DeadlockDetected: "other transactions lock the same jobs; try again",
     errors.SerializationFailure: "other transactions changed the same jobs; try again",
 }
 _CHECK_SERVER = "check that the server runs and that host, user and password are right"
+
+_CREATE_DATABASE = "create it with createdb, or correct the database in the URL"
 
 
 @contextmanager
@@ -51,7 +55,7 @@ def translate_errors(label: str) -> Iterator[None]:
 
 def translate_error(error: psycopg.Error, label: str) -> UmbelError:
     """Return the UmbelError for an error of psycopg."""
-    text = error.diag.message_primary or " ".join(str(error).split()) or type(error).__name__
+    text = error.diag.message_primary or _brief(str(error)) or type(error).__name__
     if isinstance(error, _NO_SCHEMA):
         return SchemaError(
             f"{label} has no Umbel schema, or an older one ({text}); run: umbel db migrate"
@@ -62,5 +66,13 @@ def translate_error(error: psycopg.Error, label: str) -> UmbelError:
         return BadMessage(error.diag.column_name or error.diag.constraint_name or "value", text)
     remedy = next((r for kind, r in _REMEDIES.items() if isinstance(error, kind)), None)
     if remedy is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-        remedy = _CHECK_SERVER
+        # An error while connecting has no class of its own.
+        is_missing = re.search(r'database "[^"]*" does not exist', text)
+        remedy = _CREATE_DATABASE if is_missing else _CHECK_SERVER
     return Unavailable(f"{label}: {text}" + (f"; {remedy}" if remedy else ""))
+
+
+def _brief(text: str) -> str:
+    """Return a message of libpq in one line, without what the label and the remedy say."""
+    text = " ".join(text.split()).removeprefix("connection failed: ")
+    return text.partition(" Is the server running")[0]

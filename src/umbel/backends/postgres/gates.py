@@ -23,10 +23,6 @@ class PostgresGates(SqlGates):
         if lifted:
             await self._rows("lift", rule=texts([*lifted]))
 
-    async def override_capacity(self, rule: str, capacity: int | None) -> bool:
-        values = {"rule": without_nul(rule), "capacity": capacity}
-        return bool(await self._rows("override_capacity", **values))
-
     async def add_members(
         self, pool: str, members: Mapping[str, Mapping[str, Any]], *, only: bool = False
     ) -> None:

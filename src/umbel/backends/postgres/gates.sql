@@ -15,15 +15,9 @@ with known as materialized (
 update $schema.rule r set declared = jsonb_build_object('name', r.name, 'kind', 'open')
 from known where r.namespace = %(namespace)s and r.name = known.name
 
--- name: override_capacity
--- Stores the capacity that an operator sets for a limit.
-update $schema.rule set imposed = %(capacity)s
-where namespace = %(namespace)s and name = %(rule)s and not declared ? 'kind'
-returning 1
-
 -- name: fold
--- Applies the rows of knock: freed slots are free.
-select $schema.fold_knocks(%(namespace)s)
+-- Applies the rows of gate_event: freed slots are free.
+select $schema.apply_gate_events(%(namespace)s)
 
 -- name: gates
 -- Gates with the number of held slots and waiting jobs: those of rules without tokens, and those in use.
@@ -31,13 +25,15 @@ with used as (
   select name as key from $schema.rule
   where namespace = %(namespace)s and (%(rule)s::text is null or name = %(rule)s)
   union select key from $schema.gate where namespace = %(namespace)s and held > 0
-  union select key from $schema.line where namespace = %(namespace)s
+  union select key from $schema.waiting_list where namespace = %(namespace)s
 )
-select u.key, r.declared::text, r.imposed,
+select u.key, r.declared::text,
+       (select capacity from $schema.limit_override o
+        where o.namespace = %(namespace)s and o.rule = r.name),
        coalesce((select held from $schema.gate g
                  where g.namespace = %(namespace)s and g.key = u.key), 0),
        (select count(*) from $schema.job j
-        where j.namespace = %(namespace)s and j.state = 'waiting' and j.line = u.key)
+        where j.namespace = %(namespace)s and j.state = 'waiting' and j.gate = u.key)
 from used u
 join $schema.rule r on r.namespace = %(namespace)s and r.name = split_part(u.key, '#', 1)
 where %(rule)s::text is null or r.name = %(rule)s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from umbel.backends.broker import Claimed, Demand, Published
@@ -12,7 +12,7 @@ from umbel.backends.postgres.broker import PostgresBroker
 from umbel.backends.postgres.job_rows import delivery, envelope, is_plain, plain_row
 from umbel.backends.postgres.publishing import insert_steps
 from umbel.backends.postgres.scan_cursor import GATE_RETRY_SECONDS, ScanCursor
-from umbel.backends.postgres.statements import atomically, single_statement
+from umbel.backends.postgres.statements import atomically
 from umbel.backends.sql.statements import Row, Steps
 from umbel.backends.unsent_versions import UnsentVersions
 from umbel.errors import LeaseLost
@@ -32,12 +32,6 @@ class PostgresJobStore(PostgresBroker):
 
     async def record_sent(self, envelopes: Sequence[Envelope]) -> list[Published]:
         left = await self._database.perform(lambda: self._record_sent_steps(envelopes))
-        return [Published(envelope.id, place in left) for place, envelope in enumerate(envelopes)]
-
-    def record_sent_blocking(
-        self, envelopes: Sequence[Envelope], timeout: float
-    ) -> list[Published]:
-        left = self._database.blocking.perform(partial(self._record_sent_steps, envelopes), timeout)
         return [Published(envelope.id, place in left) for place, envelope in enumerate(envelopes)]
 
     async def find_unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
@@ -135,17 +129,3 @@ class PostgresJobStore(PostgresBroker):
     async def mark_lanes_unsent(self, lanes: Sequence[tuple[str, str]]) -> int:
         queues, kinds = texts([queue for queue, _ in lanes]), texts([kind for _, kind in lanes])
         return int((await self._rows("recall", queue=queues, kind=kinds))[0][0])
-
-    def mark_unsent_blocking(self, jobs: Sequence[str], timeout: float) -> None:
-        values = {"namespace": self._namespace, "id": texts([*jobs])}
-        self._database.blocking.perform(
-            lambda: single_statement(self._sql["unsend"], values), timeout
-        )
-
-    def mark_lanes_unsent_blocking(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
-        queues, kinds = texts([queue for queue, _ in lanes]), texts([kind for _, kind in lanes])
-        values = {"namespace": self._namespace, "queue": queues, "kind": kinds}
-        rows = self._database.blocking.perform(
-            lambda: single_statement(self._sql["recall"], values), timeout
-        )
-        return int(rows[0][0])

@@ -6,7 +6,8 @@ Payloads on the channel. Each says "check", and none carries data:
 ``s:<namespace>``                a job was scheduled: the next due time may have changed
 ``d:<namespace>:<id>,<id>...``   jobs for which callers wait are final
 ``g:<namespace>``                a job may pass a gate: a slot is free, or a rule has changed
-``c:<namespace>``                a pause or cancellation was made
+``c:<namespace>``                a pause was added or has ended
+``e:<namespace>``                entries of coordination have changed
 ``p:<token>``                    a listener probes its own connection
 """
 

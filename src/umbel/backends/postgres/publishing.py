@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from umbel.backends.broker import Published
+from msgspec.structs import replace
+
+from umbel.backends.broker import Published, unique_key_taken
 from umbel.backends.postgres.arrays import texts
 from umbel.backends.postgres.job_rows import (
     is_plain,
@@ -32,14 +35,20 @@ def is_one_statement(envelopes: Sequence[Envelope]) -> bool:
 
 
 def insert_steps(
-    sql: Queries, envelopes: Sequence[Envelope], *, alone: bool = False, idle: str = "queued"
+    sql: Queries,
+    envelopes: Sequence[Envelope],
+    *,
+    alone: bool = False,
+    idle: str = "queued",
+    part: bool = False,
 ) -> Steps[list[int]]:
     """Add new jobs. Return the places of the envelopes that were not added.
 
     ``alone``: no transaction is open, so a statement that fails affects nothing else. ``idle`` is
-    the state of jobs that are not scheduled.
+    the state of jobs that are not scheduled, or "blocked" for all of them. ``part``: joins count
+    their ends.
     """
-    state = {"idle": idle}
+    state = {"idle": idle, "part": part}
     if len(envelopes) == 1:
         rows = yield from _insert_one(sql, envelopes[0], state)
         return [] if rows else [0]
@@ -56,14 +65,14 @@ def insert_steps(
     return left
 
 
-def _insert_one(sql: Queries, envelope: Envelope, state: dict[str, str]) -> Steps[list[Row]]:
-    if is_plain(envelope):
+def _insert_one(sql: Queries, envelope: Envelope, state: dict[str, Any]) -> Steps[list[Row]]:
+    if is_plain(envelope) and state["idle"] != "blocked" and not state["part"]:
         return (yield sql["insert_plain"], plain_row(envelope) | state)
     return (yield sql["insert_job"], job_row(envelope) | state)
 
 
 def _insert_uniform(
-    sql: Queries, envelopes: Sequence[Envelope], state: dict[str, str]
+    sql: Queries, envelopes: Sequence[Envelope], state: dict[str, Any]
 ) -> Steps[list[Row]]:
     try:
         return (yield sql["insert_uniform"], uniform_arrays(envelopes) | state)
@@ -82,7 +91,13 @@ def publish_steps(sql: Queries, envelopes: Sequence[Envelope]) -> Steps[list[Pub
 
 
 def resolve_steps(
-    sql: Queries, envelopes: Sequence[Envelope], left: Sequence[int], *, strict: bool = True
+    sql: Queries,
+    envelopes: Sequence[Envelope],
+    left: Sequence[int],
+    *,
+    strict: bool = True,
+    idle: str = "queued",
+    part: bool = False,
 ) -> Steps[list[Published]]:
     """Resolve the conflicts of the envelopes at the places ``left``. Return the result of each.
 
@@ -98,9 +113,35 @@ def resolve_steps(
             published[place] = found or published[place]
         left = [place for place, found in zip(left, why, strict=True) if found is None]
         if left:  # the holder was replaced or has finished, so the key is free
-            again = yield from insert_steps(sql, [envelopes[place] for place in left])
+            some = [envelopes[place] for place in left]
+            again = yield from insert_steps(sql, some, idle=idle, part=part)
             left = [left[place] for place in again]
     raise Unavailable("the unique key changes hands too quickly; try again")
+
+
+def publish_or_record_steps(
+    sql: Queries, envelopes: Sequence[Envelope], *, idle: str = "queued", part: bool = False
+) -> Steps[list[Published]]:
+    """Publish all envelopes in the open transaction, without raising for a unique key.
+
+    An envelope whose unique key is taken becomes a cancelled record that names the holder.
+    """
+    left = yield from insert_steps(sql, envelopes, idle=idle, part=part)
+    state: dict[str, Any] = {"idle": idle, "part": part}
+    published = yield from resolve_steps(sql, envelopes, left, strict=False, **state)
+    for place, (envelope, found) in enumerate(zip(envelopes, published, strict=True)):
+        if found.existing and found.id.lower() != envelope.id.lower():
+            without_key = replace(envelope, unique=None)
+            yield from insert_steps(sql, [without_key], idle="blocked", part=part)
+            values = {
+                "namespace": envelope.namespace,
+                "id": texts([envelope.id]),
+                "reason": unique_key_taken(envelope.unique, found.id),
+                "final": State.CANCELLED.value,
+            }
+            yield sql["cancel_idle"], values
+            published[place] = Published(envelope.id)
+    return published
 
 
 def _resolve_once(

@@ -75,7 +75,9 @@ class PostgresRecords(SqlRecords):
 
     async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
         names = self._stored_ids(jobs)
-        rows = await self._rows("replay", id=texts([*names]), **change_row(changes))
+        rows = await self._rows(
+            "replay", id=texts([*names]), **change_row(changes), is_success_included=False
+        )
         queued = {job for job, _ in rows}
         return [name for key, name in names.items() if key in queued]
 

@@ -8,8 +8,8 @@ where namespace = %(namespace)s and (%(key)s::text is null or key = %(key)s)
 order by id desc limit %(limit)s
 
 -- name: fold
--- Applies the rows of knock: freed slots are free.
-select $schema.fold_knocks(%(namespace)s)
+-- Applies the rows of gate_event: freed slots are free.
+select $schema.apply_gate_events(%(namespace)s)
 
 -- name: close
 -- Closes the route of a key and returns its last route.
@@ -24,10 +24,10 @@ select $schema.retire(%(namespace)s, %(idx)s, %(retiring)s)
 -- name: worker_indexes
 -- Indexes that a worker has, that are kept, or that have live routes.
 select * from (
-  select idx, name, $schema.is_seated(namespace, idx) as alive, retiring,
+  select idx, name, $schema.has_worker(namespace, idx) as alive, retiring,
          (select count(*) from $schema.route r
           where r.namespace = s.namespace and r.idx = s.idx and r.released is null) as many
-  from $schema.seat s where namespace = %(namespace)s
+  from $schema.worker_index s where namespace = %(namespace)s
 ) f where alive or many > 0 order by idx
 
 -- name: sweep

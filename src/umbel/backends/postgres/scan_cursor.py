@@ -41,14 +41,14 @@ class ScanPosition:
         """By kind. None: scan from the start."""
         self.until = 0.0
         """When the next scan from the start is due."""
-        self.knock = 0
-        """The last number in ``knock`` at the time of the last scan from the start."""
+        self.gate_event = 0
+        """The last number in ``gate_event`` at the time of the last scan from the start."""
 
     def record_full_scan(
-        self, took: float, now: float, rows: Sequence[Row], knock: int | None
+        self, took: float, now: float, rows: Sequence[Row], gate_event: int | None
     ) -> None:
         """Record the duration and the rows of a scan from the start."""
-        self.knock = knock or 0
+        self.gate_event = gate_event or 0
         self.marks = _marks(rows) if took > SLOW_SCAN_SECONDS else None
         self.until = now + FULL_SCAN_FACTOR * took
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from umbel.backends.postgres.job_rows import (
     again_arrays,
@@ -10,9 +10,9 @@ from umbel.backends.postgres.job_rows import (
     finish_arrays,
     uniform_ends,
 )
-from umbel.backends.postgres.publishing import Queries, insert_steps, resolve_steps
+from umbel.backends.postgres.publishing import Queries, publish_or_record_steps
 from umbel.backends.sql.statements import Steps
-from umbel.messages import Finish, Lease, Requeue, Settlement, disposition
+from umbel.messages import Finish, Growth, Lease, Requeue, Settlement, disposition
 
 
 class Batch:
@@ -23,6 +23,7 @@ class Batch:
         self.again: list[tuple[Settlement, Requeue]] = []
         self.refused: list[Lease] = []
         self.follow_ups = False
+        self.grown: list[tuple[Lease, Growth]] = []
         seen: set[tuple[str, int]] = set()
         for settlement in settlements:
             lease = settlement.lease
@@ -33,6 +34,8 @@ class Batch:
             self.follow_ups = self.follow_ups or bool(settlement.follow_ups)
             end = disposition(settlement.outcome)
             if isinstance(end, Finish):
+                if settlement.growth is not None:
+                    self.grown.append((lease, settlement.growth))
                 self.finish.append((settlement, end))
             else:
                 self.again.append((settlement, end))
@@ -40,12 +43,17 @@ class Batch:
     @property
     def needs_one_statement(self) -> bool:
         """Whether one statement is enough."""
-        return not self.follow_ups and not (self.finish and self.again)
+        return not self.follow_ups and not self.grown and not (self.finish and self.again)
 
 
-def settle_steps(sql: Queries, batch: Batch) -> Steps[list[Lease]]:
+Grow = Callable[[Lease, Growth], Steps[None]]
+
+
+def settle_steps(sql: Queries, batch: Batch, grow: Grow) -> Steps[list[Lease]]:
     """Settle and return the leases that were refused."""
     refused: list[Settlement] = []
+    for lease, growth in batch.grown:
+        yield from grow(lease, growth)
     if batch.finish:
         if ends_are_uniform(batch.finish):
             rows = yield sql["finish_uniform"], uniform_ends(batch.finish)
@@ -66,6 +74,5 @@ def _publish_follow_ups(sql: Queries, batch: Batch, refused: Sequence[Settlement
     accepted = [s for s, _ in (*batch.finish, *batch.again) if s.lease not in without]
     envelopes = [envelope for settlement in accepted for envelope in settlement.follow_ups]
     if envelopes:
-        left = yield from insert_steps(sql, envelopes)
         # A follow-up whose unique key is taken must not roll back the outcomes of a batch.
-        yield from resolve_steps(sql, envelopes, left, strict=False)
+        yield from publish_or_record_steps(sql, envelopes)

@@ -71,7 +71,7 @@ risen as (
 back as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, expires, attempt, deaths, blame, lapses, max_deaths,
-                           unique_key, traceparent, headers, fence, attempts, steps, heard)
+                           unique_key, traceparent, headers, fence, attempts, steps, received, part)
   select id, namespace, queue, kind, task, type, 'queued', priority, content_type, body, created,
          expires, attempt, greatest(deaths - times, 0), greatest(max_deaths - blamed, 0),
          lapses + times, max_deaths,
@@ -81,7 +81,9 @@ back as (
          traceparent, headers, fence, attempts,
          exists (select 1 from $schema.step s
                  where s.job = risen.id and s.namespace = risen.namespace),
-         starts_with(queue, 'worker-')
+         starts_with(queue, 'worker-'),
+         exists (select 1 from $schema.job_edge e
+                 where e.job = risen.id and e.namespace = risen.namespace)
   from risen
   returning id, queue
 ),
@@ -109,6 +111,9 @@ select set_config(name, setting, %(local)s)
 from (values ('plan_cache_mode', 'force_generic_plan'), ('jit', 'off'), ('enable_seqscan', 'off'),
              ('enable_bitmapscan', 'off'), ('enable_sort', 'off'), ('enable_hashjoin', 'off'),
              ('enable_mergejoin', 'off')) as s (name, setting)
+union all
+-- A client that gives up leaves its statement on the server, which must not wait for others, either.
+select set_config('lock_timeout', '9s', false) where not %(local)s
 
 -- name: origin
 -- Identifies the database, and returns whether the role may write the tables of a schema; null if

@@ -4,14 +4,14 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
        null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
-       traceparent, headers::text, line, slots::text, case when state = 'waiting' then least(1000,
+       traceparent, headers::text, gate, slots::text, case when state = 'waiting' then least(1000,
          (select count(*) from (
             select 1 from $schema.job b
-            where b.namespace = j.namespace and b.line = j.line and b.queue = j.queue
+            where b.namespace = j.namespace and b.gate = j.gate and b.queue = j.queue
               and b.kind = j.kind and b.state = 'waiting' and b.priority > j.priority limit 1000) f) +
          (select count(*) from (
             select 1 from $schema.job b
-            where b.namespace = j.namespace and b.line = j.line and b.queue = j.queue
+            where b.namespace = j.namespace and b.gate = j.gate and b.queue = j.queue
               and b.kind = j.kind and b.state = 'waiting' and b.priority = j.priority
               and b.seq < j.seq limit 1000) f)) end
 from $schema.job j where namespace = %(namespace)s and id = %(id)s
@@ -31,7 +31,7 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
        null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
-       traceparent, headers::text, line, slots::text, null::bigint
+       traceparent, headers::text, gate, slots::text, null::bigint
 from $schema.job
 where namespace = %(namespace)s and state in ($states)
   and (%(task)s::text is null or task = %(task)s)
@@ -83,10 +83,11 @@ where j.id = n.id and j.namespace = %(namespace)s and j.fence = n.fence and j.st
 
 -- name: replay
 -- Queues finished jobs that did not succeed again, with their ids and histories, and with changes
--- if given.
+-- if given. A job whose join is not complete is blocked.
 with old as (
   delete from $schema.record r
-  where namespace = %(namespace)s and id = any(%(id)s::uuid[]) and state <> 'succeeded'
+  where namespace = %(namespace)s and id = any(%(id)s::uuid[])
+    and (state <> 'succeeded' or %(is_success_included)s)
     and not exists (select 1 from $schema.job j
                     where j.id = r.id and j.namespace = %(namespace)s)
   returning *
@@ -94,14 +95,20 @@ with old as (
 back as (
   insert into $schema.job (id, namespace, queue, kind, task, type, state, priority, content_type,
                            body, created, attempt, max_deaths, traceparent, headers, fence,
-                           attempts, steps, heard)
+                           attempts, steps, received, part)
   select id, namespace, coalesce(%(queue)s, queue), coalesce(%(kind)s, kind),
-         coalesce(%(task)s, task), type, 'queued', coalesce(%(priority)s, priority),
+         coalesce(%(task)s, task), type,
+         case when exists (select 1 from $schema.job_wait w
+                           join $schema.job_join j on j.namespace = w.namespace and j.id = w.join_id
+                           where w.job = old.id and w.namespace = old.namespace
+                             and not j.done and (j.open > 0 or j.held is not null))
+              then 'blocked' else 'queued' end, coalesce(%(priority)s, priority),
          coalesce(%(content_type)s, content_type), coalesce(%(body)s, body), created, 1,
          max_deaths, traceparent, headers, fence, attempts,
          exists (select 1 from $schema.step s
                  where s.job = old.id and s.namespace = %(namespace)s),
-         queue like 'worker-%%' and attempts <> '[]' and reason not like 'inbox:%%'
+         queue like 'worker-%%' and attempts <> '[]' and reason not like 'inbox:%%',
+         exists (select 1 from $schema.job_edge e where e.job = old.id and e.namespace = old.namespace)
   from old
   returning id, queue
 ),
@@ -128,11 +135,14 @@ order by r.finished desc, r.id desc offset %(keep)s limit 1
 
 -- name: prune
 -- Deletes finished jobs of an age, by the server's clock, and one record and all that are older.
--- Buried jobs stay. Materialized: otherwise the subquery might run once for each record, each time
+-- Buried jobs stay, and those of groups that have joins. Materialized: otherwise the subquery might run once for each record, each time
 -- with the whole limit.
 with old as materialized (
-  select id from $schema.record
+  select id from $schema.record r
   where namespace = %(namespace)s and state <> 'buried'
+    and not (headers ? 'graph' and exists (
+      select 1 from $schema.job_join j
+      where j.namespace = r.namespace and j.group_id = r.headers ->> 'graph'))
     and finished <= greatest($schema.moment(null, -%(age)s::float8), %(finished)s::timestamptz)
     and (finished <= $schema.moment(null, -%(age)s::float8)
          or (finished, id) <= (%(finished)s::timestamptz, %(id)s::uuid))
@@ -174,8 +184,8 @@ select last, many, (select count(*) from gone) from seen
 -- name: register
 -- Adds an incarnation. Repeating it changes nothing. Returns its index, or the worker that has the
 -- requested one.
-select seat, taken
-from $schema.enlist(%(namespace)s, %(incarnation)s, %(name)s, %(entry)s::jsonb, %(idx)s)
+select at_index, taken
+from $schema.register_worker(%(namespace)s, %(incarnation)s, %(name)s, %(entry)s::jsonb, %(idx)s)
 
 -- name: heartbeat
 -- Records a heartbeat of a registered worker.
@@ -201,7 +211,7 @@ delete from $schema.worker where incarnation = %(incarnation)s and beat = %(beat
 with gone as (
   delete from $schema.worker where incarnation = %(incarnation)s returning namespace, idx, entry
 )
-update $schema.seat s
+update $schema.worker_index s
 set kept = statement_timestamp() + make_interval(secs => (gone.entry ->> 'lease')::float8)
 from gone where s.namespace = gone.namespace and s.idx = gone.idx
 
@@ -210,72 +220,32 @@ from gone where s.namespace = gone.namespace and s.idx = gone.idx
 -- before. Calls with the same job wait for each other; the order of ids prevents deadlocks.
 -- Receipts so old that their messages are refused by age are deleted.
 with past as (
-  delete from $schema.heard where until < statement_timestamp() - make_interval(secs => %(past)s)
+  delete from $schema.inbox_receipt where until < statement_timestamp() - make_interval(secs => %(past)s)
 ),
 message as (
   select * from unnest(%(jobs)s::uuid[], %(untils)s::float8[]) m (id, until)
 ),
 job as materialized (
-  select j.id, j.heard from $schema.job j join message m on m.id = j.id
+  select j.id, j.received from $schema.job j join message m on m.id = j.id
   where j.namespace = %(namespace)s
   order by j.id for update of j
 ),
 noted as (
-  insert into $schema.heard (namespace, job, until)
+  insert into $schema.inbox_receipt (namespace, job, until)
   select %(namespace)s, m.id, to_timestamp(m.until) from message m left join job on job.id = m.id
-  where m.until >= date_part('epoch', statement_timestamp()) and job.heard is not true
+  where m.until >= date_part('epoch', statement_timestamp()) and job.received is not true
   order by m.id
   on conflict (namespace, job) do nothing
   returning job
 ),
 marked as (
-  update $schema.job j set heard = true
+  update $schema.job j set received = true
   from noted where j.id = noted.job and j.namespace = %(namespace)s
 )
 select m.id::text,
-  case when job.heard then 'again' when noted.job is not null then 'first'
+  case when job.received then 'again' when noted.job is not null then 'first'
        when m.until < date_part('epoch', statement_timestamp()) then 'late' else 'copy' end
 from message m left join job on job.id = m.id left join noted on noted.job = m.id
-
--- name: epoch
--- The number of the last change of the control state.
-select epoch from $schema.control where namespace = %(namespace)s
-
--- name: next_epoch
--- Counts a change of the control state, notifies all workers and returns the new epoch.
-insert into $schema.control as c (namespace, epoch) values (%(namespace)s, 1)
-on conflict (namespace) do update set epoch = c.epoch + 1
-returning epoch, pg_notify('$channel', 'c:' || %(namespace)s)
-
--- name: state
--- All pauses, and the epoch for which they hold.
-select coalesce((select epoch from $schema.control where namespace = %(namespace)s), 0),
-       scope, name, date_part('epoch', since), reason, holder,
-       date_part('epoch', statement_timestamp() - since)
-from (select) one left join $schema.pause on namespace = %(namespace)s
-order by scope, name, holder
-
--- name: pause
--- Adds a pause. The first reason stays.
-insert into $schema.pause (namespace, scope, name, reason)
-values (%(namespace)s, %(scope)s, %(name)s, %(reason)s) on conflict do nothing
-
--- name: resume
--- Removes a pause of the operators.
-delete from $schema.pause
-where namespace = %(namespace)s and scope = %(scope)s and name = %(name)s and holder = ''
-
--- name: end_missing
--- Removes the pauses of tasks that a running worker has.
-delete from $schema.pause
-where namespace = %(namespace)s and scope = 'task' and name = any(%(found)s::text[])
-  and holder = 'missing'
-
--- name: begin_missing
--- Adds pauses for tasks that no running worker has.
-insert into $schema.pause (namespace, scope, name, reason, holder)
-select %(namespace)s, 'task', name, %(reason)s, 'missing' from unnest(%(missing)s::text[]) as n (name)
-on conflict do nothing
 
 -- name: ask_to_stop
 -- Asks the workers of running jobs to stop them. The first reason stays. Returns their ids.
@@ -292,3 +262,37 @@ where namespace = %(namespace)s and id = any(%(id)s::uuid[])
 -- The running jobs among these that are to be stopped, with the reason.
 select id::text, cancel_reason from $schema.job
 where id = any(%(id)s::uuid[]) and namespace = %(namespace)s and cancel_reason is not null
+
+-- name: runs
+-- The running jobs of these incarnations, oldest first.
+select id::text, task, queue, owner,
+       date_part('epoch', statement_timestamp()) - date_part('epoch', claimed)
+from $schema.job
+where state = 'running' and owner = any(%(owners)s::text[]) and namespace = %(namespace)s
+order by claimed, seq
+
+-- name: count_waiting
+-- The number of live jobs of each queue and task that do not run.
+select queue, task, count(*) from $schema.job
+where namespace = %(namespace)s and state <> 'running'
+group by queue, task
+
+-- name: run_times
+-- Run times of tasks that ran too long. All runs are counted and sorted here, so few rows are
+-- returned.
+with run as materialized (
+  select r.task, r.id, (a.value ->> 'finished')::float8 - (a.value ->> 'started')::float8 as took
+  from $schema.record r, jsonb_array_elements(
+    case when jsonb_typeof(r.attempts) = 'array' then r.attempts else '[]' end) a
+  where r.namespace = %(namespace)s
+    and r.finished >= statement_timestamp() - make_interval(secs => %(since)s)
+    and r.task <> all (%(but)s::text[])
+    and jsonb_typeof(a.value -> 'finished') = 'number' and jsonb_typeof(a.value -> 'started') = 'number'
+    and a.value ->> 'ended' <> 'lost'
+)
+select task, count(*), count(*) filter (where took > %(longer)s),
+       percentile_disc(0.5) within group (order by took),
+       percentile_disc(0.95) within group (order by took), max(took),
+       to_json((array_agg(json_build_array(took, id) order by took desc, id desc)
+                filter (where took > %(longer)s))[1:%(worst)s])::text
+from run group by task having max(took) > %(longer)s order by max(took) desc, task

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from umbel.backends.broker import Capabilities
 from umbel.backends.rabbitmq.address import RabbitAddress
 from umbel.backends.rabbitmq.messages import MAX_BODY_BYTES
 from umbel.backends.rabbitmq.queues import Queues
@@ -20,8 +19,6 @@ class RabbitTransport:
 
     ``confirm_timeout`` is the time in seconds that ``send`` waits for the next confirm.
     """
-
-    capabilities = Capabilities()
 
     def __init__(
         self,

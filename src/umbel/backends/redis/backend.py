@@ -8,10 +8,11 @@ from umbel.backends.backend import Roles
 from umbel.backends.redis.address import RedisAddress
 from umbel.backends.redis.broker import RedisBroker
 from umbel.backends.redis.control import RedisControl
+from umbel.backends.redis.coordination import RedisCoordination
 from umbel.backends.redis.database import Database
-from umbel.backends.redis.deployments import RedisDeployments
 from umbel.backends.redis.gates import RedisGates
 from umbel.backends.redis.job_store import RedisJobStore
+from umbel.backends.redis.joins import RedisJoins
 from umbel.backends.redis.records import RedisRecords
 from umbel.backends.redis.registry import RedisRegistry
 from umbel.backends.redis.routes import RedisRoutes
@@ -41,8 +42,9 @@ class RedisBackend:
             RedisControl(database, **common),
             RedisGates(database, **common),
             RedisSteps(database, **common),
-            RedisDeployments(database, **common),
             RedisRoutes(database, **common),
+            RedisJoins(database, **common),
+            RedisCoordination(database, **common),
         )
 
     async def migrate(self) -> list[int]:

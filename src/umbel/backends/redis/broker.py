@@ -15,6 +15,7 @@ from umbel.backends.redis.inbox import Inbox
 from umbel.backends.redis.job_rows import Row, handed_delivery, read_delivery
 from umbel.backends.redis.list_watch import ListWatch
 from umbel.backends.redis.listener import Listener
+from umbel.backends.redis.publications import publication_error
 from umbel.backends.redis.publishing import PUBLISH_SCRIPTS, publish_call, read_published
 from umbel.backends.redis.replies import push_replies
 from umbel.backends.redis.scripts import pack, root_of, scripts
@@ -23,12 +24,22 @@ from umbel.backends.redis.values import optional_float, text
 from umbel.backends.replies import Find, ReplySender
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError, LeaseLost, Unavailable, UnknownJob
-from umbel.messages import Delivery, Envelope, Lease, Record, Settlement, State
+from umbel.messages import (
+    Delivery,
+    Envelope,
+    Expired,
+    Finish,
+    Lease,
+    Record,
+    Settlement,
+    State,
+    disposition,
+)
 
 _YIELD_SECONDS = 0.001
 """Delay of a worker that was too late after its last wake-up: not all should claim at once."""
 _SHARED_FILES = {
-    "settling": (),
+    "settling": ("publications.lua",),
     "inbox": (),
     "claiming": ("lanes.lua", "standby.lua", "route_gates.lua", "granting.lua"),
     "queues": ("lanes.lua",),
@@ -39,6 +50,13 @@ LUA = PUBLISH_SCRIPTS | {
     for file, shared in _SHARED_FILES.items()
     for name, script in scripts(f"{file}.lua", *shared).items()
 }
+
+
+def _expiry_reason() -> str:
+    """Return why a job ended that expired."""
+    end = disposition(Expired())
+    assert isinstance(end, Finish)
+    return end.reason
 
 
 async def _unknown(job: str) -> Record:
@@ -176,6 +194,8 @@ class RedisBroker:
         if not settlements:
             return []
         indexes = await self._run("settle", settle_arguments(settlements))
+        if error := publication_error(indexes):
+            raise error
         refused = [settlements[index].lease for index in indexes]
         self._replies.reply(settlements, refused)
         return refused
@@ -187,6 +207,15 @@ class RedisBroker:
         # If another process recovers them between the two steps, their leases are gone.
         arguments = recover_arguments(orphans, self._clock.now())
         return [text(job) for job in await self._run("recover", arguments)]
+
+    async def expire(self, limit: int) -> list[str]:
+        ended: list[str] = []
+        more = 1
+        while more and len(ended) < limit:  # in portions: many jobs may expire at once
+            arguments = pack(limit - len(ended), _expiry_reason())
+            more, *some = await self._run("expire", arguments)
+            ended += map(text, some)
+        return ended
 
     async def depths(self) -> list[Depth]:
         rows: list[Row] = await self._run("depths")

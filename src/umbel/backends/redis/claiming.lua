@@ -1,5 +1,5 @@
 -- Claiming jobs under a lease, and checking leases. Keys: see keys.lua; writes job, lane, aside, aside_names,
--- due, leases, owners, standby; at gates all that granting.lua writes; reads worker, pauses, inbox.
+-- due, leases, owners, standby; at gates all that granting.lua writes; reads worker, entries, inbox.
 -- Guarantees: a job is in one lane or under the lease of one owner; each claim raises its fence; what is paused
 -- when the script runs is not claimed; only a registered owner gets jobs.
 
@@ -17,6 +17,7 @@ local paused = read_pauses()
 local open = unpaused_queues(queues, paused)
 allow_when_full()
 local more, due = fill_lanes(open, paused, now)
+due = paused.lapse and math.min(due or paused.lapse, paused.lapse) or due
 local gates, rules_to_check = prepare_gates()
 more = more or rules_to_check
 exclude_tasks(excluded)
@@ -161,12 +162,12 @@ end
 allow_when_full()
 for id in pairs(fences) do
   if not known[id] then
-    local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'claimed')
+    local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'expires', 'claimed')
     if not job or job[1] ~= 'running' then
       redis.call('HDEL', key, id)
-    elseif to_number(job[8], 0) < now - age then
+    elseif to_number(job[9], 0) < now - age then
       redis.call('HDEL', key, id)
-      put_back(id, {unpack(job, 2, 7)}, 0, 0, {})
+      put_back(id, {unpack(job, 2, 8)}, 0, 0, {})
     end
   end
 end

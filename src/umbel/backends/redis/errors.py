@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -77,7 +78,7 @@ def translate_error(error: Exception, label: str) -> UmbelError:
 
 
 def _translate_redis_error(error: Exception, label: str) -> UmbelError:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = _brief(str(error)) or type(error).__name__
     if isinstance(error, redis_errors.NoPermissionError):
         return ConfigurationError(
             f"{label}: {text}; grant the user of the URL keys and channels umbel:* and the"
@@ -91,6 +92,12 @@ def _translate_redis_error(error: Exception, label: str) -> UmbelError:
     if isinstance(error, redis_errors.TimeoutError):
         return _too_slow(label)
     return Unavailable(f"{label}: {text}; {_remedy(error, text)}")
+
+
+def _brief(text: str) -> str:
+    """Return a message of redis-py in one line, without the address that the label has."""
+    text = " ".join(text.split()).removesuffix(".")
+    return re.sub(r"^Error -?\d+ connecting to \S+ ", "", text)
 
 
 def _too_slow(label: str) -> Unavailable:

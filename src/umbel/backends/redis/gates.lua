@@ -1,5 +1,5 @@
--- Rules of gates and members of pools. Keys: see keys.lua; writes rules, capacity_overrides, rules_to_check, check_now,
--- check_later, pools, members, member, free; reads gates, waiting_lists, waiting_list, aside_counts, holders.
+-- Rules of gates and members of pools. Keys: see keys.lua; writes rules, rules_to_check, check_now, check_later,
+-- pools, members, member, free; reads gates, waiting_lists, waiting_list, aside_counts, holders, entries.
 -- Guarantees: a change that may let jobs pass requests a check of the waiting lists in the same step, or, if there
 -- are many, with the next claims; a member can be assigned exactly if it is ready and no job holds it.
 
@@ -18,24 +18,15 @@ for at = 1, #arguments, 3 do
 end
 return 0
 
--- name: override_capacity
--- {rule, capacity}: stores the capacity with which an operator overrides a limit, or removes it. Returns 0 if there is
--- no such limit.
-local name, capacity = unpack(cmsgpack.unpack(ARGV[1]), 1, 2)
-allow_when_full()
-local ok, rule = pcall(cjson.decode, redis.call('HGET', root .. ':rules', name) or 'null')
-if not ok or type(rule) ~= 'table' or (rule.kind and rule.kind ~= 'limit') then return 0 end
-if capacity then
-  redis.call('HSET', root .. ':capacity_overrides', name, capacity)
-else
-  redis.call('HDEL', root .. ':capacity_overrides', name)
-end
-request_rule_checks(name, '')
-return 1
-
 -- name: rules
--- Returns all rules, {name, declared ...}, and the capacities that override them, {name, capacity ...}.
-return {redis.call('HGETALL', root .. ':rules'), redis.call('HGETALL', root .. ':capacity_overrides')}
+-- Returns all rules, {name, declared ...}, and the capacities that operators gave them, {name, capacity ...}.
+local limits = {}
+for _, key in ipairs(redis.call('ZRANGEBYLEX', root .. ':entries', '[' .. LIMITS, '(limits0')) do
+  local rule = string.sub(key, #LIMITS + 1)
+  local capacity = read_limit(rule)
+  if capacity then limits[#limits + 1], limits[#limits + 2] = rule, tostring(capacity) end
+end
+return {redis.call('HGETALL', root .. ':rules'), limits}
 
 -- name: gates
 -- {keys, first, last, limit}: returns {key, held, waiting} of these gates, and of at most a limit of the known gates

@@ -39,9 +39,6 @@ class RedisGates:
         ]
         await self._run("declare", *parts)
 
-    async def override_capacity(self, rule: str, capacity: int | None) -> bool:
-        return bool(await self._run("override_capacity", rule, capacity))
-
     async def gates(self, rule: str = "", limit: int = 1000) -> list[Gate]:
         known = await self._rules()
         names = sorted(name for name in known if rule in ("", name))[:limit]
@@ -121,7 +118,7 @@ def _gate(key: str, rule: Rule, imposed: int | None, held: int, waiting: int) ->
         kind=rule.kind,
         capacity=rule.capacity if rule.kind == "limit" else None,
         rates=rule.rates,
-        imposed=imposed is not None,
+        imposed=imposed is not None and rule.kind == "limit",
         held=held,
         waiting=waiting,
     )

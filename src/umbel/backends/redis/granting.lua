@@ -1,7 +1,7 @@
 -- Letting jobs pass their gates in the same step in which they are claimed; shared by claims and the job store.
 -- So a slot is held by a job that runs, and not by one that waits for a worker. Included after route_gates.lua;
 -- writes job, lane, waiting, waiting_list, waiting_lists, gates, check_now, check_later, holders, pace, member,
--- free, turn, rules_to_check, and what lanes.lua and route_gates.lua write; reads rules, capacity_overrides, pauses.
+-- free, turn, rules_to_check, and what lanes.lua and route_gates.lua write; reads rules, entries.
 -- Guarantees: when a job passes a limit, no more jobs hold a slot than its capacity allows, and a pool member is
 -- held by one job; a job that passes its last gate is one that would be claimed now; a waiting list that is in
 -- neither check_now nor check_later has no job that could pass; a call touches at most a portion of waiting lists
@@ -31,7 +31,7 @@ local function new_granter()
       local ok, rule = pcall(cjson.decode, text or 'null')
       if text and not (ok and is_valid_rule(rule)) then rule = {} end
       if text then
-        rule.capacity = to_number(redis.call('HGET', root .. ':capacity_overrides', name) or rule.capacity, 0)
+        rule.capacity = read_limit(name) or to_number(rule.capacity, 0)
       end
       rules[name] = text and rule or false
     end

@@ -26,10 +26,7 @@ local key = root .. ':inbox'
 local sequence = redis.call('INCRBY', root .. ':sequence', #events) - #events
 
 local function bury(id, reason, attempt)
-  local job = read_job(id, 'queue', 'kind', 'sequence', 'unique', 'gates')
-  remove_from_index(id, job[1], job[2], job[3], job[4], nil, next_gate(job[6]))
-  end_live_job(id, job[5])
-  finish(id, 'buried', now, {'reason', reason, 'attempts', attempt})
+  end_idle(id, 'buried', now, {'reason', reason, 'attempts', attempt})
 end
 
 -- Return whether the event became a job that is to run.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 import msgspec
 
+from umbel.backends.broker import unique_key_taken
 from umbel.backends.redis.scripts import pack_bytes
 from umbel.backends.redis.values import integer, optional_float, optional_text, text
 from umbel.errors import BadMessage
 from umbel.messages import (
     DEFAULT_KINDS,
+    GROUP_HEADER,
     JSON,
     KINDS,
     ROUTE_PREFIX,
@@ -66,9 +69,11 @@ def job_row(envelope: Envelope) -> Row:
         envelope.on_conflict,
         [pack_bytes(one) if isinstance(one, bytes) else one for one in _fields(envelope)],
         pack_bytes(_json(envelope.gates)) if envelope.gates else None,
-        None if envelope.delay is None else float(envelope.delay),
-        None if envelope.expires_in is None else float(envelope.expires_in),
+        _seconds("delay", envelope.delay),
+        _seconds("expires_in", envelope.expires_in),
         float(envelope.created) or None,
+        None if envelope.expires is None else float(envelope.expires),
+        None if envelope.unique is None else unique_key_taken(envelope.unique, ""),
     ]
 
 
@@ -90,7 +95,8 @@ def simple_arguments(envelope: Envelope, idle: str) -> list[Any] | None:
     _check(one)
     where = (one.id, one.queue, one.kind, -one.priority, idle)
     what = (one.subject, one.body.data, float(one.created) or "")
-    return [*where, *what, *_optional_fields(one)]
+    expires = "" if one.expires is None else float(one.expires)
+    return [*where, *what, expires, *_optional_fields(one)]
 
 
 def _fields(envelope: Envelope) -> list[Any]:
@@ -131,6 +137,8 @@ def _optional_fields(envelope: Envelope) -> list[Any]:
         fields += ("unique", envelope.unique)
     if envelope.headers:
         fields += ("headers", _json(envelope.headers))
+        if GROUP_HEADER in envelope.headers:
+            fields += ("group", envelope.headers[GROUP_HEADER])
     return fields
 
 
@@ -227,3 +235,10 @@ def _read_all_headers(headers: bytes | None, sections: bytes | None) -> dict[str
 def read_existing(answer: Sequence[Any]) -> dict[int, str]:
     """Return a mapping of index, counted from 1, to id, from a list of such pairs."""
     return {answer[at]: text(answer[at + 1]) for at in range(0, len(answer), 2)}
+
+
+def _seconds(field: str, value: float | None) -> float | None:
+    """Return a number of seconds. Raise BadMessage if the server's script could not compute it."""
+    if value is not None and not isfinite(value):
+        raise BadMessage(field, f"{value!r} is not a finite number of seconds")
+    return None if value is None else float(value)

@@ -1,5 +1,5 @@
 -- The job store for messages that a transport carries. Keys: see keys.lua; writes job, lane, sent, aside, due,
--- leases, owners, standby; at gates all that granting.lua writes; reads worker, pauses.
+-- leases, owners, standby; at gates all that granting.lua writes; reads worker, entries.
 -- Guarantees: a sent job is queued for readers but is in no lane; a message gives its job to the first worker that
 -- takes it; a job that goes back to its queue is sent again.
 
@@ -12,6 +12,7 @@ local paused = read_pauses()
 local open = unpaused_queues(queues, paused)
 allow_when_full()
 local more, due = fill_lanes(open, paused, now)
+due = paused.lapse and math.min(due or paused.lapse, paused.lapse) or due
 local gates, rules_to_check = prepare_gates()
 more = more or rules_to_check
 local rows = {}
@@ -96,20 +97,6 @@ end
 write_pending()
 write_leases(owner)
 return {1, rows, unknown, format_number(now)}
-
--- name: mark_unsent
--- {id, id ...}: queues jobs again that are stored as sent and may not have been sent.
-allow_when_full()
-for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
-  local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'fence')
-  if job and job[1] == 'sent' then
-    remove_from_index(id, 'sent', job[2] or '', job[3], job[5])
-    redis.call('HSET', root .. ':job:' .. id, 'state', 'queued', 'fence', next_fence(job[6]))
-    enqueue(id, job[2] or '', job[3], job[4], job[5])
-  end
-end
-write_pending()
-return 0
 
 -- name: mark_lane_unsent
 -- {queue, kind}: queues a portion of the sent jobs of a lane again. Returns how many, and how many were checked.

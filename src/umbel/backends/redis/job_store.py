@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 from umbel.backends.broker import Claimed, Published
-from umbel.backends.redis.broker import LUA, RedisBroker
+from umbel.backends.redis.broker import RedisBroker
 from umbel.backends.redis.job_rows import Row, read_delivery, read_envelope
-from umbel.backends.redis.publishing import publish_arguments, publish_call, read_published
+from umbel.backends.redis.publishing import publish_call, read_published
 from umbel.backends.redis.scripts import pack
 from umbel.backends.redis.values import optional_float, text
 from umbel.backends.unsent_versions import UnsentVersions
@@ -27,15 +27,9 @@ class RedisJobStore(RedisBroker):
     async def record_sent(self, envelopes: Sequence[Envelope]) -> list[Published]:
         if not envelopes:
             return []
-        # ``publish`` hands no job over: the caller has received the message and claims the job.
-        arguments = publish_arguments(envelopes, "sent")
-        return _read_recorded(envelopes, await self._run("publish", arguments))
-
-    def record_sent_blocking(
-        self, envelopes: Sequence[Envelope], timeout: float
-    ) -> list[Published]:
+        # No sent job is handed over: the worker that receives the message claims it.
         script, arguments = publish_call(envelopes, "sent")
-        answer = self._database.blocking.run(script, self._root, arguments, timeout)
+        answer = await self._database.run(script, self._root, *arguments)
         return _read_recorded(envelopes, answer)
 
     async def find_unsent(self, queues: Sequence[str], limit: int, wait: float) -> list[Envelope]:
@@ -82,20 +76,6 @@ class RedisJobStore(RedisBroker):
             checked = 1
             while checked:  # in portions: a queue may be long
                 found, checked = await self._run("mark_lane_unsent", pack(*lane))
-                changed += found
-        return changed
-
-    def mark_unsent_blocking(self, jobs: Sequence[str], timeout: float) -> None:
-        self._database.blocking.run(LUA["mark_unsent"], self._root, [pack(*jobs)], timeout)
-
-    def mark_lanes_unsent_blocking(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
-        changed, until = 0, self._clock.monotonic() + timeout
-        for lane in lanes:
-            checked = 1
-            while checked:
-                left = until - self._clock.monotonic()
-                run = self._database.blocking.run
-                found, checked = run(LUA["mark_lane_unsent"], self._root, [pack(*lane)], left)
                 changed += found
         return changed
 

@@ -15,14 +15,27 @@
 --   <root>:sequence             number  number of the last published job
 --   <root>:live                 zset    ids of live jobs, by number
 --   <root>:done, :buried        zset    ids of finished jobs, by end time
+--   <root>:expiring             zset    ids of live jobs that expire, by time; those that run may be missing
 --   <root>:unique               hash    from a unique key to the id of the live job that holds it
 --   <root>:inbox                list    events that other programs pushed and that are not adopted yet
+--
+-- Joins
+--   <root>:join:<join>          hash    group, fire, held (since when), open and failed (numbers of parts), abandoned
+--   <root>:parts:<join>         zset    <position>:<id> of each part, by position
+--   <root>:part:<id>            hash    from <position>:<join> of a part to the final state that was counted, or ''
+--   <root>:waits:<join>         zset    ids of all jobs that wait or waited for a join, by number
+--   <root>:blocked_by:<join>    zset    ids of those that are blocked, by number
+--   <root>:group:<group>        zset    joins of a group, with score 0; records of the group are kept while it exists
+--   <root>:held_joins           zset    joins that are held, by since when
+--   <root>:due_joins            zset    complete joins with jobs that are still to be queued or cancelled, by time
+--   <root>:dropped_joins        set     joins that were removed, but not yet their parts
 --
 -- Queues
 --   <root>:queues               set     queues that have live jobs, or had some recently
 --   <root>:lane:<kind>:<queue>  zset    positions of queued jobs, by negated priority
 --   <root>:sent:<kind>:<queue>  zset    the same for queued jobs that a transport carries
 --   <root>:due:<queue>          zset    ids of scheduled jobs, by due time
+--   <root>:blocked:<queue>      zset    ids of jobs that wait for a join, by number
 --   <root>:aside:<name>         zset    positions of queued jobs that are set aside
 --   <root>:aside_names          set     these names: <bytes of the queue>:<queue>:<task>
 --
@@ -40,12 +53,14 @@
 --                                       worker's name, and the job that it was handed since, if any: see standby.py
 --   <root>:standby:<queue>      zset    incarnations on standby for a queue, by when they began
 --
--- Pauses and deployments
---   <root>:pauses               hash    from <scope>:<name> to when and why operators paused it
---   <root>:deployment_pauses    hash    the same for pauses of a deployment
---   <root>:missing_tasks        hash    the same for tasks that no running worker has
---   <root>:epoch                number  counts the changes of pauses and cancellations
---   <root>:deployment           hash    the current or last deployment
+-- Coordination
+--   <root>:entries              zset    keys of all entries, with score 0, so that they are sorted by their bytes
+--   <root>:entry_values         hash    from the key of an entry to its value
+--   <root>:entry_revisions      hash    from the key of an entry to the revision of the commit that wrote it
+--   <root>:entry_leases:<section>  zset keys of the entries of a section that are under a lease, by when it lapses
+--   <root>:leased_sections      set     sections that have such entries, or had some recently
+--   <root>:revision             number  the last revision
+--   <root>:section_revisions    hash    from a section, with its slash, to the revision of its last change
 --
 -- Channels
 --   <root>:wake_ups             channel wake-ups, see listener.py
@@ -53,7 +68,6 @@
 --
 -- Gates
 --   <root>:rules                hash    from a rule's name to its declaration in the code
---   <root>:capacity_overrides   hash    from a rule's name to the capacity that an operator gave it
 --   <root>:gates                zset    gates at which jobs wait or of which jobs hold slots, by name
 --   <root>:holders:<gate>       set     ids of jobs that hold a slot
 --   <root>:pace:<gate>          string  the pace of each rate of the gate; expires

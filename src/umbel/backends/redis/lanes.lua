@@ -138,7 +138,7 @@ end
 -- Return a job as a worker gets it (the columns below; nil if there is no such job), its sequence, and the name
 -- of the set in which it is set aside. Most jobs have few fields, so HGETALL is used: in a small hash, finding one
 -- field takes as long as reading all of them.
-local TASK, KIND, HEADERS, GATES, SLOTS = 3, 5, 17, 20, 21
+local TASK, KIND, EXPIRES, HEADERS, GATES, SLOTS = 3, 5, 12, 17, 20, 21
 local COLUMN = {}
 for column, field in ipairs({'state', 'fence', 'task', 'queue', 'kind', 'priority', 'type', 'content_type', 'body',
                              'created', 'not_before', 'expires', 'attempt', 'max_deaths', 'unique', 'traceparent',
@@ -229,9 +229,10 @@ local function idle_jobs_in(queue, passed)
       for _, position in ipairs(portion_of(key)) do collect(key, position, id_of(position)) end
     end
   end
-  local due = root .. ':due:' .. queue
-  if #ids < PORTION then
-    for _, id in ipairs(portion_of(due)) do collect(due, id, id) end
+  for _, key in ipairs({root .. ':due:' .. queue, root .. ':blocked:' .. queue}) do
+    if #ids < PORTION then
+      for _, id in ipairs(portion_of(key)) do collect(key, id, id) end
+    end
   end
   return ids
 end

@@ -6,7 +6,8 @@ receiver. ``<root>`` is the beginning of the namespace's keys:
 ``r:<root>:<queue>``   a job became ready
 ``s:<root>:<queue>``   a job was scheduled that is due before the others
 ``d:<root>:<id>``      a job has finished for which a process waits
-``c:<root>``           a pause or a cancellation has changed
+``c:<root>``           pauses have changed, or rules of gates
+``e:<root>:<section>`` entries of the coordination store have changed
 ``m:<root>:<lane>``    a message came to a lane of the transport
 
 On a second channel the process is handed jobs: see standby.py.

@@ -1,14 +1,14 @@
 -- Publishing one job without a unique key, a delay or gates: the most frequent case, without the functions of
--- jobs.lua. Keys: see keys.lua; writes job, sequence, live, lane, sent, queues; for a handover standby, leases;
--- reads pauses.
+-- jobs.lua. Keys: see keys.lua; writes job, sequence, live, lane, sent, queues, expiring; for a handover standby,
+-- leases; reads entries.
 -- Guarantees: the same result as publish; or, if a worker is on standby, nothing is paused and no job comes
 -- before this one, the same result as publish and a claim by that worker.
 
 -- name: publish_one
--- id, queue, kind, negated priority, idle state, task, body, created, field, value ...: adds the job in the
+-- id, queue, kind, negated priority, idle state, task, body, created, expires, field, value ...: adds the job in the
 -- idle state, queued or sent, or hands it over. Returns {1}; {2} if it was handed over; {1, 1, id} if it existed
 -- before.
-local id, queue, kind, score, idle, task, body, created = unpack(ARGV, 1, 8)
+local id, queue, kind, score, idle, task, body, created, expires = unpack(ARGV, 1, 9)
 local now_text = string.format('%.6f', now)
 if created == '' then created = now_text end
 local key, standby_key = root .. ':job:' .. id, root .. ':standby:' .. queue
@@ -25,12 +25,13 @@ redis.call('ZADD', root .. ':live', sequence, id)  -- as text: the server format
 if is_first then redis.call('SADD', root .. ':queues', queue) end
 
 local function fields()
-  return 'task', task, 'queue', queue, 'body', body, 'created', created, 'kind', kind, unpack(ARGV, 9)
+  return 'task', task, 'queue', queue, 'body', body, 'created', created, 'kind', kind, unpack(ARGV, 10)
 end
 
 -- Return whether a job comes before this one, or a pause may apply to it.
 local function has_to_wait()
-  local keys = {root .. ':pauses', root .. ':deployment_pauses', root .. ':missing_tasks'}
+  if #redis.call('ZRANGEBYLEX', root .. ':entries', '[pauses/', '(pauses0', 'LIMIT', 0, 1) > 0 then return true end
+  local keys = {}
   for _, lane in ipairs({$kinds}) do
     local other = lane .. ':' .. queue
     keys[#keys + 1], keys[#keys + 2] = root .. ':lane:' .. other, root .. ':sent:' .. other
@@ -80,5 +81,6 @@ if has_waiting_worker and not has_to_wait() then
 end
 redis.call('HSET', key, 'state', idle, 'sequence', sequence, fields())
 redis.call('ZADD', lane, score, sequence .. id)
+if expires ~= '' then redis.call('ZADD', root .. ':expiring', expires, id) end  -- one that runs may be missing there
 if has_waiting_worker then notify_queue() end
 return {1}

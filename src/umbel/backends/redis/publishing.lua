@@ -1,5 +1,5 @@
--- Publishing. Keys: see keys.lua; writes job, sequence, live, lane, sent, due, queues, unique; for a job with
--- gates waiting, waiting_list, waiting_lists, gates, check_now; for a job that is replaced done, and its slots.
+-- Publishing. Keys: see keys.lua; writes job, sequence, live, lane, sent, due, queues, unique, expiring; for a
+-- job with gates waiting, waiting_list, waiting_lists, gates, check_now; for a job that is replaced done, and its slots.
 -- Guarantees: all rows of a batch are added, or none; an id of a live or finished job adds nothing; there is one
 -- live job per unique key.
 

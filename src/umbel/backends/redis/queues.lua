@@ -1,6 +1,6 @@
--- Queues, for operators and workers. Keys: see keys.lua; writes job, lane, aside, sent, due, live, done, queues,
--- unique; of gates waiting, waiting_list, waiting_lists, gates, check_now, check_later, aside_waiting, aside_counts,
--- holders.
+-- Queues, for operators and workers. Keys: see keys.lua; writes job, lane, aside, sent, due, blocked, live, done,
+-- queues, unique, expiring; of gates waiting, waiting_list, waiting_lists, gates, check_now, check_later,
+-- aside_waiting, aside_counts, holders; for parts of joins what counting.lua writes.
 -- Guarantees: each call is one step over at most a portion of the jobs, so that no queue, however long, keeps the
 -- server busy; the caller repeats it until nothing is left.
 
@@ -14,6 +14,24 @@ for _, id in ipairs(idle_jobs_in(queue)) do
 end
 write_pending()
 return purged
+
+-- name: expire
+-- {limit, reason}: ends jobs that do not run and whose expiry has passed, of a portion. Returns {whether there may be
+-- more, id ...}. A running job leaves the index here; it returns there when the job is put back.
+local limit, reason = unpack(cmsgpack.unpack(ARGV[1]))
+allow_when_full()
+limit = math.min(limit, PORTION)
+local found = redis.call('ZRANGEBYSCORE', root .. ':expiring', '-inf', now, 'LIMIT', 0, limit)
+local answer = {#found == limit and 1 or 0}
+for _, id in ipairs(found) do
+  remove_later(root .. ':expiring', id)
+  local job = read_job(id)
+  if job and not FINAL[job[1]] and cancel_idle(id, reason, now, 'expired') == 'expired' then
+    answer[#answer + 1] = id
+  end
+end
+write_pending()
+return answer
 
 -- name: move
 -- {source, target, skipped}: moves a portion of the jobs that do not run to another queue. Jobs that came by a route
@@ -39,7 +57,10 @@ for _, id in ipairs(found) do
     local when = redis.call('ZSCORE', root .. ':due:' .. source, id)
     remove_from_index(id, state, source, job[2], job[4], job[5], gate)
     redis.call('HDEL', root .. ':job:' .. id, 'aside')
-    if state == 'scheduled' then
+    if state == 'blocked' then
+      redis.call('HSET', root .. ':job:' .. id, 'queue', target)
+      block_job(id, target, job[4], redis.call('HGET', root .. ':job:' .. id, 'join') or '')
+    elseif state == 'scheduled' then
       redis.call('HSET', root .. ':job:' .. id, 'queue', target)
       schedule(id, target, tonumber(when or 0))
     elseif state == 'waiting' and gate then
@@ -170,6 +191,7 @@ for _, queue in ipairs(redis.call('SMEMBERS', root .. ':queues')) do
     if split_aside_name(name) == queue then count(queue, 'queued', root .. ':aside:' .. name) end
   end
   count(queue, 'scheduled', root .. ':due:' .. queue, function(id) return id end)
+  count(queue, 'blocked', root .. ':blocked:' .. queue, function(id) return id end)
   if #rows == before and not runs[queue] then redis.call('SREM', root .. ':queues', queue) end
 end
 for _, row in ipairs(rows) do row[4] = format_number(now - (row[4] or now)) end

@@ -1,4 +1,5 @@
--- Job records. Keys: see keys.lua; writes job, live, done, buried, lane, queues, sequence; reads waiting_list.
+-- Job records. Keys: see keys.lua; writes job, live, done, buried, lane, queues, sequence; reads waiting_list, leases,
+-- group.
 -- Guarantees: a job is one hash, live or finished, so a reader always sees it exactly once; a buried job is deleted
 -- only by its id.
 
@@ -64,25 +65,14 @@ return 0
 
 -- name: replay
 -- {ids, fields, from_scratch}: queues finished jobs without a result again, with the same id and history and with
--- changed fields; from scratch: without their steps. Returns the ids.
+-- changed fields; from scratch: without their steps. A job whose join is not complete is blocked. Returns the ids.
 local ids, changes, from_scratch = unpack(cmsgpack.unpack(ARGV[1]))
 local sequence = redis.call('INCRBY', root .. ':sequence', #ids) - #ids
 local replayed = {}
 for index, id in ipairs(ids) do
   local job = read_job(id)
   if job and FINAL[job[1]] and job[1] ~= 'succeeded' then
-    local key = root .. ':job:' .. id
-    redis.call('HDEL', key, 'not_before', 'expires', 'attempt', 'deaths', 'blame', 'lapses', 'sections', 'unique',
-               'finished', 'result', 'result_type', 'failure', 'reason', 'done', 'of', 'cancel',
-               'claimed', 'worker', 'awaited', 'aside', 'gates', 'slots')
-    if from_scratch then redis.call('DEL', root .. ':steps:' .. id) end
-    redis.call('HSET', key, 'state', 'queued', 'sequence', string.format('%016d', sequence + index),
-               unpack(changes))
-    remove_later(root .. (job[1] == 'buried' and ':buried' or ':done'), id)
-    add_later(root .. ':live', sequence + index, id)
-    job = read_job(id, 'queue', 'kind', 'priority', 'sequence')
-    register_queue(job[2] or '')
-    enqueue(id, job[2] or '', job[3], job[4], job[5])
+    restart_job(id, job[1], sequence + index, changes, from_scratch)
     replayed[#replayed + 1] = id
   end
 end
@@ -90,23 +80,35 @@ write_pending()
 return replayed
 
 -- name: prune
--- {age, keep, limit}: deletes jobs that finished so many seconds ago or earlier, then the oldest beyond a count;
--- buried jobs stay and do not count. Returns how many.
-local age, keep, limit = unpack(cmsgpack.unpack(ARGV[1]))
+-- {age, keep, limit, skipped}: deletes jobs that finished so many seconds ago or earlier, and the oldest beyond a
+-- count, of a portion of the finished jobs; buried jobs stay and do not count. Records of a group that has joins are
+-- skipped, like the given number before them. Returns {how many were deleted, how many were skipped in this call}.
+local age, keep, limit, skipped = unpack(cmsgpack.unpack(ARGV[1]))
 local key = root .. ':done'
 allow_when_full()
-local function forget(ids)
-  for _, id in ipairs(ids) do
+local beyond = redis.call('ZCARD', key) - keep - skipped  -- so many of the next jobs are beyond the count
+local found = redis.call('ZRANGE', key, skipped, skipped + math.min(limit, PORTION) - 1, 'WITHSCORES')
+local groups, pruned, kept = {}, 0, 0
+
+local function has_joins(group)
+  if groups[group] == nil then groups[group] = redis.call('EXISTS', root .. ':group:' .. group) == 1 end
+  return groups[group]
+end
+
+for at = 1, #found, 2 do
+  local id = found[at]
+  if tonumber(found[at + 1]) > now - age and (at + 1) / 2 > beyond then break end
+  local group = redis.pcall('HGET', root .. ':job:' .. id, 'group')
+  if type(group) == 'string' and has_joins(group) then
+    kept = kept + 1
+  else
     redis.call('DEL', root .. ':job:' .. id, root .. ':steps:' .. id)
     remove_later(key, id)
+    pruned = pruned + 1
   end
-  write_pending()
-  return #ids
 end
-local pruned = forget(redis.call('ZRANGEBYSCORE', key, '-inf', format_number(now - age), 'LIMIT', 0, limit))
-local beyond = math.min(redis.call('ZCARD', key) - keep, limit - pruned)
-if beyond > 0 then pruned = pruned + forget(redis.call('ZRANGE', key, 0, beyond - 1)) end
-return pruned
+write_pending()
+return {pruned, kept}
 
 -- name: remove
 -- {ids}: deletes these finished jobs, buried ones included. Returns how many.
@@ -122,3 +124,99 @@ for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
   end
 end
 return removed
+
+-- name: runs
+-- {owner}: returns its running jobs: {id, task, queue, seconds, id ...}.
+local owner = unpack(cmsgpack.unpack(ARGV[1]))
+local answer = {}
+for _, id in ipairs(redis.call('HKEYS', root .. ':leases:' .. owner)) do
+  local job = read_job(id, 'task', 'queue', 'claimed')
+  if job and job[1] == 'running' then
+    for at, field in ipairs({id, job[2] or '', job[3] or '', format_number(now - to_number(job[4], 0))}) do
+      answer[#answer + 1] = field
+    end
+  end
+end
+return answer
+
+-- name: count_waiting
+-- {from}: counts, in a portion of the live jobs, those that do not run by queue and task. Returns {where to continue or
+-- 0, {queue, task, count} ...}.
+local from = unpack(cmsgpack.unpack(ARGV[1]))
+local counts = {}
+local found = redis.call('ZRANGE', root .. ':live', from, from + PORTION - 1)
+for _, id in ipairs(found) do
+  local job = read_job(id, 'task', 'queue')
+  if job and job[1] ~= 'running' and not FINAL[job[1]] then
+    local task, queue = job[2] or '', job[3] or ''
+    local name = #queue .. ':' .. queue .. task
+    counts[name] = counts[name] or {queue, task, 0}
+    counts[name][3] = counts[name][3] + 1
+  end
+end
+local answer = {#found == PORTION and from + PORTION or 0}
+for _, row in pairs(counts) do answer[#answer + 1] = row end
+return answer
+
+-- name: run_times
+-- {index, from, since, longer, excluded, worst}: returns how long runs took, for a portion of the jobs finished since
+-- then: {where to continue or 0, task, {runs, long, {step, count, ...}, {seconds, id, ...}}, task ...}. Each step is
+-- 2% longer than the step before, so that percentiles can be computed without returning every run.
+local index, from, since, longer, excluded, worst = unpack(cmsgpack.unpack(ARGV[1]))
+local excluded_set, tasks = {}, {}
+for _, task in ipairs(excluded) do excluded_set[task] = true end
+
+-- Reduce a list of runs to the longest ones, longest first.
+local function keep_longest(runs, limit)
+  table.sort(runs, function(one, other)
+    if one[1] ~= other[1] then return one[1] > other[1] end
+    return one[2] > other[2]
+  end)
+  for at = #runs, limit + 1, -1 do runs[at] = nil end
+end
+
+local function count(task, seconds, id)
+  local seen = tasks[task]
+  if not seen then
+    seen = {runs = 0, long = 0, steps = {}, worst = {}}
+    tasks[task] = seen
+  end
+  local step = math.ceil(math.log(math.max(seconds, 0.000001)) / math.log(1.02))
+  seen.runs = seen.runs + 1
+  seen.steps[step] = (seen.steps[step] or 0) + 1
+  if seconds > longer then
+    seen.long = seen.long + 1
+    seen.worst[#seen.worst + 1] = {seconds, id}
+    if #seen.worst > 20 * worst then keep_longest(seen.worst, worst) end
+  end
+end
+local key = root .. ':' .. index
+local found = redis.call('ZRANGEBYSCORE', key, format_number(since), '+inf', 'LIMIT', from, PORTION)
+for _, id in ipairs(found) do
+  local job = read_job(id, 'task', 'attempts')
+  if job and job[3] and not excluded_set[job[2] or ''] then
+    for line in string.gmatch(job[3], '[^\n]+') do
+      local ok, attempt = pcall(cjson.decode, line)
+      if ok and type(attempt) == 'table' and attempt.ended ~= 'lost'
+         and type(attempt.started) == 'number' and type(attempt.finished) == 'number' then
+        count(job[2], attempt.finished - attempt.started, id)
+      end
+    end
+  end
+end
+local answer = {#found == PORTION and from + PORTION or 0}
+for task, seen in pairs(tasks) do
+  keep_longest(seen.worst, worst)
+  local steps, longest = {}, {}
+  for step, count in pairs(seen.steps) do
+    steps[#steps + 1] = step
+    steps[#steps + 1] = count
+  end
+  for _, one in ipairs(seen.worst) do
+    longest[#longest + 1] = format_number(one[1])
+    longest[#longest + 1] = one[2]
+  end
+  answer[#answer + 1] = task
+  answer[#answer + 1] = {seen.runs, seen.long, steps, longest}
+end
+return answer

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from umbel.backends.records import UNCHANGED, Changes, JobFilter, ProgressNote
+from umbel.backends.records import (
+    UNCHANGED,
+    Changes,
+    JobFilter,
+    ProgressNote,
+    Run,
+    RunTimes,
+    Waiting,
+)
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.record_rows import FIELDS, change_fields, is_final, read_record
+from umbel.backends.redis.run_times import RunTimeTally
 from umbel.backends.redis.scripts import pack, root_of, scripts
 from umbel.backends.redis.values import optional_float, text
-from umbel.backends.rows import prune_in_batches, stored_states
+from umbel.backends.rows import PRUNE_BATCH, stored_states
 from umbel.clock import Clock
 from umbel.errors import ResultTimeout, UnknownJob
 from umbel.messages import LIVE, TERMINAL, Record, State
@@ -18,6 +28,8 @@ from umbel.messages import LIVE, TERMINAL, Record, State
 LUA = scripts("records.lua", "job_gates.lua")
 
 _STILL_LIVE = 0
+_MAX_PORTIONS = 100
+"""Maximum number of portions, of 1,000 live jobs each, that are counted by task."""
 _BURIED = frozenset({State.BURIED})
 _INDEXES = (
     (("live",), LIVE),
@@ -101,14 +113,64 @@ class RedisRecords:
         return [text(job) for job in replayed]
 
     async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
-        async def prune_batch(count: int) -> int:
-            return int(await self._run("prune", pack(float(older_than), keep, count)))
-
-        return await prune_in_batches(prune_batch, limit)
+        pruned = skipped = 0
+        while pruned < limit:
+            batch = min(PRUNE_BATCH, limit - pruned)
+            arguments = pack(float(older_than), keep, batch, skipped)
+            some, kept = await self._run("prune", arguments)
+            pruned, skipped = pruned + some, skipped + kept
+            if some + kept < batch:
+                break
+        return pruned
 
     async def remove(self, jobs: Sequence[str]) -> int:
         removed: int = await self._run("remove", pack(*jobs))
         return removed
+
+    async def runs(self, owners: Sequence[str]) -> list[Run]:
+        found: list[Run] = []
+        for owner in owners:  # one at a time: each may hold thousands
+            rows = await self._run("runs", pack(owner))
+            quads = zip(rows[::4], rows[1::4], rows[2::4], rows[3::4], strict=True)
+            found += [
+                Run(
+                    job=text(job),
+                    task=text(task),
+                    queue=text(queue),
+                    owner=owner,
+                    age=max(0.0, optional_float(age) or 0.0),
+                )
+                for job, task, queue, age in quads
+            ]
+        return sorted(found, key=lambda run: (-run.age, run.job))
+
+    async def count_waiting(self) -> list[Waiting]:
+        counts: Counter[tuple[str, str]] = Counter()
+        cursor = 0
+        for _ in range(_MAX_PORTIONS):
+            following, *rows = await self._run("count_waiting", pack(cursor))
+            counts.update({(text(queue), text(task)): n for queue, task, n in rows})
+            if not following:
+                break
+            cursor = following
+        return [Waiting(queue, task, jobs) for (queue, task), jobs in counts.items()]
+
+    async def run_times(
+        self, *, since: float, longer: float, but: Sequence[str], worst: int
+    ) -> list[RunTimes]:
+        tallies: dict[str, RunTimeTally] = {}
+        seconds, millionths = await self._database.execute("TIME")
+        begin = int(seconds) + int(millionths) / 1e6 - since
+        for index in ("done", "buried"):
+            cursor: int | None = 0
+            while cursor is not None:  # in portions: the history may be long
+                values = (index, cursor, begin, float(longer), [*but], worst)
+                following, *rows = await self._run("run_times", pack(*values))
+                for task, tally in zip(rows[::2], rows[1::2], strict=True):
+                    tallies.setdefault(text(task), RunTimeTally()).add(*tally)
+                cursor = following or None
+        found = [tally.summarize(task, worst) for task, tally in tallies.items() if tally.long]
+        return sorted(found, key=lambda times: (-times.worst, times.task))
 
     async def close(self) -> None:
         await self._database.close()

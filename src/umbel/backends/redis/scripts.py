@@ -10,11 +10,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from umbel.backends.joins import NEVER_SEALED
 from umbel.backends.queries import load, read_text
 from umbel.errors import BadMessage
 from umbel.messages import DEFAULT_KINDS, KINDS
+from umbel.messages.joins import cancel_reason
 
 _PACKAGE = "umbel.backends.redis"
+_COMMON_FILES = (
+    *("jobs.lua", "entries.lua", "counting.lua", "ending.lua", "inserting.lua", "routing.lua"),
+)
+"""Files whose functions every script may use; each file uses only those before it."""
+_CONSTANTS = {
+    "$kinds": ", ".join(f"'{kind}'" for kind in KINDS),
+    "$default_kinds": ", ".join(f"'{kind}'" for kind in DEFAULT_KINDS),
+    "$never_sealed": NEVER_SEALED,
+    "$not_succeeded": cancel_reason("success"),
+    "$not_needed": cancel_reason("failure"),
+}
+"""What the scripts share with Python code."""
 _encode = msgspec.msgpack.Encoder().encode
 _DECLARATION = re.compile(r"^(?=local )", re.MULTILINE)
 _NAMES = re.compile(r"^local (?:function )?([\w, ]+)", re.MULTILINE)
@@ -35,12 +49,12 @@ class Script(msgspec.Struct, frozen=True):
 def scripts(filename: str, *shared: str) -> dict[str, Script]:
     """Return the named scripts of a file.
 
-    Each begins with the keys (``keys.lua``), followed by the functions that it uses of the files
-    ``jobs.lua``, ``routing.lua`` and ``shared``. Unused functions are left out, because the server
-    creates all functions anew for each call, which takes longer than a small script.
+    Each begins with the keys (``keys.lua``), followed by the functions that it uses of the common
+    files and of ``shared``. Unused functions are left out, because the server creates all functions
+    anew for each call, which takes longer than a small script.
     """
     keys = read_text(_PACKAGE, "keys.lua")
-    pieces = [piece for file in ("jobs.lua", "routing.lua", *shared) for piece in _pieces(file)]
+    pieces = [piece for file in (*_COMMON_FILES, *shared) for piece in _pieces(file)]
     return {
         name: _script("\n".join([keys, *_used(pieces, text), text, ""]))
         for name, text in load(_PACKAGE, filename).items()
@@ -109,7 +123,7 @@ def pack_bytes(data: bytes) -> msgspec.Raw:
 
 
 def _script(text: str) -> Script:
-    for name, kinds in (("$kinds", KINDS), ("$default_kinds", DEFAULT_KINDS)):
-        text = text.replace(name, ", ".join(f"'{kind}'" for kind in kinds))
+    for name, value in _CONSTANTS.items():
+        text = text.replace(name, value)
     data = text.encode()
     return Script(data, hashlib.sha1(data, usedforsecurity=False).hexdigest())

@@ -1,15 +1,16 @@
 -- Ending leases: recording outcomes, putting jobs back, recovering the jobs of dead workers. Keys: see keys.lua;
 -- writes leases, owners, job, steps, live, lane, due, done, buried, unique, deaths; of gates waiting, waiting_list,
 -- waiting_lists, gates, check_now, holders, member, free; of routes routed_jobs, idle_routes; for follow-ups all
--- that a publish writes; reads lapsed.
--- Guarantees: an outcome counts only under the current lease, and once; its follow-ups are published in the same
--- step; a death counts once, however many processes recover jobs; the death of a worker that turns out to be alive
--- is taken back.
+-- that a publish writes; for parts of joins what counting.lua writes, for growths what publications.lua writes; reads
+-- lapsed.
+-- Guarantees: an outcome counts only under the current lease, and once; its follow-ups are published, and its joins
+-- count it, in the same step; a death counts once, however many processes recover jobs; the death of a worker that
+-- turns out to be alive is taken back.
 
 -- name: settle
--- {settlements}: each is {id, owner, fence, attempt, follow-ups, ending...}; an ending is {'end', keep, state,
--- fields}, {'again', delay, cost, section} or {'park', gates}. Returns the indexes, counted from 0, of those that
--- were refused.
+-- {settlements}: each is {id, owner, fence, attempt, follow-ups, growth, ending...}; a growth is {publication, place};
+-- an ending is {'end', keep, state, fields}, {'again', delay, cost, section} or {'park', gates}. Returns the indexes,
+-- counted from 0, of those that were refused; or what is wrong with a growth: then nothing has happened.
 local settlements = unpack(cmsgpack.unpack(ARGV[1]))
 allow_when_full()
 local refused = {}
@@ -43,15 +44,25 @@ local function end_lease(id, owner, fence)
   return true
 end
 
-local function record_end(id, attempt, keep, state, fields)
-  local job = read_job(id, 'unique', 'awaited', 'attempts', 'slots')
+-- Return whether a job is a part of a join.
+local function has_edges(id)
+  return redis.call('EXISTS', root .. ':part:' .. id) == 1
+end
+
+-- End a job. The record of a part of a join is always kept, because its result is read later.
+local function record_end(id, attempt, growth, keep, state, fields)
+  local job = read_job(id, 'unique', 'awaited', 'part', 'expires', 'attempts', 'slots')
   if not job or job[1] ~= 'running' then return false end
-  end_live_job(id, job[2], job[3])
-  local original_queue = job[5] and free_slots(id, job[5])
-  if keep then
+  if growth then
+    open_publications().grow(id, unpack(growth))
+    job[4] = redis.call('HGET', root .. ':job:' .. id, 'part')  -- it may be a part of the joins of its growth
+  end
+  end_live_job(id, state, unpack(job, 2, 5))
+  local original_queue = job[7] and free_slots(id, job[7])
+  if keep or (job[4] and has_edges(id)) then
     local size = #fields
-    fields[size + 1], fields[size + 2] = 'attempts', append_attempt(job[4], attempt)
-    if job[5] then fields[size + 3], fields[size + 4] = 'slots', '' end
+    fields[size + 1], fields[size + 2] = 'attempts', append_attempt(job[6], attempt)
+    if job[7] then fields[size + 3], fields[size + 4] = 'slots', '' end
     if original_queue then fields[size + 5], fields[size + 6] = 'queue', original_queue end
     finish(id, state, now, fields)
   else
@@ -75,50 +86,61 @@ local function count_failure(text, section)
 end
 
 local function run_again(id, attempt, delay, cost, section)
-  local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'attempt', 'sections',
+  local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'expires', 'attempt', 'sections',
                    'attempts')
   if not job or job[1] ~= 'running' then return false end
-  local fields = {'attempts', append_attempt(job[10], attempt)}
+  local fields = {'attempts', append_attempt(job[11], attempt)}
   if cost > 0 then
-    fields[3], fields[4] = 'attempt', to_number(job[8], 1) + cost
+    fields[3], fields[4] = 'attempt', to_number(job[9], 1) + cost
   end
   if section then
-    fields[#fields + 1], fields[#fields + 2] = 'sections', count_failure(job[9], section)
+    fields[#fields + 1], fields[#fields + 2] = 'sections', count_failure(job[10], section)
   end
-  put_back(id, {unpack(job, 2, 7)}, now, delay, fields)
+  put_back(id, {unpack(job, 2, 8)}, now, delay, fields)
   return true
 end
 
 -- Let a job wait at these gates, or queue it if there are none. This is no attempt: the history does not grow.
 local function park(id, gates)
-  local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots')
+  local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'expires')
   if not job or job[1] ~= 'running' then return false end
   if not gates then redis.call('HDEL', root .. ':job:' .. id, 'gates') end
   job[6] = gates or false
-  put_back(id, {unpack(job, 2, 7)}, now, 0, gates and {'gates', gates} or {})
+  put_back(id, {unpack(job, 2, 8)}, now, 0, gates and {'gates', gates} or {})
   return true
 end
 
-local function settle(id, owner, fence, attempt, follow_ups, ending, ...)
+local function settle(id, owner, fence, attempt, follow_ups, growth, ending, ...)
   if not end_lease(id, owner, fence) then return false end
   local accepted
   if ending == 'end' then
-    accepted = record_end(id, attempt, ...)
+    accepted = record_end(id, attempt, growth, ...)
   elseif ending == 'park' then
     accepted = park(id, ...)
   else
     accepted = run_again(id, attempt, ...)
   end
-  if accepted and follow_ups then
-    local sequence = redis.call('INCRBY', root .. ':sequence', #follow_ups) - #follow_ups
-    for index, row in ipairs(follow_ups) do insert(row, sequence + index, now, 'queued') end
-  end
+  if accepted and follow_ups then insert_all(follow_ups) end
   return accepted
 end
 
+-- Return what is wrong with the first growth that cannot be added; nil if there is none. Changes nothing.
+local function find_growth_error()
+  for _, settlement in ipairs(settlements) do
+    local id, owner, fence, growth = settlement[1], settlement[2], settlement[3], settlement[6]
+    if growth and fences[root .. ':leases:' .. owner][id] == fence then
+      local problem = open_publications().find_error(growth[1])
+      if problem then return problem end
+    end
+  end
+  return nil
+end
+
 read_fences()
+local problem = find_growth_error()
+if problem then return problem end
 for index, settlement in ipairs(settlements) do
-  if not settle(unpack(settlement, 1, 9)) then refused[#refused + 1] = index - 1 end
+  if not settle(unpack(settlement, 1, 10)) then refused[#refused + 1] = index - 1 end
 end
 write_lists('HDEL', ended)
 write_pending()
@@ -185,13 +207,13 @@ for _, row in ipairs(rows) do
   local lapsed = redis.call('EXISTS', root .. ':worker:' .. owner) == 0
   if lapsed and tonumber(redis.call('HGET', key, id) or nil) == fence then
     redis.call('HDEL', key, id)
-    local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'attempts', 'unique',
-                     'awaited')
+    local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'gates', 'slots', 'expires', 'attempts', 'unique',
+                         'awaited', 'part')
     if job and job[1] == 'running' then
-      local fields = {'attempts', append_attempt(job[8], attempt), 'deaths', deaths, 'blame', blame}
+      local fields = {'attempts', append_attempt(job[9], attempt), 'deaths', deaths, 'blame', blame}
       if reason then
         fields[7], fields[8] = 'reason', reason
-        end_live_job(id, job[9], job[10])
+        end_live_job(id, 'buried', job[10], job[11], job[12], job[8])
         if job[7] then
           local original_queue = free_slots(id, job[7])
           fields[9], fields[10] = 'slots', ''
@@ -199,7 +221,7 @@ for _, row in ipairs(rows) do
         end
         finish(id, 'buried', now, fields)
       else
-        put_back(id, {unpack(job, 2, 7)}, now, delay, fields)
+        put_back(id, {unpack(job, 2, 8)}, now, delay, fields)
       end
       recovered[#recovered + 1] = id
       redis.call('HSET', root .. ':deaths:' .. owner, id, blamed)

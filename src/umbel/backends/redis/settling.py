@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from umbel.backends.redis.job_rows import Row, job_row
+from umbel.backends.redis.publications import growth_row
 from umbel.backends.redis.scripts import pack, pack_bytes
 from umbel.backends.redis.values import integer, optional_float, text
 from umbel.messages import Attempt, Finish, Requeue, Settlement, State, disposition
@@ -25,30 +26,24 @@ def settle_arguments(settlements: Sequence[Settlement]) -> bytes:
 
 def _settle_row(settlement: Settlement) -> Row:
     lease, end = settlement.lease, disposition(settlement.outcome)
-    follow_ups = [_follow_up(job_row(one)) for one in settlement.follow_ups]
+    follow_ups = [job_row(one) for one in settlement.follow_ups]
     row: Row = [
         lease.job,
         lease.owner,
         lease.fence,
         pack_bytes(_json(settlement.attempt)),
         follow_ups or None,
+        None if settlement.growth is None else growth_row(settlement.growth),
     ]
     if isinstance(end, Requeue) and end.gates is not None:
         return [*row, "park", pack_bytes(_json(end.gates)) if end.gates else None]
     if isinstance(end, Requeue):
         return [*row, "again", float(end.delay), int(end.costs_attempt), end.section]
     keep = settlement.keep or end.state is not State.SUCCEEDED
-    return [*row, "end", keep, end.state.value, _end_fields(end)]
+    return [*row, "end", keep, end.state.value, end_fields(end)]
 
 
-def _follow_up(row: Row) -> Row:
-    row[6] = (
-        "return"  # if the key is taken, the work is under way, and the outcome is recorded anyway
-    )
-    return row
-
-
-def _end_fields(end: Finish) -> list[Any]:
+def end_fields(end: Finish) -> list[Any]:
     """Return the fields of a record that are set at its end, without default values."""
     fields: list[Any] = []
     if end.result is not None:

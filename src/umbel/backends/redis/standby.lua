@@ -26,7 +26,7 @@ local function end_standby(owner, listener, received, now)
   local paused = read_pauses()
   if paused.all or paused.queue[job[4] or ''] or paused.task[job[TASK] or ''] then
     redis.call('HDEL', root .. ':leases:' .. owner, id)
-    put_back(id, {job[4], job[KIND], job[6], sequence, job[GATES], job[SLOTS]}, 0, 0, {})
+    put_back(id, {job[4], job[KIND], job[6], sequence, job[GATES], job[SLOTS], job[EXPIRES]}, 0, 0, {})
     return nil
   end
   redis.call('HSET', root .. ':job:' .. id, 'claimed', format_number(now))

@@ -16,7 +16,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from umbel.backends.broker import Capabilities
 from umbel.backends.notifier import WakeUpListener
 from umbel.backends.redis.address import RedisAddress
 from umbel.backends.redis.connections import Connection, run_script
@@ -57,8 +56,6 @@ class RedisTransport:
     Raises:
         ConfigurationError: ``receiver_ttl`` is out of range.
     """
-
-    capabilities = Capabilities()
 
     def __init__(
         self,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from umbel.backends.records import JobFilter
+import msgspec
+
+from umbel.backends.records import JobFilter, Run, RunTimes, Waiting
 from umbel.backends.rows import record, stored_states
 from umbel.backends.sql.role import SqlDatabase, SqlRole, unknown_job
 from umbel.backends.sql.statements import Steps
 from umbel.clock import Clock
 from umbel.messages import LIVE, TERMINAL, Record
+
+_HISTORY_TIMEOUT_SECONDS = 60.0
+"""Limit for a query that reads all records: for a million of them it takes some seconds."""
 
 
 class SqlRecords(SqlRole):
@@ -43,6 +48,34 @@ class SqlRecords(SqlRole):
     async def remove(self, jobs: Sequence[str]) -> int:
         ids = self._database.texts([*self._stored_ids(jobs)])
         return len(await self._rows("remove", id=ids))
+
+    async def runs(self, owners: Sequence[str]) -> list[Run]:
+        rows = await self._rows("runs", owners=self._database.texts([*owners]))
+        return [Run(job=j, task=t, queue=q, owner=o, age=max(0.0, a)) for j, t, q, o, a in rows]
+
+    async def count_waiting(self) -> list[Waiting]:
+        return [Waiting(*row) for row in await self._rows("count_waiting")]
+
+    async def run_times(
+        self, *, since: float, longer: float, but: Sequence[str], worst: int
+    ) -> list[RunTimes]:
+        without = self._database.texts([*but])
+        limits = {"since": float(since), "longer": float(longer), "but": without, "worst": worst}
+        rows = await self._database.rows(
+            self._sql["run_times"], self._values(**limits), _HISTORY_TIMEOUT_SECONDS
+        )
+        return [
+            RunTimes(
+                task=task,
+                runs=runs,
+                long=long,
+                p50=p50,
+                p95=p95,
+                worst=longest,
+                jobs=tuple(job for _, job in sorted(msgspec.json.decode(jobs), reverse=True)),
+            )
+            for task, runs, long, p50, p95, longest, jobs in rows
+        ]
 
     def _search_steps(self, wanted: JobFilter) -> Steps[list[Record]]:
         found: list[Record] = []

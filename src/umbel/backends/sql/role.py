@@ -53,6 +53,9 @@ class SqlDatabase(Protocol):
     def texts(self, values: Sequence[str]) -> str:
         """Return a list of texts as one parameter."""
 
+    def numbers(self, values: Sequence[float | None]) -> str:
+        """Return a list of numbers as one parameter."""
+
     def json(self, value: Any) -> str:
         """Return a value as a parameter for a JSON column."""
 
@@ -70,6 +73,20 @@ class SqlRole:
         self._namespace = namespace
         self._clock = clock
         self._sql = database.queries(*self.files)
+
+    @property
+    def database(self) -> SqlDatabase:
+        """The database, for steps that several roles share."""
+        return self._database
+
+    @property
+    def sql(self) -> dict[str, Query]:
+        """The queries, for steps that several roles share."""
+        return self._sql
+
+    def values(self, **values: Any) -> dict[str, Any]:
+        """Return parameters for any query, for steps that several roles share."""
+        return self._values(**values)
 
     async def close(self) -> None:
         await self._database.close()

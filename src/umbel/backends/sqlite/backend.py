@@ -8,11 +8,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from umbel.backends.backend import Roles
 from umbel.backends.caller_connections import aunwrap
 from umbel.backends.sql.control import SqlControl
-from umbel.backends.sql.deployments import SqlDeployments
 from umbel.backends.sqlite.broker import SqliteBroker
+from umbel.backends.sqlite.coordination import SqliteCoordination
 from umbel.backends.sqlite.database import Database, SqliteFile
 from umbel.backends.sqlite.gates import SqliteGates
 from umbel.backends.sqlite.job_store import SqliteJobStore
+from umbel.backends.sqlite.joins import SqliteJoins
 from umbel.backends.sqlite.records import SqliteRecords
 from umbel.backends.sqlite.registry import SqliteRegistry
 from umbel.backends.sqlite.routes import SqliteRoutes
@@ -58,8 +59,9 @@ class SqliteBackend:
             SqlControl(database, **common),
             SqliteGates(database, **common),
             SqliteSteps(database, **common),
-            SqlDeployments(database, **common),
             SqliteRoutes(database, **common),
+            SqliteJoins(database, **common),
+            SqliteCoordination(database, **common),
         )
 
     async def migrate(self) -> list[int]:

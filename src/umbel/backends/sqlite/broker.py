@@ -10,15 +10,16 @@ from typing import Any
 import msgspec
 
 from umbel.backends.broker import Capabilities, Demand, Depth, Published, needed
-from umbel.backends.sqlite.cancelling import cancel_idle
+from umbel.backends.sql.ending import EXPIRED
+from umbel.backends.sqlite.cancelling import cancel_idle, cancel_steps
 from umbel.backends.sqlite.claiming import claim, extend, is_ready, json_list, unpaused_queues
 from umbel.backends.sqlite.database import Database
 from umbel.backends.sqlite.job_rows import SQL
-from umbel.backends.sqlite.publishing import insert, publish
+from umbel.backends.sqlite.joins import SqliteJoins
+from umbel.backends.sqlite.publishing import caller_cursor, insert, publish
 from umbel.backends.sqlite.settling import recover, settle
-from umbel.backends.sqlite.transactions import savepoint, write_transaction
+from umbel.backends.sqlite.transactions import perform, savepoint, write_transaction
 from umbel.clock import Clock
-from umbel.errors import ConfigurationError
 from umbel.messages import Delivery, Envelope, Lease, Settlement, State
 
 
@@ -45,6 +46,7 @@ class SqliteBroker:
         self._clock = clock
         self._safety_poll = safety_poll
         self._stop_count = 0
+        self._joins = SqliteJoins(database, namespace=namespace, clock=clock)
 
     async def publish(self, envelopes: Sequence[Envelope], within: Any = None) -> list[Published]:
         if within is not None:
@@ -63,16 +65,8 @@ class SqliteBroker:
         self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
     ) -> list[Published]:
         """Publish in the caller's transaction and thread."""
-        if not isinstance(connection, sqlite3.Connection):
-            raise ConfigurationError(
-                f"connection={type(connection).__name__}: this application uses a SQLite file; give"
-                " a sqlite3 connection to it, a SQLAlchemy connection or session on one, or"
-                " Django's connection"
-            )
         with self._database.translate_errors():
-            self._database.file.check(connection)
-            cursor = connection.cursor()
-            cursor.row_factory = None  # the caller's connection may have another row factory
+            cursor = caller_cursor(self._database.file, connection)
             with savepoint(connection, cursor):
                 return [insert(cursor, one, self._clock.now()) for one in envelopes]
 
@@ -126,7 +120,7 @@ class SqliteBroker:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Lease]:
         return await self._database.write(
-            lambda cursor: settle(cursor, settlements, self._clock.now())
+            lambda cursor: settle(cursor, settlements, self._clock.now(), self._joins.grow_steps)
         )
 
     async def recover(self) -> list[str]:
@@ -138,6 +132,19 @@ class SqliteBroker:
                 orphans = cursor.execute(SQL["orphans"], values).fetchall()
                 recover(cursor, orphans, values)
                 return [orphan[0] for orphan in orphans]
+
+        return await self._database.run(write)
+
+    async def expire(self, limit: int) -> list[str]:
+        def write(connection: sqlite3.Connection) -> list[str]:
+            values = {**self._values(), "limit": limit}
+            if connection.execute(SQL["expired_ids"], values).fetchone() is None:
+                return []  # most often there is nothing to write
+            with write_transaction(connection) as cursor:
+                ids = [row[0] for row in cursor.execute(SQL["expired_ids"], values)]
+                steps = cancel_steps(self._namespace, ids, EXPIRED, values["now"], State.EXPIRED)
+                perform(cursor, steps)
+            return ids
 
         return await self._database.run(write)
 

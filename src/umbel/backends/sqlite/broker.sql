@@ -1,14 +1,19 @@
 -- name: insert_job
--- Adds a job unless its id is live or finished, or its unique key is in use. Parameters have
--- numbers, in the order of the columns, because binding names takes as long as inserting. ?19 is
--- the state of a job that is neither scheduled nor has to wait at a gate, ?20 are the gates, ?21 is
--- the first of them.
+-- Adds a job unless its id is live or finished, or its unique key is in use. Parameters have no names,
+-- because binding names takes as long as inserting. Idle is the state of a job that is neither
+-- scheduled nor has to wait at a gate, or "blocked".
 insert into job (id, namespace, queue, kind, task, type, priority, content_type, body, created,
-                 not_before, expires, attempt, max_deaths, unique_key, traceparent, headers, state, gates, line)
-select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
-       case when ?11 > ?18 then 'scheduled' when ?20 is not null then 'waiting' else ?19 end,
-       ?20, case when ?11 > ?18 then null else ?21 end
-where not exists (select 1 from record where id = ?1 and namespace = ?2)
+                 not_before, expires, attempt, max_deaths, unique_key, traceparent, headers, state, gates, gate)
+select id, namespace, queue, kind, task, type, priority, content_type, body, created,
+       not_before, expires, attempt, max_deaths, unique_key, traceparent, headers,
+       case when idle = 'blocked' then 'blocked' when not_before > now then 'scheduled'
+            when gates is not null then 'waiting' else idle end,
+       gates, case when not_before > now or idle = 'blocked' then null else gate end
+from (select ? as id, ? as namespace, ? as queue, ? as kind, ? as task, ? as type, ? as priority,
+             ? as content_type, ? as body, ? as created, ? as not_before, ? as expires, ? as attempt,
+             ? as max_deaths, ? as unique_key, ? as traceparent, ? as headers, ? as now, ? as idle,
+             ? as gates, ? as gate) as new
+where not exists (select 1 from record where record.id = new.id and record.namespace = new.namespace)
 on conflict do nothing
 
 -- name: new_jobs
@@ -16,7 +21,7 @@ on conflict do nothing
 -- it.
 create temp table if not exists new_job (
   id, namespace, queue, kind, task, type, priority, content_type, body, created, not_before, expires,
-  attempt, max_deaths, unique_key, traceparent, headers, now, idle, gates, line)
+  attempt, max_deaths, unique_key, traceparent, headers, now, idle, gates, gate)
 
 -- name: forget_new_jobs
 -- Deletes the jobs of the last batch.
@@ -24,18 +29,17 @@ delete from temp.new_job
 
 -- name: add_new_job
 -- Adds a job to the batch, with the parameters of insert_job.
-insert into temp.new_job values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17,
-                                 ?18, ?19, ?20, ?21)
+insert into temp.new_job values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: insert_new_jobs
 -- Adds the whole batch, or nothing if an id is live or finished or a unique key is in use. It is
 -- one statement, so a thread that a signal handler interrupts never holds the file's lock.
 insert into job (id, namespace, queue, kind, task, type, priority, content_type, body, created,
-                 not_before, expires, attempt, max_deaths, unique_key, traceparent, headers, state, gates, line)
+                 not_before, expires, attempt, max_deaths, unique_key, traceparent, headers, state, gates, gate)
 select id, namespace, queue, kind, task, type, priority, content_type, body, created,
        not_before, expires, attempt, max_deaths, unique_key, traceparent, headers,
        case when not_before > now then 'scheduled' when gates is not null then 'waiting' else idle end,
-       gates, case when not_before > now then null else line end
+       gates, case when not_before > now then null else gate end
 from temp.new_job
 where not exists (
   select 1 from temp.new_job as new
@@ -65,11 +69,11 @@ where namespace = :namespace and queue = :queue and kind = :kind and state = 'qu
 select 1 from job
 where namespace = :namespace and queue = :queue and kind = :kind
   and (state in ('queued', 'sent') or (state = 'scheduled' and not_before <= :now and gates is null))
-  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+  and task not in (select name from pause where namespace = :namespace and scope = 'task' and until > :now)
   and task not in (select value from json_each(:without))
 union all
-select 1 from line
-where namespace = :namespace and queue = :queue and kind = :kind and look <= :now
+select 1 from waiting_list
+where namespace = :namespace and queue = :queue and kind = :kind and next_check <= :now
 limit 1
 
 -- name: next_due
@@ -80,7 +84,7 @@ select min(not_before) from job where namespace = :namespace and state = 'schedu
 -- Queues scheduled jobs that are due, or moves them to their first gate; at most a thousand per
 -- call.
 update job set state = case when gates is null then 'queued' else 'waiting' end,
-               line = json_extract(gates, '$[0]')
+               gate = json_extract(gates, '$[0]')
 where seq in (select seq from job
               where namespace = :namespace and state = 'scheduled' and not_before <= :now
               order by not_before limit 1000)
@@ -91,13 +95,13 @@ select name from worker where incarnation = :owner
 
 -- name: pauses
 -- What is paused now.
-select scope, name from pause where namespace = :namespace
+select scope, name from pause where namespace = :namespace and until > :now
 
 -- name: lane_front
 -- The first jobs of a lane, without claiming them.
 select kind, priority, seq from job
 where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued'
-  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+  and task not in (select name from pause where namespace = :namespace and scope = 'task' and until > :now)
   and task not in (select value from json_each(:without))
 order by priority desc, seq limit :limit
 
@@ -109,7 +113,7 @@ set state = 'running', owner = :owner, worker = :worker, fence = min(fence, 9223
 where seq in (
   select seq from job
   where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued'
-    and task not in (select name from pause where namespace = :namespace and scope = 'task')
+    and task not in (select name from pause where namespace = :namespace and scope = 'task' and until > :now)
     and task not in (select value from json_each(:without))
   order by priority desc, seq limit :limit)
 returning seq, id, queue, kind, task, priority, content_type, body, created, not_before, expires,
@@ -142,7 +146,7 @@ select id, fence, claimed from job where owner = :owner and state = 'running'
 update job
 set state = case when gates is null then 'queued' else 'waiting' end,
     queue = coalesce(json_extract(slots, '$[#-1].home'), queue),
-    line = json_extract(gates, '$[0]'), slots = null,
+    gate = json_extract(gates, '$[0]'), slots = null,
     owner = null, worker = null, progress_done = null, progress_of = null
 where id = :id and owner = :owner and fence = :fence
 
@@ -185,7 +189,7 @@ where namespace = :namespace and key = :key and held = 0 and paces = '[]' and in
 
 -- name: check_lanes
 -- Checks the lanes of a gate again.
-update line set look = 0 where namespace = :namespace and key = :key
+update waiting_list set next_check = 0 where namespace = :namespace and key = :key
 
 -- name: return_members
 -- Makes the members of these jobs available again.
@@ -195,6 +199,10 @@ where job in (select value from json_each(:ids)) and namespace = :namespace
 -- name: free_route
 -- Counts jobs of a route as done.
 update route set held = held - :many where id = :route
+
+-- name: is_part
+-- Whether the job is a part of a join.
+select 1 from job_edge where job = :id limit 1
 
 -- name: forget_steps
 -- Deletes the steps of the job under this lease, of which no record is kept.
@@ -215,7 +223,7 @@ select sections from job where id = :id and owner = :owner and fence = :fence
 update job
 set state = case when :delay > 0 then 'scheduled' when gates is null then 'queued' else 'waiting' end,
     queue = coalesce(json_extract(slots, '$[#-1].home'), queue),
-    line = case when :delay > 0 then null else json_extract(gates, '$[0]') end, slots = null,
+    gate = case when :delay > 0 then null else json_extract(gates, '$[0]') end, slots = null,
     not_before = case when :delay > 0 then :now + :delay else not_before end,
     attempt = attempt + :cost,
     sections = coalesce(:sections, sections),
@@ -231,7 +239,7 @@ where id = :id and owner = :owner and fence = :fence
 update job
 set state = case when :gates is null then 'queued' else 'waiting' end,
     queue = coalesce(json_extract(slots, '$[#-1].home'), queue),
-    gates = :gates, line = json_extract(:gates, '$[0]'), slots = null,
+    gates = :gates, gate = json_extract(:gates, '$[0]'), slots = null,
     owner = null, worker = null, progress_done = null, progress_of = null
 where id = :id and owner = :owner and fence = :fence
 
@@ -248,7 +256,7 @@ where namespace = :namespace and state = 'running'
 update job
 set state = case when :delay > 0 then 'scheduled' when gates is null then 'queued' else 'waiting' end,
     queue = coalesce(json_extract(slots, '$[#-1].home'), queue),
-    line = case when :delay > 0 then null else json_extract(gates, '$[0]') end, slots = null,
+    gate = case when :delay > 0 then null else json_extract(gates, '$[0]') end, slots = null,
     not_before = case when :delay > 0 then :now + :delay else not_before end,
     owner = null, worker = null, deaths = min(deaths, 9223372036854775806) + 1,
     blame = :blame,
@@ -268,6 +276,11 @@ where id = :id and owner = :owner and fence = :fence
 select queue, case state when 'sent' then 'queued' else state end, count(*), min(created) from job
 where namespace = :namespace group by 1, 2
 
+-- name: expired_ids
+-- Jobs that do not run and whose expiry has passed.
+select id from job
+where namespace = :namespace and expires <= :now and state <> 'running' order by expires limit :limit
+
 -- name: idle_ids
 -- Jobs of a queue that do not run.
 select id from job where namespace = :namespace and queue = :queue and state <> 'running'
@@ -285,7 +298,7 @@ select seq, id, queue, kind, task, priority, content_type, body, created, not_be
        slots
 from job
 where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued'
-  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+  and task not in (select name from pause where namespace = :namespace and scope = 'task' and until > :now)
 order by priority desc, seq limit :limit
 
 -- name: sent
@@ -298,7 +311,7 @@ where id = :id and namespace = :namespace and state = 'queued' and fence = :fenc
 update job set state = 'queued', fence = min(fence, 9223372036854775806) + 1
 where id = :id and namespace = :namespace and queue = :queue and state in ('queued', 'sent')
   and exists (select 1 from pause p
-              where p.namespace = :namespace
+              where p.namespace = :namespace and p.until > :now
                 and (p.scope = 'all' or (p.scope = 'queue' and p.name = job.queue)
                      or (p.scope = 'task' and p.name = job.task)))
 returning 1
@@ -318,11 +331,6 @@ returning seq, id, queue, kind, task, priority, content_type, body, created, not
 select 1 from job
 where namespace = :namespace and queue = :queue and kind = :kind and state = 'sent' limit 1
 
--- name: unsend
--- Queues a job again that was recorded as sent and may not have been.
-update job set state = 'queued', fence = min(fence, 9223372036854775806) + 1
-where id = :id and namespace = :namespace and state = 'sent'
-
 -- name: recall
 -- Queues the sent jobs of a lane again.
 update job set state = 'queued', fence = min(fence, 9223372036854775806) + 1
@@ -330,24 +338,26 @@ where namespace = :namespace and queue = :queue and kind = :kind and state = 'se
 
 -- name: next_gate_check
 -- When a job may pass a gate into one of these queues.
-select min(look) from line
+select min(next_check) from waiting_list
 where namespace = :namespace and queue in (select value from json_each(:queues))
   and kind in (select value from json_each(:kinds))
   and not exists (select 1 from pause p
-                  where p.namespace = :namespace and p.scope = 'gate' and p.name = line.key)
+                  where p.namespace = :namespace and p.until > :now and p.scope = 'gate' and p.name = waiting_list.key)
 
 -- name: grantable_lanes
 -- The lanes of a queue where a job may pass a gate now, the least recently served first.
-select key, kind from line
-where namespace = :namespace and queue = :queue and look <= :now
+select key, kind from waiting_list
+where namespace = :namespace and queue = :queue and next_check <= :now
   and kind in (select value from json_each(:kinds))
   and not exists (select 1 from pause p
-                  where p.namespace = :namespace and p.scope = 'gate' and p.name = line.key)
+                  where p.namespace = :namespace and p.until > :now and p.scope = 'gate' and p.name = waiting_list.key)
 order by turn, key limit :limit
 
 -- name: rule
 -- The rule of a gate as declared, and the capacity that an operator has set.
-select declared, imposed from rule where namespace = :namespace and name = :rule
+select declared, (select capacity from limit_override o
+                  where o.namespace = :namespace and o.rule = :rule and o.until > :now)
+from rule where namespace = :namespace and name = :rule
 
 -- name: gate
 -- The held slots of a gate, and its paces.
@@ -363,59 +373,59 @@ on conflict do update set held = excluded.held, paces = excluded.paces
 select priority, seq from job
 where namespace = :namespace and queue = :queue and kind = :kind and state = 'queued'
   and slots is null
-  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+  and task not in (select name from pause where namespace = :namespace and scope = 'task' and until > :now)
   and task not in (select value from json_each(:without))
 order by priority desc, seq limit :limit
 
 -- name: gate_front
 -- The first jobs of a lane.
 select priority, seq, id, gates, slots from job
-where namespace = :namespace and line = :key and queue = :queue and kind = :kind
+where namespace = :namespace and gate = :key and queue = :queue and kind = :kind
   and state = 'waiting'
-  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+  and task not in (select name from pause where namespace = :namespace and scope = 'task' and until > :now)
   and task not in (select value from json_each(:without))
 order by priority desc, seq limit :limit
 
 -- name: route_front
 -- The first jobs of a lane at a route, and whether each ends if there is no route.
 select seq, id, task, json_extract(headers, '$.onlyifrouted') is not null, slots from job
-where namespace = :namespace and line = :key and queue = :queue and kind = :kind
+where namespace = :namespace and gate = :key and queue = :queue and kind = :kind
   and state = 'waiting'
-  and task not in (select name from pause where namespace = :namespace and scope = 'task')
+  and task not in (select name from pause where namespace = :namespace and scope = 'task' and until > :now)
 order by priority desc, seq limit :limit
 
 -- name: routes_before
 -- Whether an earlier job waits for the same route and will make it.
 select 1 from job
-where namespace = :namespace and line = :key and state = 'waiting' and seq < :seq
+where namespace = :namespace and gate = :key and state = 'waiting' and seq < :seq
   and json_extract(headers, '$.onlyifrouted') is null limit 1
 
 -- name: move_to_inbox
 -- Moves a job into the inbox of its worker.
-update job set state = 'queued', line = null, queue = :queue, slots = :slots
+update job set state = 'queued', gate = null, queue = :queue, slots = :slots
 where id = :id and namespace = :namespace
 
 -- name: has_waiting_job
 -- Whether a job waits in a lane.
 select 1 from job
-where namespace = :namespace and line = :key and queue = :queue and kind = :kind
+where namespace = :namespace and gate = :key and queue = :queue and kind = :kind
   and state = 'waiting' limit 1
 
 -- name: pass
 -- Moves a job to its next gate or into its queue.
 update job
-set state = case when :line is null then 'queued' else 'waiting' end, line = :line, slots = :slots
+set state = case when :gate is null then 'queued' else 'waiting' end, gate = :gate, slots = :slots
 where id = :id and namespace = :namespace
 
 -- name: finish_turn
 -- Records that a lane had its turn.
-update line
-set look = :look, turn = 1 + (select max(turn) from line where namespace = :namespace)
+update waiting_list
+set next_check = :next_check, turn = 1 + (select max(turn) from waiting_list where namespace = :namespace)
 where namespace = :namespace and key = :key and queue = :queue and kind = :kind
 
 -- name: delete_lane
 -- Deletes a lane without jobs.
-delete from line
+delete from waiting_list
 where namespace = :namespace and key = :key and queue = :queue and kind = :kind
 
 -- name: free_members

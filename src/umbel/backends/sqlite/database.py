@@ -265,6 +265,10 @@ class Database:
         """Return the texts as a JSON array."""
         return msgspec.json.encode([*values]).decode()
 
+    def numbers(self, values: Sequence[float | None]) -> str:
+        """Return the numbers as a JSON array."""
+        return msgspec.json.encode([*values]).decode()
+
     def json(self, value: Any) -> str:
         """Return the value as JSON."""
         return msgspec.json.encode(value).decode()

@@ -35,15 +35,6 @@ class SqliteGates(SqlGates):
 
         await self._database.write(write)
 
-    async def override_capacity(self, rule: str, capacity: int | None) -> bool:
-        def write(cursor: sqlite3.Cursor) -> bool:
-            row = self._values(rule=rule, capacity=capacity)
-            is_changed = cursor.execute(SQL["override_capacity"], row).rowcount == 1
-            self._check_gates(cursor, rule)
-            return is_changed
-
-        return await self._database.write(write)
-
     async def add_members(
         self, pool: str, members: Mapping[str, Mapping[str, Any]], *, only: bool = False
     ) -> None:

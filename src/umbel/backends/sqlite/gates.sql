@@ -8,14 +8,9 @@ on conflict do update set declared = excluded.declared where declared <> exclude
 update rule set declared = :declared
 where namespace = :namespace and name = :rule and declared <> :declared
 
--- name: override_capacity
--- Stores the capacity that an operator sets for a limit.
-update rule set imposed = :capacity
-where namespace = :namespace and name = :rule and json_extract(declared, '$.kind') is null
-
 -- name: check_gates
 -- All gates of a rule are checked by the next claim.
-update line set look = 0
+update waiting_list set next_check = 0
 where namespace = :namespace and (key = :rule or (key >= :first and key < :last))
 
 -- name: gates
@@ -23,11 +18,13 @@ where namespace = :namespace and (key = :rule or (key >= :first and key < :last)
 with used as (
   select name as key from rule where namespace = :namespace and (:rule is null or name = :rule)
   union select key from gate where namespace = :namespace and held > 0
-  union select key from line where namespace = :namespace
+  union select key from waiting_list where namespace = :namespace
 )
-select used.key, r.declared, r.imposed,
+select used.key, r.declared,
+       (select capacity from limit_override o
+        where o.namespace = :namespace and o.rule = r.name and o.until > :now),
        coalesce((select held from gate g where g.namespace = :namespace and g.key = used.key), 0),
-       (select count(*) from job where namespace = :namespace and state = 'waiting' and line = used.key)
+       (select count(*) from job where namespace = :namespace and state = 'waiting' and gate = used.key)
 from used join rule r
   on r.namespace = :namespace
  and r.name = iif(instr(used.key, '#'), substr(used.key, 1, instr(used.key, '#') - 1), used.key)

@@ -65,7 +65,9 @@ def _grant_lane(
 def _finish_turn(cursor: sqlite3.Cursor, lane: dict[str, Any], gate_check: float | None) -> None:
     """Record that the lane had its turn. Delete the lane if no job waits in it."""
     ends = cursor.execute(SQL["has_waiting_job"], lane).fetchone() is None
-    cursor.execute(SQL["delete_lane" if ends else "finish_turn"], {**lane, "look": gate_check})
+    cursor.execute(
+        SQL["delete_lane" if ends else "finish_turn"], {**lane, "next_check": gate_check}
+    )
 
 
 def _ahead_of_queued(
@@ -127,13 +129,13 @@ def _pass(cursor: sqlite3.Cursor, lane: dict[str, Any], found: tuple[Any, ...], 
     job, gates, slots = found
     held = [*read_slots(slots), slot]
     onwards = read_gates(gates)[len(held) :]
-    line = onwards[0] if onwards else None
+    gate = onwards[0] if onwards else None
     row = {**lane, "id": job}
-    cursor.execute(SQL["pass"], {**row, "line": line, "slots": _json(held).decode()})
+    cursor.execute(SQL["pass"], {**row, "gate": gate, "slots": _json(held).decode()})
     if slot.member:
         pool = slot.gate.removeprefix(POOL_PREFIX)
         cursor.execute(SQL["give_member"], {**row, "pool": pool, "member": slot.member})
-    return line is None
+    return gate is None
 
 
 def _rule(cursor: sqlite3.Cursor, lane: dict[str, Any]) -> Rule | None:

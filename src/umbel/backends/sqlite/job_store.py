@@ -29,11 +29,6 @@ class SqliteJobStore(SqliteBroker):
     async def record_sent(self, envelopes: Sequence[Envelope]) -> list[Published]:
         return await self._database.run(partial(self._record_sent, envelopes), writes=True)
 
-    def record_sent_blocking(
-        self, envelopes: Sequence[Envelope], timeout: float
-    ) -> list[Published]:
-        return self._database.run_blocking(partial(self._record_sent, envelopes), timeout)
-
     def _record_sent(
         self, envelopes: Sequence[Envelope], connection: sqlite3.Connection
     ) -> list[Published]:
@@ -84,17 +79,6 @@ class SqliteJobStore(SqliteBroker):
 
     async def mark_lanes_unsent(self, lanes: Sequence[tuple[str, str]]) -> int:
         return await self._database.run(partial(self._mark_lanes_unsent, lanes))
-
-    def mark_unsent_blocking(self, jobs: Sequence[str], timeout: float) -> None:
-        def write(connection: sqlite3.Connection) -> None:
-            # Each in its own transaction: an interrupted thread must not keep the file locked.
-            values = {"namespace": self._namespace}
-            connection.executemany(SQL["unsend"], [{**values, "id": job} for job in jobs])
-
-        self._database.run_blocking(write, timeout)
-
-    def mark_lanes_unsent_blocking(self, lanes: Sequence[tuple[str, str]], timeout: float) -> int:
-        return self._database.run_blocking(partial(self._mark_lanes_unsent, lanes), timeout)
 
     def _mark_lanes_unsent(
         self, lanes: Sequence[tuple[str, str]], connection: sqlite3.Connection

@@ -25,7 +25,7 @@ where id = :job and namespace = :namespace
 -- now is lost.
 insert into job (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
                  expires, attempt, deaths, blame, lapses, max_deaths, unique_key, traceparent, headers,
-                 fence, attempts, steps, heard)
+                 fence, attempts, steps, received)
 select id, namespace, queue, kind, task, type, 'queued', priority, content_type, body, created,
        expires, attempt, max(deaths - 1, 0), max_deaths - 1, lapses + 1, max_deaths,
        iif(exists (select 1 from job where job.namespace = record.namespace

@@ -62,7 +62,7 @@ class SqliteRecords(SqlRecords):
         await self._database.write(lambda cursor: cursor.executemany(SQL["progress"], rows))
 
     async def replay(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
-        row = change_row(changes)
+        row = change_row(changes) | {"is_success_included": False}
 
         def replay(cursor: sqlite3.Cursor, job: str) -> bool:
             values = self._values(id=job, **row)

@@ -51,7 +51,7 @@ def make_route(
     if wanted is not None and any(wanted[0] == one for one, _ in among):
         index = wanted[0]
     made = {**asked, "idx": index, "among": msgspec.json.encode(among).decode()}
-    cursor.execute(SQL["look"], asked)  # for jobs of other queues and kinds
+    cursor.execute(SQL["check_waiting_lists"], asked)  # for jobs of other queues and kinds
     return LiveRoute(cursor.execute(SQL["make"], made).fetchone()[0], index)
 
 
@@ -66,5 +66,5 @@ def settle_routes(
     cursor.execute(SQL["put_back"], values)
     released = cursor.execute(SQL["finish"], values).fetchall()
     for route in released:
-        cursor.execute(SQL["look"], {**values, "key": route[1]})
+        cursor.execute(SQL["check_waiting_lists"], {**values, "key": route[1]})
     return released

@@ -2,7 +2,7 @@
 -- The live route of a key, and whether its worker is registered or its index kept.
 select id, idx, closing,
        exists (select 1 from worker w where w.namespace = r.namespace and w.idx = r.idx)
-       or exists (select 1 from seat s
+       or exists (select 1 from worker_index s
                   where s.namespace = r.namespace and s.idx = r.idx and s.kept > :now)
 from route r where namespace = :namespace and key = :key and released is null
 
@@ -10,7 +10,7 @@ from route r where namespace = :namespace and key = :key and released is null
 -- The workers that can run a task of a queue: indexes with their number of live routes, best first.
 select w.idx, (select count(*) from route r
                where r.namespace = w.namespace and r.idx = w.idx and r.released is null) as many
-from worker w join seat s on s.namespace = w.namespace and s.idx = w.idx
+from worker w join worker_index s on s.namespace = w.namespace and s.idx = w.idx
 where w.namespace = :namespace and not w.stopping and not s.retiring
   and exists (select 1 from json_each(w.entry, '$.queues') where value = :queue)
   and exists (select 1 from json_each(w.entry, '$.tasks') where value = :task)
@@ -39,7 +39,7 @@ update route set held = held + :many, rested = null where id = :id
 update route set closing = 2, why = case why when '' then 'its worker is gone' else why end
 where namespace = :namespace and released is null and closing < 2
   and not exists (select 1 from worker w where w.namespace = route.namespace and w.idx = route.idx)
-  and not exists (select 1 from seat s where s.namespace = route.namespace and s.idx = route.idx
+  and not exists (select 1 from worker_index s where s.namespace = route.namespace and s.idx = route.idx
                                          and s.kept > :now)
 
 -- name: start_idle_time
@@ -53,13 +53,13 @@ update route set closing = 1, why = 'idle'
 where namespace = :namespace and released is null and not closing and held = 0
   and rested <= :now - :idle
   and not exists (select 1 from job where namespace = :namespace and state = 'waiting'
-                                      and line = 'route:#' || route.key)
+                                      and gate = 'route:#' || route.key)
 
 -- name: put_back
 -- Puts jobs back on the waiting list that are in a worker's inbox by a route that is closing.
 update job
 set state = 'waiting', queue = json_extract(slots, '$[#-1].home'),
-    line = json_extract(gates, '$[0]'), slots = null
+    gate = json_extract(gates, '$[0]'), slots = null
 where namespace = :namespace and state in ('queued', 'sent')
   and queue in (select 'worker-' || idx from route
                 where namespace = :namespace and released is null and closing)
@@ -72,9 +72,9 @@ update route set released = :now
 where namespace = :namespace and released is null and closing and (held = 0 or closing = 2)
 returning id, key, idx, made, released, why, held, closing, among
 
--- name: look
+-- name: check_waiting_lists
 -- Checks the waiting jobs of this key again: they may get a new route.
-update line set look = 0 where namespace = :namespace and key = 'route:#' || :key
+update waiting_list set next_check = 0 where namespace = :namespace and key = 'route:#' || :key
 
 -- name: close
 -- Closes the route of a key.

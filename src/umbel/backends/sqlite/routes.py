@@ -28,7 +28,7 @@ class SqliteRoutes(SqlRoutes):
                 cursor.execute(route_rows.SQL["close_all"], row)
                 route_rows.settle_routes(cursor, row)
             else:
-                cursor.execute(SQL["look"], row)
+                cursor.execute(SQL["check_waiting_lists"], row)
             return many
 
         return await self._database.write(write)

@@ -11,15 +11,15 @@ select 1 from route where namespace = :namespace and released is null limit 1
 
 -- name: retire
 -- Sets whether an index gets new routes. No row changes if no worker ever had it.
-update seat set retiring = :retiring where namespace = :namespace and idx = :idx
+update worker_index set retiring = :retiring where namespace = :namespace and idx = :idx
 
 -- name: count
 -- The number of live routes of an index.
 select count(*) from route where namespace = :namespace and idx = :idx and released is null
 
--- name: look
+-- name: check_waiting_lists
 -- Checks all jobs again that wait for a route.
-update line set look = 0 where namespace = :namespace and key >= 'route:' and key < 'route;'
+update waiting_list set next_check = 0 where namespace = :namespace and key >= 'route:' and key < 'route;'
 
 -- name: forget
 -- Deletes released routes except for the newest.
@@ -34,4 +34,4 @@ select idx, name,
        retiring,
        (select count(*) from route r
         where r.namespace = s.namespace and r.idx = s.idx and r.released is null) as many
-from seat s where namespace = :namespace and (alive or many > 0) order by idx
+from worker_index s where namespace = :namespace and (alive or many > 0) order by idx

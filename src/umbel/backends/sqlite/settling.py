@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
+from umbel.backends.sql.statements import Steps
 from umbel.backends.sqlite.job_rows import SQL, encode_attempt, encode_lost_attempt
 from umbel.backends.sqlite.lapses import count_death, take_back_deaths
-from umbel.backends.sqlite.publishing import insert
+from umbel.backends.sqlite.publishing import publish_or_record_steps
+from umbel.backends.sqlite.transactions import perform
 from umbel.messages import (
     Disposition,
     Finish,
+    Growth,
     Lease,
     Requeue,
     Settlement,
@@ -29,11 +31,16 @@ from umbel.resilience import LAPSED_TOO_OFTEN, MAX_LAPSES, Verdict, judge, sprea
 _MAX_BLAME = 2**62
 
 
-def settle(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> list[Lease]:
+Grow = Callable[[Lease, Growth], Steps[None]]
+
+
+def settle(
+    cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float, grow: Grow
+) -> list[Lease]:
     """Settle and return the leases that are not held: their settlements change nothing."""
     if _finish_all(cursor, settlements, now):
         return []
-    return [s.lease for s in settlements if not _settle(cursor, s, now)]
+    return [s.lease for s in settlements if not _settle(cursor, s, now, grow)]
 
 
 def _finish_all(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: float) -> bool:
@@ -44,7 +51,7 @@ def _finish_all(cursor: sqlite3.Cursor, settlements: Sequence[Settlement], now: 
     rows = [
         _success_row(s.outcome, s, now) for s in settlements if isinstance(s.outcome, Succeeded)
     ]
-    plain = sum(s.keep and not s.follow_ups for s in settlements)
+    plain = sum(s.keep and not s.follow_ups and s.growth is None for s in settlements)
     if len({row["id"] for row in rows}) < len(settlements) or plain < len(settlements):
         return False
     cursor.execute("savepoint umbel_batch")
@@ -75,21 +82,26 @@ def _success_row(outcome: Succeeded, settlement: Settlement, now: float) -> dict
     }
 
 
-def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float) -> bool:
+def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float, grow: Grow) -> bool:
     row = _leased(settlement, now)
     end = disposition(settlement.outcome)
+    if settlement.growth is not None and isinstance(end, Finish):
+        perform(cursor, grow(settlement.lease, settlement.growth))
     if isinstance(end, Requeue):
         accepted = _put_back(cursor, row, end)
-    elif end.state is State.SUCCEEDED and not settlement.keep:
+    elif end.state is State.SUCCEEDED and not settlement.keep and not _is_part(cursor, row):
         cursor.execute(SQL["forget_steps"], row)
         accepted = _delete(cursor, [row]) == 1
     else:
         accepted = _finish(cursor, row, end)
     if accepted:
-        for envelope in settlement.follow_ups:
-            # If the unique key is taken, that job does the work. The outcome stays accepted.
-            insert(cursor, replace(envelope, on_conflict="return"), now)
+        perform(cursor, publish_or_record_steps(settlement.follow_ups, now))
     return accepted
+
+
+def _is_part(cursor: sqlite3.Cursor, row: dict[str, Any]) -> bool:
+    """Return whether a join reads the result of the job."""
+    return cursor.execute(SQL["is_part"], row).fetchone() is not None
 
 
 def _leased(settlement: Settlement, now: float) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, null, worker, content_type, body, null, null, null,
        coalesce(cancel_reason, ''), attempts, progress_done, progress_of, unique_key, traceparent,
-       headers, line, slots, case when state = 'waiting' then min(1000,
+       headers, gate, slots, case when state = 'waiting' then min(1000,
          (select count(*) from (
             select 1 from job b
-            where b.namespace = job.namespace and b.line = job.line and b.queue = job.queue
+            where b.namespace = job.namespace and b.gate = job.gate and b.queue = job.queue
               and b.kind = job.kind and b.state = 'waiting' and b.priority > job.priority limit 1000)) +
          (select count(*) from (
             select 1 from job b
-            where b.namespace = job.namespace and b.line = job.line and b.queue = job.queue
+            where b.namespace = job.namespace and b.gate = job.gate and b.queue = job.queue
               and b.kind = job.kind and b.state = 'waiting' and b.priority = job.priority
               and b.seq < job.seq limit 1000))) end
 from job where namespace = :namespace and id = :id
@@ -28,7 +28,7 @@ from record where namespace = :namespace and id = :id
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, null, worker, content_type, body, null, null, null,
        coalesce(cancel_reason, ''), attempts, progress_done, progress_of, unique_key, traceparent,
-       headers, line, slots, null
+       headers, gate, slots, null
 from job
 where namespace = :namespace and state in ($states)
   and (:task is null or task = :task)
@@ -63,15 +63,20 @@ where id = :id and namespace = :namespace and fence = :fence and state = 'runnin
 
 -- name: replay
 -- Queues a finished job that did not succeed again, with its id and history, and with changes if
--- given.
+-- given. A job whose join is not complete is blocked.
 insert into job (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
-                 expires, attempt, max_deaths, traceparent, headers, fence, attempts, steps, heard)
+                 expires, attempt, max_deaths, traceparent, headers, fence, attempts, steps, received)
 select id, namespace, coalesce(:queue, queue), coalesce(:kind, kind), coalesce(:task, task), type,
-       'queued', coalesce(:priority, priority), coalesce(:content_type, content_type),
+       iif(exists (select 1 from job_wait w
+                   join job_join j on j.namespace = w.namespace and j.id = w.join_id
+                   where w.job = record.id and w.namespace = record.namespace
+                     and not j.done and (j.open > 0 or j.held is not null)), 'blocked', 'queued'),
+       coalesce(:priority, priority), coalesce(:content_type, content_type),
        coalesce(:body, body), created, null, 1, max_deaths, traceparent, headers, fence, attempts,
        exists (select 1 from step where job = record.id and namespace = record.namespace),
        queue like 'worker-%' and attempts <> '[]' and reason not like 'inbox:%'
-from record where namespace = :namespace and id = :id and state <> 'succeeded'
+from record
+where namespace = :namespace and id = :id and (state <> 'succeeded' or :is_success_included)
 
 -- name: forget_steps
 -- Deletes the steps of a job, so that all of them run again.
@@ -93,10 +98,14 @@ where namespace = :namespace and state <> 'buried'
 order by finished desc, state desc, rowid desc limit 1 offset :keep
 
 -- name: prune
--- Deletes finished jobs up to a time, and one record and all that are older. Buried jobs stay.
+-- Deletes finished jobs up to a time, and one record and all that are older. Buried jobs stay, and
+-- those of groups that have joins.
 delete from record where rowid in (
   select rowid from record
   where namespace = :namespace and finished <= max(:before, :finished) and state <> 'buried'
+    and not exists (select 1 from job_join j
+                    where j.namespace = record.namespace
+                      and j.group_id = json_extract(record.headers, '$.graph'))
     and (finished <= :before or (finished, state, rowid) <= (:finished, :state, :row))
   order by finished, state, rowid limit :limit)
 
@@ -140,7 +149,7 @@ select name from worker where namespace = :namespace and idx = :idx and name <> 
 
 -- name: kept_index
 -- The index that a worker of this name had, if no worker has it now.
-select idx from seat s
+select idx from worker_index s
 where namespace = :namespace and name = :name
   and not exists (select 1 from worker w where w.namespace = s.namespace and w.idx = s.idx)
 order by kept > :now desc, idx limit 1
@@ -148,26 +157,26 @@ order by kept > :now desc, idx limit 1
 -- name: free_index
 -- The lowest index that no worker has and that is kept for none.
 select min(idx) from (
-  select 0 as idx union all select idx + 1 from seat where namespace = :namespace
+  select 0 as idx union all select idx + 1 from worker_index where namespace = :namespace
 ) s where not exists (select 1 from worker w where w.namespace = :namespace and w.idx = s.idx)
-  and not exists (select 1 from seat k where k.namespace = :namespace and k.idx = s.idx and k.kept > :now)
+  and not exists (select 1 from worker_index k where k.namespace = :namespace and k.idx = s.idx and k.kept > :now)
 
 -- name: has_other_name
 -- Whether a worker of another name had an index before.
-select 1 from seat where namespace = :namespace and idx = :idx and name <> :name
+select 1 from worker_index where namespace = :namespace and idx = :idx and name <> :name
 
 -- name: clear_index
 -- Stops keeping an index.
-update seat set kept = null where namespace = :namespace and idx = :idx
+update worker_index set kept = null where namespace = :namespace and idx = :idx
 
 -- name: take_index
 -- Assigns an index to a worker.
-insert into seat (namespace, idx, name) values (:namespace, :idx, :name)
+insert into worker_index (namespace, idx, name) values (:namespace, :idx, :name)
 on conflict do update set name = excluded.name, kept = null, retiring = 0
 
 -- name: keep_index
 -- Keeps the index of a worker that unregisters, for the duration of its lease.
-update seat set kept = :now + (select json_extract(entry, '$.lease') from worker
+update worker_index set kept = :now + (select json_extract(entry, '$.lease') from worker
                                where incarnation = :incarnation)
 where namespace = :namespace
   and idx = (select idx from worker where incarnation = :incarnation)
@@ -194,58 +203,20 @@ delete from worker where incarnation = :incarnation
 
 -- name: was_received
 -- Whether a job was received before.
-select 1 from job where namespace = :namespace and id = :job and heard
+select 1 from job where namespace = :namespace and id = :job and received
 
 -- name: add_receipt
 -- Records that a message to one worker was received.
-insert into heard (namespace, job, until) values (:namespace, :job, :until)
+insert into inbox_receipt (namespace, job, until) values (:namespace, :job, :until)
 on conflict (namespace, job) do nothing
 
 -- name: mark_received
 -- Marks the job as received.
-update job set heard = 1 where namespace = :namespace and id = :job
+update job set received = 1 where namespace = :namespace and id = :job
 
 -- name: delete_old_receipts
 -- Deletes receipts so old that their messages are refused by age.
-delete from heard where until < :past
-
--- name: epoch
--- The number of the last change of the control state.
-select epoch from control where namespace = :namespace
-
--- name: next_epoch
--- Counts a change of the control state and returns the new epoch.
-insert into control (namespace, epoch) values (:namespace, 1)
-on conflict (namespace) do update set epoch = epoch + 1 returning epoch
-
--- name: state
--- All pauses, and the epoch for which they hold.
-select coalesce((select epoch from control where namespace = :namespace), 0),
-       scope, name, since, reason, holder, :now - since
-from (select 1) left join pause on namespace = :namespace
-order by scope, name, holder
-
--- name: pause
--- Adds a pause. The first reason stays.
-insert into pause (namespace, scope, name, since, reason)
-values (:namespace, :scope, :name, :now, :reason) on conflict do nothing
-
--- name: resume
--- Removes a pause of the operators.
-delete from pause
-where namespace = :namespace and scope = :scope and name = :name and holder = ''
-
--- name: end_missing
--- Removes the pauses of tasks that a running worker has.
-delete from pause
-where namespace = :namespace and scope = 'task' and holder = 'missing'
-  and name in (select value from json_each(:found))
-
--- name: begin_missing
--- Adds pauses for tasks that no running worker has.
-insert into pause (namespace, scope, name, since, reason, holder)
-select :namespace, 'task', value, :now, :reason, 'missing' from json_each(:missing)
-where true on conflict do nothing
+delete from inbox_receipt where until < :past
 
 -- name: cancel_idle
 -- Adds a cancelled or buried record for those of these jobs that do not run. Returns their ids.
@@ -287,3 +258,38 @@ where namespace = :namespace and id in (select value from json_each(:id))
 select id, cancel_reason from job
 where id in (select value from json_each(:id)) and namespace = :namespace
   and cancel_reason is not null
+
+-- name: runs
+-- The running jobs of these incarnations, oldest first.
+select id, task, queue, owner, :now - claimed from job
+where state = 'running' and owner in (select value from json_each(:owners))
+  and namespace = :namespace
+order by claimed, seq
+
+-- name: count_waiting
+-- The number of live jobs of each queue and task that do not run.
+select queue, task, count(*) from job
+where namespace = :namespace and state <> 'running'
+group by queue, task
+
+-- name: run_times
+-- Run times of tasks that ran too long. All runs are counted and sorted here, so few rows are
+-- returned.
+with run as materialized (
+  select r.task, r.id, json_extract(a.value, '$.finished') - json_extract(a.value, '$.started') as took
+  from record r,
+       json_each(iif(json_valid(r.attempts) and json_type(r.attempts) = 'array', r.attempts, '[]')) a
+  where r.namespace = :namespace and r.finished >= :now - :since
+    and r.task not in (select value from json_each(:but))
+    and a.type = 'object' and json_extract(a.value, '$.ended') <> 'lost'
+),
+placed as (
+  select task, id, took, count(*) over (partition by task) as runs,
+         row_number() over (partition by task order by took, id) as place
+  from run
+  where task in (select task from run where took > :longer)
+)
+select task, runs, sum(took > :longer), max(iif(place = (runs * 50 + 99) / 100, took, null)),
+       max(iif(place = (runs * 95 + 99) / 100, took, null)), max(took),
+       json_group_array(json_array(took, id)) filter (where place > runs - :worst and took > :longer)
+from placed group by task order by max(took) desc, task

@@ -7,6 +7,7 @@ pytest.register_assert_rewrite(
         f"{__name__}.{topic}"
         for topic in (
             "delays",
+            "expiring",
             "fetching",
             "follow_ups",
             "gates",
@@ -32,6 +33,7 @@ pytest.register_assert_rewrite(
 )
 
 from umbel.testing.brokers.delays import Delays, StoreTime  # noqa: E402
+from umbel.testing.brokers.expiring import Expiring  # noqa: E402
 from umbel.testing.brokers.fetching import Fetching, Waiting  # noqa: E402
 from umbel.testing.brokers.follow_ups import FollowUps  # noqa: E402
 from umbel.testing.brokers.gates import GateSuite, GateTopics  # noqa: E402
@@ -53,7 +55,7 @@ __all__ = ["TOPICS", "BrokerSuite", "GateSuite", "GateTopics", "JobStoreSuite", 
 
 TOPICS = (
     *(Publishing, Transactions, UniqueKeys, Fetching, Waiting, Priorities, Kinds, Sorting, Delays),
-    StoreTime,
+    *(StoreTime, Expiring),
     *(Fences, Extending, Finishing, Requeueing, SettlingOnce, Recovery, Lapses, Pausing),
     *(Depths, Purging, Moving, FollowUps, Namespaces),
 )
@@ -70,6 +72,7 @@ class BrokerSuite(
     Sorting,
     Delays,
     StoreTime,
+    Expiring,
     Fences,
     Extending,
     Finishing,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from umbel.backends import Demand
-from umbel.backends.control import Scope
+from umbel.control import Scope
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, Interrupted, State, Succeeded
 from umbel.testing.actions import (
@@ -228,9 +228,9 @@ class Waiting:
         await publish(b)
         pauses: list[tuple[Scope, str]] = [("all", ""), ("queue", "default"), ("task", "tests.add")]
         for scope, name in pauses:
-            await b.control.pause(scope, name, "")
+            await b.pauses.pause(scope, name, "")
             assert not await b.broker.has_waiting_jobs(["default"], ["io"]), scope
-            await b.control.resume(scope, name)
+            await b.pauses.resume(scope, name)
         assert await b.broker.has_waiting_jobs(["default"], ["io"])
 
 

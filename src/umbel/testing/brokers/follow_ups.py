@@ -12,6 +12,7 @@ from umbel.testing.actions import (
     depths,
     envelope,
     ids,
+    key_taken,
     publish,
     publish_and_claim,
     register,
@@ -101,6 +102,19 @@ class FollowUps:
         after = envelope(b, unique="only")
         assert await settle(b, held, Succeeded(RESULT), follow_ups=(after,)) == []
         assert (await b.records.find(held.id)).state is State.SUCCEEDED
+
+    @backend_test("unique", "records")
+    async def test_a_follow_up_whose_unique_key_is_held_becomes_a_cancelled_record(
+        self, b: Adapters
+    ) -> None:
+        held = await publish_and_claim(b)
+        holder = await publish(b, unique="only", queue="other")
+        after, fine = envelope(b, unique="only"), envelope(b, unique="free")
+        assert await settle(b, held, Succeeded(RESULT), follow_ups=(after, fine)) == []
+        found = await b.records.find(after.id)
+        assert (found.state, found.reason) == (State.CANCELLED, key_taken("only", holder.id))
+        assert ids(await claim(b, held.lease.owner)) == [fine.id]
+        assert (await b.records.find(holder.id)).state is State.QUEUED
 
     @backend_test("unique")
     async def test_a_job_may_be_followed_by_one_with_its_own_key(self, b: Adapters) -> None:

@@ -10,20 +10,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any, TypeVar
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     rule,
-    run_state_machine_as_test,
 )
 
 from umbel.backends import Demand
-from umbel.backends.control import Scope
+from umbel.control import Scope
 from umbel.messages import (
     Delivery,
     Failed,
@@ -47,6 +44,7 @@ from umbel.testing.actions import (
 )
 from umbel.testing.backend import DEADLINE, Adapters, OpenAdapters
 from umbel.testing.clock import FakeClock
+from umbel.testing.state_machines import run_machine
 
 T = TypeVar("T")
 Call = tuple[tuple[str, ...], bool, bool]
@@ -257,12 +255,12 @@ class GateMachine(RuleBasedStateMachine):
 
     @rule(what=pauses, side=sides)
     def pause_or_resume(self, what: tuple[Scope, str], side: int) -> None:
-        control = self.sides[side].control
+        pauses = self.sides[side].pauses
         if self.paused is not None:
-            self._run(control.resume(*self.paused))
+            self._run(pauses.resume(*self.paused))
             self.paused = None
         else:
-            self._run(control.pause(*what, ""))
+            self._run(pauses.pause(*what, ""))
             self.paused = what
 
     # --- invariants --------------------------------------------------------------------
@@ -308,7 +306,7 @@ class GateMachine(RuleBasedStateMachine):
     async def _wind_up(self) -> None:
         first, other = self.sides
         if self.paused is not None:
-            await first.control.resume(*self.paused)
+            await first.pauses.resume(*self.paused)
         for queue in QUEUES:
             await other.broker.purge(queue)
         ends = [settlement(one, Succeeded(RESULT)) for one in self.held.values()]
@@ -339,15 +337,4 @@ class GateMachineSuite:
     def test_no_gate_admits_too_many_and_no_job_waits_for_a_free_slot(
         self, backend: OpenAdapters
     ) -> None:
-        run_state_machine_as_test(
-            partial(GateMachine, backend),  # type: ignore[arg-type]  # a factory will do
-            settings=settings(
-                max_examples=self.gate_examples,
-                stateful_step_count=self.gate_steps,
-                deadline=None,
-                database=None,
-                print_blob=True,
-                phases=(Phase.generate, Phase.shrink),
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_machine(GateMachine, backend, examples=self.gate_examples, steps=self.gate_steps)

@@ -221,14 +221,14 @@ class Limits:
     async def test_an_operators_limit_holds_until_it_is_removed(self, b: Adapters) -> None:
         await limit(b, 1)
         sent, owner = await publish_many(b, 4, gates=(ALL,)), await register(b)
-        assert await b.gates.override_capacity(ALL, 3)
+        assert await b.limits.override(ALL, 3)
         await limit(b, 1)
         held = await claim(b, owner)
         assert ids(held) == ids(sent[:3])
-        await b.gates.override_capacity(ALL, None)
+        await b.limits.override(ALL, None)
         await settle(b, held[0], Succeeded(RESULT))
         assert await claim(b, owner) == []
-        assert not await b.gates.override_capacity("limit:nothing", 3)
+        assert not await b.limits.override("limit:nothing", 3)
 
     @backend_test()
     async def test_a_fetch_that_waits_is_woken_by_a_slot_set_free(self, b: Adapters) -> None:
@@ -248,7 +248,7 @@ class Limits:
         async with b.another() as other:
             waiting = asyncio.create_task(claim(other, await register(other), wait=LONG_WAIT))
             await asyncio.sleep(0.05)
-            await b.gates.override_capacity(ALL, 1)
+            await b.limits.override(ALL, 1)
             assert ids(await waiting) == [sent.id]
 
     @backend_test()
@@ -361,9 +361,9 @@ class Tokens:
         ann = await publish(b, gates=("limit:t/user#ann",))
         bob = await publish(b, gates=("limit:t/user#bob",))
         owner = await register(b)
-        await b.control.pause("gate", "limit:t/user#ann", "too much")
+        await b.pauses.pause("gate", "limit:t/user#ann", "too much")
         assert ids(await claim(b, owner)) == [bob.id]
-        await b.control.resume("gate", "limit:t/user#ann")
+        await b.pauses.resume("gate", "limit:t/user#ann")
         assert ids(await claim(b, owner)) == [ann.id]
 
     @backend_test()
@@ -371,7 +371,7 @@ class Tokens:
         await limit(b, 5)
         await publish(b, subject="tests.paused")
         gated, owner = await publish(b, gates=(ALL,)), await register(b)
-        await b.control.pause("task", "tests.paused", "")
+        await b.pauses.pause("task", "tests.paused", "")
         assert ids(await claim(b, owner, Demand.of(io=1))) == [gated.id]
 
     @backend_test()
@@ -380,12 +380,12 @@ class Tokens:
         paused = await publish(b, gates=("limit:shared",), subject="tests.paused")
         other = await publish(b, gates=("limit:shared",))
         owner = await register(b)
-        await b.control.pause("task", "tests.paused", "")
+        await b.pauses.pause("task", "tests.paused", "")
         held = await claim_one(b, owner)
         assert held.id == other.id
         await settle(b, held, Succeeded(RESULT))
         assert await claim(b, owner) == []
-        await b.control.resume("task", "tests.paused")
+        await b.pauses.resume("task", "tests.paused")
         assert ids(await claim(b, owner)) == [paused.id]
 
 
@@ -602,7 +602,7 @@ class ListingGates:
         (gate,) = await b.gates.gates()
         assert (gate.key, gate.kind, gate.capacity, gate.imposed) == (ALL, "limit", 1, False)
         assert (gate.held, gate.waiting) == (1, 2)
-        await b.gates.override_capacity(ALL, 7)
+        await b.limits.override(ALL, 7)
         (gate,) = await b.gates.gates(ALL)
         assert (gate.capacity, gate.imposed) == (7, True)
 

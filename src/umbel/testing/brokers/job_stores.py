@@ -125,13 +125,13 @@ class FindingUnsent:
     @backend_test()
     async def test_a_paused_job_stays_unsent_until_it_is_resumed(self, b: Adapters) -> None:
         one, other = await publish(b), await publish(b, queue="other", subject="tests.mail")
-        await b.control.pause("queue", "default", "")
+        await b.pauses.pause("queue", "default", "")
         assert ids(await find_unsent(b)) == [other.id]
-        await b.control.pause("task", "tests.mail", "")
+        await b.pauses.pause("task", "tests.mail", "")
         assert await find_unsent(b) == []
-        await b.control.resume("queue", "default")
+        await b.pauses.resume("queue", "default")
         assert ids(await find_unsent(b)) == [one.id]
-        await b.control.pause("all", "", "")
+        await b.pauses.pause("all", "", "")
         assert await find_unsent(b) == []
 
     @backend_test("delay")
@@ -193,10 +193,10 @@ class FindingUnsent:
     async def test_a_job_that_was_paused_meanwhile_is_to_be_sent_again(self, b: Adapters) -> None:
         one = await publish(b)
         assert ids(await find_unsent(b)) == [one.id]
-        await b.control.pause("queue", "default", "")
+        await b.pauses.pause("queue", "default", "")
         assert await claim_sent(b, await register(b), [one]) == []
         await job_store(b).mark_sent([one.id])
-        await b.control.resume("queue", "default")
+        await b.pauses.resume("queue", "default")
         assert ids(await find_unsent(b)) == [one.id]
 
     @backend_test()
@@ -344,9 +344,9 @@ class Claiming:
         owner = await register(b)
         for scope, name in (("all", ""), ("queue", "default"), ("task", "tests.add")):
             one = await record_sent_job(b)
-            await b.control.pause(scope, name, "")  # type: ignore[arg-type]
+            await b.pauses.pause(scope, name, "")  # type: ignore[arg-type]
             assert await claim_sent(b, owner, [one]) == []
-            await b.control.resume(scope, name)  # type: ignore[arg-type]
+            await b.pauses.resume(scope, name)  # type: ignore[arg-type]
             assert ids(await find_unsent(b)) == [one.id]
             assert await claim_sent(b, owner, [one]) == [one.id]
 
@@ -380,9 +380,9 @@ class Claiming:
             assert len(await find_unsent(other)) == 3
             await job_store(b).mark_sent(ids([one, *several]))
             assert len(await find_unsent(other)) == 3, "they were sent in one namespace only"
-            await b.control.pause("task", "tests.add", "")
+            await b.pauses.pause("task", "tests.add", "")
             assert await claim_sent(b, await register(b), [one]) == []
-            await b.control.resume("task", "tests.add")
+            await b.pauses.resume("task", "tests.add")
             owner, theirs = await register(b), await register(other)
             assert await claim_sent(b, owner, [one, *several]) == ids([one, *several])
             assert await claim_sent(other, theirs, [one, *several]) == ids([one, *several])

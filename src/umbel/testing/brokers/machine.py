@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar, cast
 
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -16,11 +15,10 @@ from hypothesis.stateful import (
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 
 from umbel.backends import Demand, JobFilter
-from umbel.backends.control import Scope
+from umbel.control import Scope
 from umbel.errors import DuplicateJob, LeaseLost
 from umbel.messages import (
     JSON,
@@ -45,6 +43,7 @@ from umbel.testing.actions import FAILURE, FAR, RESULT, kill, settlement, worker
 from umbel.testing.backend import DEADLINE, Adapters, OpenAdapters
 from umbel.testing.brokers.model import Job, KeyTaken, Model
 from umbel.testing.clock import FakeClock
+from umbel.testing.state_machines import run_machine
 
 T = TypeVar("T")
 
@@ -351,12 +350,12 @@ class BrokerMachine(RuleBasedStateMachine):
 
     @rule(what=scopes, side=sides)
     def pause_or_resume(self, what: tuple[Scope, str], side: int) -> None:
-        control = self.sides[side].control
+        pauses = self.sides[side].pauses
         if self.model.pauses:  # only one pause at a time, otherwise nothing would ever run
             scope, name = self.model.pauses.pop()
-            self._run(control.resume(scope, name))
+            self._run(pauses.resume(scope, name))
         else:
-            self._run(control.pause(*what, "by the machine"))
+            self._run(pauses.pause(*what, "by the machine"))
             self.model.pauses.add(what)
         if self.model.alive:
             self._fetch(self._living(0), QUEUES, Demand.of(io=3, cpu=3), side)
@@ -439,18 +438,7 @@ class MachineSuite:
     def test_any_sequence_of_calls_leaves_the_adapter_where_the_model_is(
         self, backend: OpenAdapters
     ) -> None:
-        run_state_machine_as_test(
-            partial(BrokerMachine, backend),  # type: ignore[arg-type]  # a factory will do
-            settings=settings(
-                max_examples=self.examples,
-                stateful_step_count=self.steps,
-                deadline=None,
-                database=None,
-                print_blob=True,
-                phases=(Phase.generate, Phase.shrink),
-                suppress_health_check=list(HealthCheck),
-            ),
-        )
+        run_machine(BrokerMachine, backend, examples=self.examples, steps=self.steps)
 
 
 def _pick(known: Any, pick: int) -> Any:

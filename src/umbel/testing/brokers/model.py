@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from umbel.backends import Demand
-from umbel.backends.control import Scope
+from umbel.control import Scope
 from umbel.messages import (
     Cancelled,
     Delivery,

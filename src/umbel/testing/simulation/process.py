@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from umbel.backends import Roles
 from umbel.backends.sql.control import SqlControl
-from umbel.backends.sql.deployments import SqlDeployments
 from umbel.backends.sqlite.broker import SqliteBroker
+from umbel.backends.sqlite.coordination import SqliteCoordination
 from umbel.backends.sqlite.gates import SqliteGates
+from umbel.backends.sqlite.joins import SqliteJoins
 from umbel.backends.sqlite.records import SqliteRecords
 from umbel.backends.sqlite.registry import SqliteRegistry
 from umbel.backends.sqlite.routes import SqliteRoutes
@@ -208,8 +209,8 @@ class Process:
 def open_backend(database: SimulatedDatabase, clock: SimulatedClock) -> Roles:
     """Return the real adapters on a simulated database."""
     common: Any = {"namespace": NAMESPACE, "clock": clock}
-    books = (SqliteRecords, SqliteRegistry, SqlControl, SqliteGates)
-    made = (SqliteBroker, *books, SqliteSteps, SqlDeployments, SqliteRoutes)
+    stores = (SqliteRecords, SqliteRegistry, SqlControl, SqliteGates, SqliteSteps, SqliteRoutes)
+    made = (SqliteBroker, *stores, SqliteJoins, SqliteCoordination)
     parts: Any = (LabeledAdapter(kind(database, **common)) for kind in made)
     return Roles(*parts)
 

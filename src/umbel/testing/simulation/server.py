@@ -27,8 +27,7 @@ _TOUCHED = {
     "unregister": ("worker",),
     "remove": ("worker",),
     "record_progress": (),
-    "pause": ("pause", "control"),
-    "resume": ("pause", "control"),
+    "commit": ("pause", "section"),
 }
 """The tables that a method can change; for other methods, all. At the end all are checked."""
 

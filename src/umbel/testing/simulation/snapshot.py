@@ -12,8 +12,8 @@ _RECORDS = """select id, state, fence, attempt, deaths, task, queue, reason like
  from record order by id"""
 _WORKERS = "select incarnation, beat, epoch from worker order by incarnation"
 _PAUSES = "select scope, name from pause order by scope, name"
-_EPOCH = "select epoch from control"
-TABLES = ("job", "record", "worker", "pause", "control")
+_EPOCH = "select revision from section where name = 'pauses/'"
+TABLES = ("job", "record", "worker", "pause", "section")
 
 
 class JobRow(NamedTuple):
@@ -93,5 +93,5 @@ _READERS = {
     "record": _read_records,
     "worker": _read_workers,
     "pause": _read_pauses,
-    "control": _read_epoch,
+    "section": _read_epoch,
 }

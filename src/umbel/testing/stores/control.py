@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from umbel.backends.control import MISSING, NO_WORKER, Scope
+from umbel.backends import CANCELLATIONS, PAUSES
+from umbel.control import MISSING, NO_WORKER, Scope
 from umbel.messages import Failed, Interrupted, State, Succeeded, fresh_id
 from umbel.testing.actions import (
     FAILURE,
@@ -27,12 +28,12 @@ class Pauses:
 
     @backend_test()
     async def test_at_first_nothing_is_paused(self, b: Adapters) -> None:
-        assert (await b.control.state()).pauses == ()
+        assert (await b.pauses.state()).pauses == ()
 
     @backend_test()
     async def test_a_pause_has_a_reason(self, b: Adapters) -> None:
-        await b.control.pause("queue", "mail", "relay is down")
-        (pause,) = (await b.control.state()).pauses
+        await b.pauses.pause("queue", "mail", "relay is down")
+        (pause,) = (await b.pauses.state()).pauses
         assert (pause.scope, pause.name, pause.reason) == ("queue", "mail", "relay is down")
         assert pause.since > 0
 
@@ -43,91 +44,101 @@ class Pauses:
             *(("gate", "limit:tests.add"), ("worker", "anna")),
         }
         for scope, name in wanted:
-            await b.control.pause(scope, name, "")
-        assert {(p.scope, p.name) for p in (await b.control.state()).pauses} == wanted
+            await b.pauses.pause(scope, name, "")
+        assert {(p.scope, p.name) for p in (await b.pauses.state()).pauses} == wanted
 
     @backend_test()
     async def test_every_change_raises_the_epoch(self, b: Adapters) -> None:
-        before = (await b.control.state()).epoch
-        paused = await b.control.pause("all", "", "")
+        before = (await b.pauses.state()).epoch
+        paused = await b.pauses.pause("all", "", "")
         assert paused > before
-        assert (await b.control.state()).epoch == paused
-        resumed = await b.control.resume("all", "")
+        assert (await b.pauses.state()).epoch == paused
+        resumed = (await b.pauses.resume("all", "")).epoch
         assert resumed > paused
-        assert (await b.control.state()).epoch == resumed
+        assert (await b.pauses.state()).epoch == resumed
 
     @backend_test()
     async def test_pausing_twice_is_one_pause(self, b: Adapters) -> None:
-        await b.control.pause("all", "", "first")
-        await b.control.pause("all", "", "second")
-        assert len((await b.control.state()).pauses) == 1
-        await b.control.resume("all", "")
-        assert (await b.control.state()).pauses == ()
+        await b.pauses.pause("all", "", "first")
+        await b.pauses.pause("all", "", "second")
+        assert len((await b.pauses.state()).pauses) == 1
+        await b.pauses.resume("all", "")
+        assert (await b.pauses.state()).pauses == ()
 
     @backend_test()
     async def test_resuming_without_a_pause_has_no_effect(self, b: Adapters) -> None:
-        await b.control.resume("queue", "mail")
-        assert (await b.control.state()).pauses == ()
+        await b.pauses.pause("queue", "mail.other", "")
+        before = await b.pauses.state()
+        resumed = await b.pauses.resume("queue", "mail")
+        assert (resumed.existed, resumed.epoch) == (False, before.epoch)
+        assert [(p.scope, p.name) for p in (await b.pauses.state()).pauses] == [
+            ("queue", "mail.other")
+        ]
+
+    @backend_test()
+    async def test_resuming_says_that_a_pause_existed(self, b: Adapters) -> None:
+        await b.pauses.pause("queue", "mail", "")
+        assert (await b.pauses.resume("queue", "mail")).existed
+        assert not (await b.pauses.resume("queue", "mail")).existed
 
     @backend_test()
     async def test_pauses_outlive_the_process_that_made_them(self, b: Adapters) -> None:
         async with b.another() as other:
-            await other.control.pause("all", "", "deploy")
-        assert len((await b.control.state()).pauses) == 1
+            await other.pauses.pause("all", "", "deploy")
+        assert len((await b.pauses.state()).pauses) == 1
 
     @backend_test()
     async def test_processes_that_pause_at_once_get_different_epochs(self, b: Adapters) -> None:
         async with b.another() as other:
-            pauses = [
-                side.control.pause("queue", f"q{i}", "") for i in range(5) for side in (b, other)
-            ]
+            sides = [b, other] * 5
+            pauses = [side.pauses.pause("queue", f"q{n}", "") for n, side in enumerate(sides)]
             epochs = await asyncio.gather(*pauses)
         assert len(set(epochs)) == 10
-        assert (await b.control.state()).epoch == max(epochs)
+        assert (await b.pauses.state()).epoch == max(epochs)
 
     @backend_test()
     async def test_pauses_of_two_holders_are_independent(self, b: Adapters) -> None:
-        await b.control.pause("task", "tests.add", "an operator's")
-        await b.control.change_missing(["tests.add", "tests.other"], [])
-        await b.control.resume("task", "tests.add")
-        missing = (await b.control.state()).pauses
+        await b.pauses.pause("task", "tests.add", "an operator's")
+        await b.pauses.change_missing(["tests.add", "tests.other"], [])
+        await b.pauses.resume("task", "tests.add")
+        missing = (await b.pauses.state()).pauses
         assert [(one.holder, one.name) for one in missing] == [
             (MISSING, "tests.add"),
             (MISSING, "tests.other"),
         ]
-        await b.control.change_missing([], ["tests.add"])
-        (left,) = (await b.control.state()).pauses
+        await b.pauses.change_missing([], ["tests.add"])
+        (left,) = (await b.pauses.state()).pauses
         assert (left.name, left.reason) == ("tests.other", NO_WORKER)
 
     @backend_test()
     async def test_a_missing_task_is_not_fetched_until_it_is_found(self, b: Adapters) -> None:
         owner = await register(b)
-        await b.control.change_missing(["tests.add"], [])
+        await b.pauses.change_missing(["tests.add"], [])
         await publish(b)
         assert await claim(b, owner) == []
-        await b.control.change_missing([], ["tests.add"])
+        await b.pauses.change_missing([], ["tests.add"])
         assert len(await claim(b, owner)) == 1
 
     @backend_test()
     async def test_a_missing_task_that_is_reported_again_is_one_pause(self, b: Adapters) -> None:
-        await b.control.change_missing(["tests.add"], [])
-        (first,) = (await b.control.state()).pauses
-        await b.control.change_missing(["tests.add", "tests.add"], [])
-        (second,) = (await b.control.state()).pauses
+        await b.pauses.change_missing(["tests.add"], [])
+        (first,) = (await b.pauses.state()).pauses
+        await b.pauses.change_missing(["tests.add", "tests.add"], [])
+        (second,) = (await b.pauses.state()).pauses
         assert second.since == first.since
 
     @backend_test()
     async def test_a_pause_says_how_long_it_has_lasted(self, b: Adapters) -> None:
-        await b.control.change_missing(["tests.add"], [])
-        (pause,) = (await b.control.state()).pauses
+        await b.pauses.change_missing(["tests.add"], [])
+        (pause,) = (await b.pauses.state()).pauses
         assert 0 <= pause.age < LONG_WAIT
 
     @backend_test()
     async def test_control_stays_in_its_namespace(self, b: Adapters) -> None:
         async with b.another(f"{b.namespace}2") as elsewhere:
-            before = await elsewhere.control.state()
-            await b.control.pause("all", "", "")
-            assert await elsewhere.control.state() == before
+            before = await elsewhere.pauses.state()
+            await b.pauses.pause("all", "", "")
+            assert await elsewhere.pauses.state() == before
 
 
 class Cancelling:
@@ -238,54 +249,61 @@ class Cancelling:
         assert await b.control.cancellations([held.id]) == {}
 
 
+async def known(b: Adapters) -> dict[str, int]:
+    """Return the revisions that a worker knows when it has read the pauses."""
+    cancellations = await b.coordination.read(CANCELLATIONS)
+    return {PAUSES: (await b.pauses.state()).epoch, CANCELLATIONS: cancellations.revision}
+
+
 class Changes:
-    """``wait_for_change``: wakes up when the epoch may have changed."""
+    """``changed``: wakes up a worker when it has to read the pauses or the cancellations."""
 
     @backend_test()
     async def test_nothing_changed_since_the_epoch_that_is_known_is_false(
         self, b: Adapters
     ) -> None:
-        epoch = await b.control.pause("all", "", "")
-        assert await b.control.wait_for_change(-1, LONG_WAIT), "who has just come knows nothing yet"
-        assert not await b.control.wait_for_change(epoch, 0.05)
-        assert not await b.control.wait_for_change((await b.control.state()).epoch, 0)
+        epoch = await b.pauses.pause("all", "", "")
+        found = await b.coordination.changed({PAUSES: -1}, LONG_WAIT)
+        assert found == {PAUSES: epoch}, "who has just come knows nothing yet"
+        assert await b.coordination.changed({PAUSES: epoch}, 0.05) == {}
+        assert await b.coordination.changed(await known(b), 0) == {}
 
     @backend_test()
     async def test_a_pause_of_another_process_is_a_change(self, b: Adapters) -> None:
-        epoch = (await b.control.state()).epoch
+        now = await known(b)
         async with b.another() as other:
             for _ in range(3):
-                waiting = asyncio.create_task(b.control.wait_for_change(epoch, LONG_WAIT))
-                epoch = await other.control.pause("all", "", "")
-                assert await waiting
-                waiting = asyncio.create_task(b.control.wait_for_change(epoch, LONG_WAIT))
-                epoch = await other.control.resume("all", "")
-                assert await waiting
+                for is_pause in (True, False):
+                    waiting = asyncio.create_task(b.coordination.changed(now, LONG_WAIT))
+                    if is_pause:
+                        epoch = await other.pauses.pause("all", "", "")
+                    else:
+                        epoch = (await other.pauses.resume("all", "")).epoch
+                    assert await waiting == {PAUSES: epoch}
+                    now[PAUSES] = epoch
 
     @backend_test()
     async def test_all_that_wait_hear_of_a_change(self, b: Adapters) -> None:
-        epoch = (await b.control.state()).epoch
-        waiting = [
-            asyncio.create_task(b.control.wait_for_change(epoch, LONG_WAIT)) for _ in range(3)
-        ]
+        now = await known(b)
+        waiting = [asyncio.create_task(b.coordination.changed(now, LONG_WAIT)) for _ in range(3)]
         await asyncio.sleep(0)
         async with b.another() as other:
-            await other.control.pause("all", "", "")
-        assert await asyncio.gather(*waiting) == [True, True, True]
+            epoch = await other.pauses.pause("all", "", "")
+        assert await asyncio.gather(*waiting) == [{PAUSES: epoch}] * 3
 
     @backend_test()
     async def test_a_wish_to_stop_a_running_job_is_a_change(self, b: Adapters) -> None:
         held = await publish_and_claim(b)
-        epoch = (await b.control.state()).epoch
+        now = await known(b)
         async with b.another() as other:
-            waiting = asyncio.create_task(b.control.wait_for_change(epoch, LONG_WAIT))
+            waiting = asyncio.create_task(b.coordination.changed(now, LONG_WAIT))
             await other.control.cancel([held.id], "x")
-            assert await waiting
-        assert not await b.control.wait_for_change((await b.control.state()).epoch, 0)
+            assert [*await waiting] == [CANCELLATIONS]
+        assert await b.coordination.changed(await known(b), 0) == {}
 
     @backend_test()
     async def test_a_change_between_two_calls_is_not_missed(self, b: Adapters) -> None:
-        before = (await b.control.state()).epoch
-        epoch = await b.control.pause("all", "", "")
-        assert await b.control.wait_for_change(before, LONG_WAIT)
-        assert not await b.control.wait_for_change(epoch, 0)
+        before = await known(b)
+        epoch = await b.pauses.pause("all", "", "")
+        assert await b.coordination.changed(before, LONG_WAIT) == {PAUSES: epoch}
+        assert await b.coordination.changed(before | {PAUSES: epoch}, 0) == {}

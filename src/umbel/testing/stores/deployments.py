@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from umbel.backends import Deployment, DeploymentPlan
+from umbel.backends import PAUSES, Put, json_value
+from umbel.control import Deployment, DeploymentPlan
 from umbel.messages import Attempt, Failed, Retry, Succeeded, fresh_id
 from umbel.testing.actions import (
     FAILURE,
@@ -46,7 +47,7 @@ async def lapsed(b: Adapters) -> Deployment:
 
 async def holds(b: Adapters) -> set[tuple[str, str, str]]:
     """Return what is paused and by which deployment or operator."""
-    return {(p.scope, p.name, p.holder) for p in (await b.control.state()).pauses}
+    return {(p.scope, p.name, p.holder) for p in (await b.pauses.state()).pauses}
 
 
 class Deploying:
@@ -94,9 +95,9 @@ class Deploying:
 
     @backend_test()
     async def test_its_epoch_is_that_of_its_pauses(self, b: Adapters) -> None:
-        before = (await b.control.state()).epoch
+        before = (await b.pauses.state()).epoch
         begun = await begin(b, workers=("a", "b"), queues=("mail",))
-        state = await b.control.state()
+        state = await b.pauses.state()
         assert begun.epoch == state.epoch > before
         assert await holds(b) == {
             ("worker", "a", "deploy"),
@@ -107,14 +108,14 @@ class Deploying:
     @backend_test()
     async def test_its_end_is_a_change_of_control(self, b: Adapters) -> None:
         begun = await begin(b)
-        assert not await b.control.wait_for_change(begun.epoch, 0)
+        assert await b.coordination.changed({PAUSES: begun.epoch}, 0) == {}
         await b.deployments.end(begun.id, state="ended", outcome="")
-        assert (await b.control.state()).epoch > begun.epoch
-        assert await b.control.wait_for_change(begun.epoch, 0)
+        assert (await b.pauses.state()).epoch > begun.epoch
+        assert [*await b.coordination.changed({PAUSES: begun.epoch}, 0)] == [PAUSES]
 
     @backend_test()
     async def test_pauses_of_operators_stay_as_they_were(self, b: Adapters) -> None:
-        await b.control.pause("all", "", "an operator's")
+        await b.pauses.pause("all", "", "an operator's")
         begun = await begin(b)
         assert await holds(b) == {("all", "", ""), ("all", "", "deploy")}
         await b.deployments.end(begun.id, state="ended", outcome="")
@@ -124,8 +125,8 @@ class Deploying:
     async def test_an_operator_who_resumes_does_not_end_it(self, b: Adapters) -> None:
         await publish(b)
         await begin(b)
-        await b.control.pause("all", "", "")
-        await b.control.resume("all", "")
+        await b.pauses.pause("all", "", "")
+        await b.pauses.resume("all", "")
         assert await holds(b) == {("all", "", "deploy")}
         assert await claim(b, await register(b)) == []
 
@@ -171,7 +172,7 @@ class Deploying:
     async def test_a_deployment_that_is_not_renewed_lapses_and_lifts_its_pauses(
         self, b: Adapters
     ) -> None:
-        await b.control.pause("queue", "mail", "")
+        await b.pauses.pause("queue", "mail", "")
         begun = await b.deployments.begin(plan(), lease=0.05, force=False)
         gone = await lapsed(b)
         assert (gone.id, gone.state) == (begun.id, "aborted")
@@ -229,6 +230,40 @@ class Deploying:
         assert await holds(b) == set()
 
     @backend_test()
+    async def test_a_worker_that_is_named_twice_is_paused_once(self, b: Adapters) -> None:
+        begun = await begin(b, workers=("a", "a"), queues=("mail", "mail"))
+        assert await holds(b) == {("worker", "a", "deploy"), ("queue", "mail", "deploy")}
+        assert await b.deployments.renew(begun.id, lease=FAR) is not None
+        assert await b.deployments.go(begun.id)
+        assert await b.deployments.end(begun.id, state="ended", outcome="") is not None
+        assert await holds(b) == set()
+
+    @backend_test()
+    async def test_an_entry_that_was_edited_by_hand_is_replaced_by_the_next_deployment(
+        self, b: Adapters
+    ) -> None:
+        def edited(state: str = "waiting", **changes: Any) -> bytes:
+            wrong = {"id": "x", "who": "w", "host": "h", "pid": 1, **changes}
+            return json_value({"plan": wrong, "state": state, "since": 1.0})
+
+        values = [
+            *(b"", b"\xff\xfe", b"null", b"[" * 60_000, b"{" * 100),
+            *(edited(queues=["q" * 3_000]), edited("go", queues=["q" * 3_000])),
+            *(edited(workers=["a\0"]), edited(workers=[""]), edited("odd")),
+            edited(queues=[f"q{n}" for n in range(1_500)]),
+        ]
+        for value in values:
+            await b.coordination.commit({}, [Put("deployment/last", value)])
+            assert await b.deployments.end_lapsed() is None, value[:80]
+            assert await b.deployments.last() is None, value[:80]
+            wanted = plan()
+            begun = await b.deployments.begin(wanted, lease=FAR, force=False)
+            assert (begun.id, begun.state) == (wanted.id, "waiting")
+            assert await holds(b) == {("all", "", "deploy")}
+            assert await b.deployments.end(begun.id, state="ended", outcome="") is not None
+            assert await holds(b) == set()
+
+    @backend_test()
     async def test_deployments_stay_in_their_namespace(self, b: Adapters) -> None:
         await begin(b)
         async with b.another(f"{b.namespace}2") as elsewhere:
@@ -245,28 +280,28 @@ class RunsAndWaiting:
         anna, ben = await register(b, "anna"), await register(b, "ben")
         of_anna = await publish_and_claim(b, anna, subject="tests.long")
         of_ben = await publish_and_claim(b, ben)
-        runs = await b.deployments.runs([anna, ben])
+        runs = await b.records.runs([anna, ben])
         assert {(run.job, run.owner, run.task) for run in runs} == {
             (of_anna.id, anna, "tests.long"),
             (of_ben.id, ben, "tests.add"),
         }
         assert all(run.age >= 0 and run.queue == "default" for run in runs)
-        assert [run.job for run in await b.deployments.runs([ben])] == [of_ben.id]
-        assert await b.deployments.runs([]) == []
+        assert [run.job for run in await b.records.runs([ben])] == [of_ben.id]
+        assert await b.records.runs([]) == []
 
     @backend_test()
     async def test_ended_and_waiting_jobs_are_not_among_the_runs(self, b: Adapters) -> None:
         owner = await register(b)
         await settle(b, await publish_and_claim(b, owner), Succeeded(RESULT))
         await settle(b, await publish_and_claim(b, owner), Retry(FAILURE, FAR))
-        assert await b.deployments.runs([owner]) == []
+        assert await b.records.runs([owner]) == []
 
     @backend_test()
     async def test_runs_of_dead_workers_are_left_out(self, b: Adapters) -> None:
         dead, alive = await register(b, "anna"), await register(b, "anna")
         await publish_and_claim(b, dead)
         await kill(b, dead)
-        assert await b.deployments.runs([alive]) == []
+        assert await b.records.runs([alive]) == []
 
     @backend_test("delay")
     async def test_jobs_that_wait_are_counted_by_task(self, b: Adapters) -> None:
@@ -276,7 +311,7 @@ class RunsAndWaiting:
         owner = await register(b)
         assert len(await claim(b, owner, queues=("other",))) == 2
         await publish(b, subject="tests.gone", queue="third")
-        found = {(one.queue, one.task): one.jobs for one in await b.deployments.count_waiting()}
+        found = {(one.queue, one.task): one.jobs for one in await b.records.count_waiting()}
         assert found == {("default", "tests.gone"): 4, ("third", "tests.gone"): 1}
 
 
@@ -299,7 +334,7 @@ class LongRuns:
         jobs = [await ran(b, "tests.slow", 10.0 * (n + 1)) for n in range(10)]
         for _ in range(3):
             await ran(b, "tests.quick", 5.0)
-        (found,) = await b.deployments.run_times(since=FAR, longer=60.0, but=[], worst=2)
+        (found,) = await b.records.run_times(since=FAR, longer=60.0, but=[], worst=2)
         assert (found.task, found.runs, found.long) == ("tests.slow", 10, 4)
         assert abs(found.p50 - 50.0) <= 1.0
         assert abs(found.p95 - 100.0) <= 2.0
@@ -309,20 +344,20 @@ class LongRuns:
     @backend_test("records")
     async def test_the_threshold_itself_is_not_too_long(self, b: Adapters) -> None:
         await ran(b, "tests.slow", 1024.0)
-        assert await b.deployments.run_times(since=FAR, longer=1024.5, but=[], worst=3) == []
+        assert await b.records.run_times(since=FAR, longer=1024.5, but=[], worst=3) == []
 
     @backend_test("records")
     async def test_tasks_that_may_take_long_are_left_out(self, b: Adapters) -> None:
         await ran(b, "tests.slow", 100.0)
         await ran(b, "tests.fine", 200.0)
-        found = await b.deployments.run_times(since=FAR, longer=60.0, but=["tests.fine"], worst=3)
+        found = await b.records.run_times(since=FAR, longer=60.0, but=["tests.fine"], worst=3)
         assert [times.task for times in found] == ["tests.slow"]
 
     @backend_test("records")
     async def test_the_longest_comes_first_and_buried_jobs_count(self, b: Adapters) -> None:
         await ran(b, "tests.slow", 100.0)
         buried = await ran(b, "tests.slower", 300.0, outcome=Failed(FAILURE))
-        found = await b.deployments.run_times(since=FAR, longer=60.0, but=[], worst=3)
+        found = await b.records.run_times(since=FAR, longer=60.0, but=[], worst=3)
         assert [times.task for times in found] == ["tests.slower", "tests.slow"]
         assert found[0].jobs == (buried,)
 
@@ -335,7 +370,7 @@ class LongRuns:
         second = await claim_one(b, owner)
         told = Attempt(2, "worker", second.claimed + 5000, second.claimed + 5010, "succeeded")
         await settle(b, second, Succeeded(RESULT), attempt=told)
-        (found,) = await b.deployments.run_times(since=FAR, longer=60.0, but=[], worst=3)
+        (found,) = await b.records.run_times(since=FAR, longer=60.0, but=[], worst=3)
         assert (found.runs, found.long) == (2, 1)
         assert abs(found.worst - 100.0) < 0.01
 
@@ -343,12 +378,12 @@ class LongRuns:
     async def test_old_runs_do_not_count(self, b: Adapters) -> None:
         await ran(b, "tests.slow", 100.0)
         b.advance(100.0)
-        assert await b.deployments.run_times(since=50.0, longer=60.0, but=[], worst=3) == []
-        assert await b.deployments.run_times(since=500.0, longer=60.0, but=[], worst=3)
+        assert await b.records.run_times(since=50.0, longer=60.0, but=[], worst=3) == []
+        assert await b.records.run_times(since=500.0, longer=60.0, but=[], worst=3)
 
     @backend_test("records")
     async def test_runs_stay_in_their_namespace(self, b: Adapters) -> None:
         await ran(b, "tests.slow", 100.0)
         async with b.another(f"{b.namespace}2") as elsewhere:
-            found = await elsewhere.deployments.run_times(since=FAR, longer=1.0, but=[], worst=3)
+            found = await elsewhere.records.run_times(since=FAR, longer=1.0, but=[], worst=3)
         assert found == []

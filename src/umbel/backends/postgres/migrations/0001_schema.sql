@@ -6,7 +6,7 @@ create domain $schema.job_kind as text collate "C" check (value in ($kinds));
 create domain $schema.job_type as text collate "C"
   check (value in ('umbel.command', 'umbel.event', 'umbel.document'));
 create domain $schema.job_state as text collate "C"
-  check (value in ('scheduled', 'waiting', 'queued', 'sent', 'running'));
+  check (value in ('blocked', 'scheduled', 'waiting', 'queued', 'sent', 'running'));
 create domain $schema.job_list as jsonb check (jsonb_typeof(value) = 'array');
 create domain $schema.record_state as text collate "C"
   check (value in ('succeeded', 'buried', 'cancelled', 'expired'));
@@ -47,12 +47,13 @@ create table $schema.job (
   cancel_reason text,
   awaited boolean not null default false,
   gates $schema.job_list,  -- the gates that it has to pass, in order; null if none
-  line text collate "C",  -- the gate at which it waits
+  gate text collate "C",  -- the gate at which it waits
   slots $schema.job_list,  -- the slots that it holds of gates that it has passed
   steps boolean not null default false,  -- whether it has steps; few jobs do
-  heard boolean,  -- whether the one worker that it is for has received it
+  received boolean,  -- whether the one worker that it is for has received it
+  part boolean not null default false,  -- whether joins have to count its end; few jobs are parts
   primary key (id, namespace),  -- an id names one job in each namespace
-  check ((state = 'waiting') = (line is not null)),
+  check ((state = 'waiting') = (gate is not null)),
   check ((state = 'running') = (owner is not null)),
   check ((state = 'scheduled') <= (not_before is not null))
 ) with (
@@ -76,9 +77,10 @@ create index job_ready on $schema.job (namespace, queue, kind, priority desc, se
 create index job_sent on $schema.job (namespace, queue, kind) where state = 'sent';
 create index job_due on $schema.job (namespace, not_before) where state = 'scheduled';
 create index job_owner on $schema.job (owner) where state = 'running';
-create index job_line on $schema.job (namespace, line, queue, kind, priority desc, seq)
+create index job_gate on $schema.job (namespace, gate, queue, kind, priority desc, seq)
   where state = 'waiting';
 create index job_unsorted on $schema.job (namespace, queue) where state = 'waiting' and kind = '';
+create index job_expires on $schema.job (namespace, expires) where expires is not null;
 create unique index job_unique on $schema.job (namespace, unique_key)
   where unique_key is not null;
 
@@ -174,40 +176,87 @@ create table $schema.lapse (
   reported timestamptz not null default statement_timestamp()
 );
 
--- Pauses, and the epoch: a number that grows with every change of them.
-create table $schema.pause (
+-- Coordination: small entries, each with the revision of the commit that wrote it. Until: when its lease
+-- lapses. From then on the entry is absent, whether or not it is still in the table.
+create table $schema.entry (
   namespace text collate "C" not null,
-  scope text collate "C" not null check (scope in ('all', 'queue', 'task', 'gate', 'worker')),
-  name text collate "C" not null default '',
-  since timestamptz not null default statement_timestamp(),
-  reason text not null default '',
-  holder text collate "C" not null default '',  -- empty for operators, else a deployment or 'missing'
-  primary key (namespace, scope, name, holder)
-);
+  key text collate "C" not null,
+  value bytea not null,
+  revision bigint not null,
+  until timestamptz,
+  primary key (namespace, key)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
-create table $schema.control (
-  namespace text collate "C" primary key,
-  epoch bigint not null default 0
-);
+create index entry_lapse on $schema.entry (namespace, until) where until is not null;
 
--- The current deployment, or the last one. Its pauses are added and removed with it.
-create table $schema.deployment (
-  namespace text collate "C" primary key,
+-- The last revision that changed a section of the entries; of all sections if the name is empty.
+create table $schema.section (
+  namespace text collate "C" not null,
+  name text collate "C" not null,
+  revision bigint not null,
+  primary key (namespace, name)
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+-- Pauses: entries pauses/<scope>/<holder>/<name>. Every claim reads them.
+create view $schema.pause as
+select namespace, split_part(key, '/', 2) as scope, split_part(key, '/', 3) as holder,
+       substr(key, length(split_part(key, '/', 2)) + length(split_part(key, '/', 3)) + 10) as name
+from $schema.entry
+where key >= 'pauses/' and key < 'pauses0' and (until is null or until > statement_timestamp());
+
+-- Capacities that operators have set: entries limits/<rule>. A value that is not a number has no effect.
+create view $schema.limit_override as
+select namespace, substr(key, 8) as rule,
+       case when encode(value, 'escape') ~ '^[0-9]{1,9}$'
+            then encode(value, 'escape')::integer end as capacity
+from $schema.entry
+where key >= 'limits/' and key < 'limits0' and (until is null or until > statement_timestamp());
+
+-- Joins: jobs that wait until other jobs have ended.
+create table $schema.job_join (
+  namespace text collate "C" not null,
   id text collate "C" not null,
-  plan jsonb not null,  -- who deploys, where, why, and what is paused
-  state text collate "C" not null check (state in ('waiting', 'go', 'ended', 'aborted')),
-  epoch bigint not null,
-  since timestamptz not null default statement_timestamp(),
-  until timestamptz,  -- when it lapses, unless it is renewed
-  went timestamptz,
-  ended timestamptz,
-  outcome text not null default '',
-  check ((state = 'waiting') = (until is not null)),
-  check ((state in ('ended', 'aborted')) = (ended is not null))
+  group_id text collate "C" not null,
+  fire text collate "C" not null check (fire in ('all', 'success', 'failure')),
+  held timestamptz,  -- since when it is held; null if it may complete
+  open integer not null default 0,  -- how many parts have not ended
+  failed integer not null default 0,  -- how many parts have ended without success
+  done boolean not null default false,  -- whether no job is blocked by it any more
+  abandoned boolean not null default false,  -- whether it was held for too long
+  primary key (namespace, id)
+) with (fillfactor = 70);
+
+create index job_join_group on $schema.job_join (namespace, group_id);
+create index job_join_due on $schema.job_join (namespace, id)
+  where held is null and not done and (open = 0 or abandoned);
+create index job_join_held on $schema.job_join (namespace, held) where held is not null;
+
+-- Parts of joins. State: how the part ended, once the join has counted it.
+create table $schema.job_edge (
+  namespace text collate "C" not null,
+  join_id text collate "C" not null,
+  position integer not null,
+  job uuid not null,
+  state text collate "C",
+  primary key (namespace, join_id, position)
+) with (fillfactor = 70);
+
+create index job_edge_job on $schema.job_edge (job, namespace);
+
+-- Jobs that wait for a join. The seconds count from when it is complete.
+create table $schema.job_wait (
+  namespace text collate "C" not null,
+  join_id text collate "C" not null,
+  job uuid not null,
+  delay double precision,
+  expires_in double precision,
+  primary key (namespace, join_id, job)
 );
+
+create index job_wait_job on $schema.job_wait (job, namespace);
 
 -- The indexes of workers. The index of a worker that has unregistered is kept for it for a while.
-create table $schema.seat (
+create table $schema.worker_index (
   namespace text collate "C" not null,
   idx integer not null check (idx >= 0),
   name text collate "C" not null,
@@ -216,7 +265,7 @@ create table $schema.seat (
   primary key (namespace, idx)
 );
 
-create index worker_seat on $schema.worker (namespace, idx);
+create index worker_by_index on $schema.worker (namespace, idx);
 
 -- Routes: which worker has which key, live and released ones. Held: the jobs of the route that are in
 -- the inbox or run. Rested: since when there are none, as of the last check.
@@ -236,25 +285,24 @@ create table $schema.route (
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 create unique index route_live on $schema.route (namespace, key) where released is null;
-create index route_seat on $schema.route (namespace, idx) where released is null;
+create index route_by_index on $schema.route (namespace, idx) where released is null;
 create index route_history on $schema.route (namespace, key, id);
 
 -- Messages to one worker that it has received, so that it accepts none twice.
-create table $schema.heard (
+create table $schema.inbox_receipt (
   namespace text collate "C" not null,
   job uuid not null,
   until timestamptz not null,
   primary key (namespace, job)
 );
 
-create index heard_until on $schema.heard (until);
+create index inbox_receipt_until on $schema.inbox_receipt (until);
 
 -- Gates: their rules, how many slots of each are held, and where jobs wait.
 create table $schema.rule (
   namespace text collate "C" not null,
   name text collate "C" not null,
   declared jsonb not null,
-  imposed integer,  -- the capacity that an operator set, in place of the declared one
   primary key (namespace, name)
 );
 
@@ -274,18 +322,18 @@ create sequence $schema.written;
 
 -- A lane of jobs that wait at a gate. Look: when a job may pass, minus infinity for now; null until a
 -- slot is freed.
-create table $schema.line (
+create table $schema.waiting_list (
   namespace text collate "C" not null,
   key text collate "C" not null,
   queue text collate "C" not null,
   kind text collate "C" not null,
-  look timestamptz,
+  next_check timestamptz,
   turn bigint not null default nextval('$schema.turn'),  -- the lane served last comes last
   primary key (namespace, key, queue, kind)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
-create index line_look on $schema.line (namespace, queue, look);
-create index line_turn on $schema.line (namespace, queue, kind, turn) where look = '-infinity';
+create index waiting_list_check on $schema.waiting_list (namespace, queue, next_check);
+create index waiting_list_turn on $schema.waiting_list (namespace, queue, kind, turn) where next_check = '-infinity';
 
 create table $schema.member (
   namespace text collate "C" not null,
@@ -304,10 +352,10 @@ create table $schema.member (
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 -- Events at gates since the last grant. Publishing and settling only add rows, so they lock nothing that
--- others need, however long their transaction is open. fold_knocks applies the rows, one transaction at
+-- others need, however long their transaction is open. apply_gate_events applies the rows, one transaction at
 -- a time. With a queue: a job came to that lane. Otherwise: more jobs may pass than before at this gate,
 -- at all gates of this rule, or, with an empty key, at every gate.
-create table $schema.knock (
+create table $schema.gate_event (
   namespace text collate "C" not null,
   seq bigint generated always as identity,
   key text collate "C" not null,
@@ -381,29 +429,29 @@ create trigger steps_end_with_record after delete on $schema.record
 -- together. The setting ends with the transaction, and is undone with a savepoint.
 create function $schema.job_waits() returns trigger language plpgsql as $$
 declare
-  lane constant text := ('$schema', new.namespace, new.line, new.queue, new.kind)::text;
+  lane constant text := ('$schema', new.namespace, new.gate, new.queue, new.kind)::text;
 begin
   if current_setting('umbel.lane', true) is distinct from lane then
     perform set_config('umbel.lane', lane, true);
-    insert into $schema.knock (namespace, key, queue, kind)
-    values (new.namespace, new.line, new.queue, new.kind);
+    insert into $schema.gate_event (namespace, key, queue, kind)
+    values (new.namespace, new.gate, new.queue, new.kind);
   end if;
   return null;
 end $$;
 
 create trigger job_waits after insert on $schema.job for each row
-  when (new.line is not null) execute function $schema.job_waits();
+  when (new.gate is not null) execute function $schema.job_waits();
 
 -- Not for jobs that pass to their next gate: pass_gate handles them.
-create trigger job_waits_now after update of line, queue, kind on $schema.job for each row
-  when (new.line is not null and (new.slots is null or old.line = new.line)
-        and (old.line is distinct from new.line or old.queue <> new.queue or old.kind <> new.kind))
+create trigger job_waits_now after update of gate, queue, kind on $schema.job for each row
+  when (new.gate is not null and (new.slots is null or old.gate = new.gate)
+        and (old.gate is distinct from new.gate or old.queue <> new.queue or old.kind <> new.kind))
   execute function $schema.job_waits();
 
 -- A job that ends or returns to its queue frees its slots, whichever program changed it.
 create function $schema.job_frees() returns trigger language plpgsql as $$
 begin
-  insert into $schema.knock (namespace, key, freed, job, member)
+  insert into $schema.gate_event (namespace, key, freed, job, member)
   select old.namespace, coalesce(slot ->> 'gate', ''), 1, old.id,
          coalesce(slot ->> 'member', slot ->> 'route')
   from jsonb_array_elements(old.slots) slot;
@@ -414,11 +462,71 @@ end $$;
 create trigger job_frees after update of slots on $schema.job for each row
   when (old.slots is not null and new.slots is null) execute function $schema.job_frees();
 
--- The same for all jobs that are deleted together: one row per gate for those without members.
-create function $schema.job_frees_at_last() returns trigger language plpgsql as $$
+-- Whether a job is still blocked by a join.
+create function $schema.blocks_jobs(space text, named text) returns boolean language sql stable as $$
+  select exists (
+    select 1 from $schema.job_wait w,
+      lateral (select b.state from $schema.job b
+               where b.id = w.job and b.namespace = space offset 0) b
+    where w.namespace = space and w.join_id = named and b.state = 'blocked')
+$$;
+
+-- Queues jobs that wait for these joins, if they are complete and fire; at most "most". Jobs that another
+-- transaction has locked are skipped, so this never waits for a job: a later call does the rest. Returns how
+-- many were queued. Here and below, "lateral" and "offset 0" keep each lookup on its index, whatever the
+-- server believes of the sizes of the tables.
+create function $schema.release_joins(space text, joins text[], most integer)
+returns integer language plpgsql as $$
+declare
+  many integer;
+begin
+  with ready as materialized (
+    select j.id from $schema.job_join j
+    where j.namespace = space and j.id = any(joins) and j.open = 0 and j.held is null and not j.done
+      and not j.abandoned and (j.fire = 'all' or (j.fire = 'success') = (j.failed = 0))
+  ),
+  free as materialized (
+    select b.id, $schema.moment(date_part('epoch', b.not_before), w.delay) as due,
+           $schema.moment(date_part('epoch', b.expires), w.expires_in) as expires
+    from ready r,
+      lateral (select w.job, w.delay, w.expires_in from $schema.job_wait w
+               where w.namespace = space and w.join_id = r.id offset 0) w,
+      lateral (select b.id, b.not_before, b.expires from $schema.job b
+               where b.id = w.job and b.namespace = space and b.state = 'blocked'
+               for update skip locked) b
+    limit most
+  ),
+  released as (
+    update $schema.job b
+    set state = case when f.due > statement_timestamp() then 'scheduled'
+                     when b.gates ->> 0 is not null then 'waiting' else 'queued' end,
+        gate = case when f.due > statement_timestamp() then null else b.gates ->> 0 end,
+        not_before = f.due, expires = f.expires
+    from free f where b.id = f.id and b.namespace = space
+    returning b.queue, b.state
+  ),
+  told as (
+    select count(pg_notify('$channel', hint)) as hints
+    from (select distinct case state when 'scheduled' then 's:' || space
+                                     else 'r:' || space || ':' || queue end as hint from released) h
+  )
+  select count(*) + 0 * (select hints from told) into many from released;
+  update $schema.job_join j set done = true
+  where j.namespace = space and j.id = any(joins) and j.open = 0 and j.held is null and not j.done
+    and not $schema.blocks_jobs(space, j.id);
+  return many;
+end $$;
+
+-- Jobs end, for whatever reason. One statement ends many. It frees their slots, with one row per gate for
+-- those without members, and counts them in their joins. Joins are locked in the order of their ids, and
+-- no job is waited for after that.
+create function $schema.jobs_end() returns trigger language plpgsql as $$
+declare
+  space text;
+  joins text[];
 begin
   if exists (select 1 from gone where slots is not null) then
-    insert into $schema.knock (namespace, key, freed, job, member)
+    insert into $schema.gate_event (namespace, key, freed, job, member)
     select j.namespace, coalesce(slot ->> 'gate', ''), count(*),
            case when slot ? 'member' then j.id end, coalesce(slot ->> 'member', slot ->> 'route')
     from gone j, jsonb_array_elements(j.slots) slot where j.slots is not null
@@ -426,14 +534,47 @@ begin
     perform pg_notify('$channel', 'g:' || j.namespace)
     from gone j where j.slots is not null group by j.namespace;
   end if;
+  if exists (select 1 from gone where part) then
+    for space, joins in
+      select g.namespace, array_agg(distinct e.join_id)
+      from gone g, lateral (select e.join_id from $schema.job_edge e
+                            where e.job = g.id and e.namespace = g.namespace and e.state is null
+                            offset 0) e
+      where g.part group by 1 order by 1
+    loop
+      perform 1 from $schema.job_join j
+      where j.namespace = space and j.id = any(joins) order by j.id for update;
+      with ended as materialized (
+        select e.join_id, e.position, coalesce((
+                 select r.state::text from $schema.record r
+                 where r.id = g.id and r.namespace = g.namespace), 'succeeded') as state
+        from gone g, lateral (select e.join_id, e.position from $schema.job_edge e
+                              where e.job = g.id and e.namespace = g.namespace and e.state is null
+                              offset 0) e
+        where g.part and g.namespace = space
+      ),
+      marked as (
+        update $schema.job_edge e set state = d.state from ended d
+        where e.namespace = space and e.join_id = d.join_id and e.position = d.position
+          and e.state is null
+        returning e.join_id, e.state
+      ),
+      counted as (
+        select join_id, count(*) as parts, count(*) filter (where state <> 'succeeded') as failed
+        from marked group by join_id
+      )
+      update $schema.job_join j set open = j.open - c.parts, failed = j.failed + c.failed
+      from counted c where j.namespace = space and j.id = c.join_id;
+      perform $schema.release_joins(space, joins, 1000);
+    end loop;
+  end if;
   return null;
 end $$;
 
-create trigger job_frees_at_last after delete on $schema.job
-  referencing old table as gone for each statement
-  execute function $schema.job_frees_at_last();
+create trigger jobs_end after delete on $schema.job
+  referencing old table as gone for each statement execute function $schema.jobs_end();
 
--- A rule was changed, a member was added, or a pause has ended: at some gates more jobs may pass.
+-- A rule or a limit was changed, a member was added, or a pause has ended: at some gates more jobs may pass.
 create function $schema.gate_opens() returns trigger language plpgsql as $$
 declare
   space text;
@@ -443,10 +584,13 @@ begin
     space := new.namespace; opened := new.name;
   elsif tg_table_name = 'member' then
     space := new.namespace; opened := 'pool:' || new.pool;
+  elsif tg_op = 'DELETE' then
+    space := old.namespace;
+    opened := case when starts_with(old.key, 'limits/') then substr(old.key, 8) else '' end;
   else
-    space := old.namespace; opened := '';
+    space := new.namespace; opened := substr(new.key, 8);
   end if;
-  insert into $schema.knock (namespace, key) values (space, opened);
+  insert into $schema.gate_event (namespace, key) values (space, opened);
   perform pg_notify('$channel', 'g:' || space);
   return null;
 end $$;
@@ -460,8 +604,11 @@ create trigger member_comes after insert on $schema.member for each row
 create trigger member_is_back after update of condition on $schema.member for each row
   when (new.condition = 'ready' and old.condition <> 'ready')
   execute function $schema.gate_opens();
-create trigger pause_ends after delete on $schema.pause for each row
+create trigger pause_ends after delete on $schema.entry for each row
+  when (starts_with(old.key, 'pauses/') or starts_with(old.key, 'limits/'))
   execute function $schema.gate_opens();
+create trigger limit_changes after insert or update on $schema.entry for each row
+  when (starts_with(new.key, 'limits/')) execute function $schema.gate_opens();
 
 -- The lock of all gates of a namespace. Only single statements take it, each in its own transaction and
 -- waiting for nothing else. So a client that stops cannot hold it, and it is never part of a deadlock.
@@ -469,14 +616,14 @@ create function $schema.lock_gates(space text) returns void language sql as $$
   select pg_advisory_xact_lock(hashtextextended('$channel/gates/' || space, 0))
 $$;
 
--- Applies the rows of knock, ten thousand per call: freed slots become free, and lanes where a job may
+-- Applies the rows of gate_event, ten thousand per call: freed slots become free, and lanes where a job may
 -- pass are checked.
-create function $schema.fold_knocks(space text) returns void language plpgsql
+create function $schema.apply_gate_events(space text) returns void language plpgsql
 set enable_seqscan to off set enable_bitmapscan to off set enable_hashjoin to off
 set enable_mergejoin to off set jit to off set plan_cache_mode to force_generic_plan
 as $$
 declare
-  knocks $schema.knock[];
+  gate_events $schema.gate_event[];
   some_came boolean;
   some_freed boolean;
   some_opened boolean;
@@ -487,18 +634,18 @@ begin
   -- A crash only loses work that is repeated. The commit of a claim makes this one durable, too.
   perform set_config('synchronous_commit', 'off', true);
   with first as materialized (
-    select seq from $schema.knock where namespace = space order by seq limit 10000
+    select seq from $schema.gate_event where namespace = space order by seq limit 10000
   ),
   gone as (
-    delete from $schema.knock k using first
+    delete from $schema.gate_event k using first
     where k.namespace = space and k.seq = first.seq returning k
   )
   select array_agg(gone.k), bool_or((gone.k).queue is not null), bool_or((gone.k).freed > 0),
          bool_or((gone.k).freed = 0 and (gone.k).queue is null),
          bool_or((gone.k).freed > 0 and position('#' in (gone.k).key) > 0),
          bool_or((gone.k).member is not null)
-  into knocks, some_came, some_freed, some_opened, some_tokens, some_members from gone;
-  if knocks is null then
+  into gate_events, some_came, some_freed, some_opened, some_tokens, some_members from gone;
+  if gate_events is null then
     return;
   end if;
   perform set_config('umbel.lane', '', true);
@@ -506,40 +653,40 @@ begin
     -- Only of this slot: the job may hold another one by now.
     update $schema.member m
     set job = null, condition = case condition when 'leaving' then 'gone' else condition end
-    from unnest(knocks) k
+    from unnest(gate_events) k
     where k.member is not null and m.namespace = space and m.pool = substr(k.key, 6)
       and m.name = k.member and m.job = k.job;
     update $schema.route r set held = greatest(held - f.jobs, 0)
-    from (select member::bigint as id, sum(freed)::integer as jobs from unnest(knocks)
+    from (select member::bigint as id, sum(freed)::integer as jobs from unnest(gate_events)
           where freed > 0 and starts_with(key, 'route:') and member is not null group by 1) f
     where r.id = f.id;
   end if;
   if some_freed then
     update $schema.gate g set held = greatest(held - f.slots, 0)
-    from (select key, sum(freed)::integer as slots from unnest(knocks) where freed > 0 group by key) f
+    from (select key, sum(freed)::integer as slots from unnest(gate_events) where freed > 0 group by key) f
     where g.namespace = space and g.key = f.key;
-    update $schema.line l set look = '-infinity'
-    from (select distinct key from unnest(knocks) where freed > 0) f
-    where l.namespace = space and l.key = f.key and l.look is null;
+    update $schema.waiting_list l set next_check = '-infinity'
+    from (select distinct key from unnest(gate_events) where freed > 0) f
+    where l.namespace = space and l.key = f.key and l.next_check is null;
   end if;
   if some_tokens then  -- their number is not limited
-    delete from $schema.gate g using (select distinct key from unnest(knocks) where freed > 0) f
+    delete from $schema.gate g using (select distinct key from unnest(gate_events) where freed > 0) f
     where g.namespace = space and g.key = f.key and g.held = 0 and g.paces = '{}'
       and position('#' in g.key) > 0;
   end if;
   if some_opened then  -- reads all lanes
-    update $schema.line l set look = '-infinity'
-    from (select distinct key from unnest(knocks) where freed = 0 and queue is null) o
-    where l.namespace = space and l.look is distinct from '-infinity'
+    update $schema.waiting_list l set next_check = '-infinity'
+    from (select distinct key from unnest(gate_events) where freed = 0 and queue is null) o
+    where l.namespace = space and l.next_check is distinct from '-infinity'
       and (o.key in ('', l.key) or starts_with(l.key, o.key || '#'));
   end if;
   if some_came then
-    insert into $schema.line as l (namespace, key, queue, kind, look)
+    insert into $schema.waiting_list as l (namespace, key, queue, kind, next_check)
     select space, key, queue, kind, '-infinity'::timestamptz
-    from unnest(knocks) where queue is not null
+    from unnest(gate_events) where queue is not null
     group by key, queue, kind order by min(seq)  -- the lane of the first job comes first
-    on conflict (namespace, key, queue, kind) do update set look = '-infinity'
-    where l.look is distinct from '-infinity';
+    on conflict (namespace, key, queue, kind) do update set next_check = '-infinity'
+    where l.next_check is distinct from '-infinity';
   end if;
 end $$;
 
@@ -565,7 +712,7 @@ declare
   holding integer;
   paced double precision[];
   free integer := 0;
-  next_look timestamptz;
+  next_time timestamptz;
   slot jsonb := jsonb_build_object('gate', at_gate);
   offered jsonb[];
   names text[];
@@ -584,7 +731,9 @@ begin
     return;
   end if;
   select r.declared, coalesce(r.declared ->> 'kind', 'limit'),
-         coalesce(r.imposed, (r.declared ->> 'capacity')::integer, 0),
+         coalesce((select o.capacity from $schema.limit_override o
+                   where o.namespace = space and o.rule = r.name),
+                  (r.declared ->> 'capacity')::integer, 0),
          coalesce((r.declared ->> 'burst')::integer, 1)
   into rule, sort, capacity, burst
   from $schema.rule r where r.namespace = space and r.name = split_part(at_gate, '#', 1);
@@ -634,7 +783,7 @@ begin
         select j.id, j.priority, j.seq,
                j.gates ->> (coalesce(jsonb_array_length(j.slots), 0) + 1) as onwards
         from $schema.job j
-        where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+        where j.namespace = space and j.gate = at_gate and j.queue = to_queue and j.kind = of_kind
           and j.state = 'waiting' and j.task <> all (paused || without)
         order by j.priority desc, j.seq limit free for update skip locked) w) f;
     passed := coalesce(cardinality(jobs), 0);
@@ -643,7 +792,7 @@ begin
 
   if passed > 0 then
     update $schema.job j
-    set line = p.onwards,
+    set gate = p.onwards,
         slots = coalesce(j.slots, '[]') || jsonb_build_array(coalesce(offered[p.place], slot)),
         state = case when p.onwards is not null then 'waiting' when claimer is null then 'queued'
                      else 'running' end,
@@ -657,10 +806,10 @@ begin
     entered := array(select p.id from unnest(jobs, onwards) as p (id, onwards)
                      where p.onwards is null);
     if cardinality(entered) < passed then
-      insert into $schema.line as l (namespace, key, queue, kind, look)
-      select distinct space, o.line, to_queue, of_kind, '-infinity'::timestamptz
-      from unnest(onwards) o (line) where o.line is not null order by 2
-      on conflict (namespace, key, queue, kind) do update set look = '-infinity';
+      insert into $schema.waiting_list as l (namespace, key, queue, kind, next_check)
+      select distinct space, o.gate, to_queue, of_kind, '-infinity'::timestamptz
+      from unnest(onwards) o (gate) where o.gate is not null order by 2
+      on conflict (namespace, key, queue, kind) do update set next_check = '-infinity';
     end if;
     if sort = 'pool' then
       select max(m.turn) into last_turn
@@ -681,36 +830,36 @@ begin
   end if;
 
   if free = most then
-    next_look := '-infinity';
+    next_time := '-infinity';
   elsif sort = 'rate' then
     select to_timestamp(max(paced[n] - (burst - 1) * (rate ->> 1)::float8
-                            / (rate ->> 0)::integer * (1 + slack))) into next_look
+                            / (rate ->> 0)::integer * (1 + slack))) into next_time
     from jsonb_array_elements(rule -> 'rates') with ordinality r (rate, n);
   end if;
   if passed < free then
     perform 1 from $schema.job j
-    where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+    where j.namespace = space and j.gate = at_gate and j.queue = to_queue and j.kind = of_kind
       and j.state = 'waiting' limit 1;
     if not found then
-      delete from $schema.line l
+      delete from $schema.waiting_list l
       where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
       return;
     end if;
     if found_many > passed then
-      next_look := '-infinity';  -- they come after queued jobs
+      next_time := '-infinity';  -- they come after queued jobs
     else
       -- For other workers or locked: check again soon. Or paused: check when the pause ends.
       perform 1 from $schema.job j
-      where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+      where j.namespace = space and j.gate = at_gate and j.queue = to_queue and j.kind = of_kind
         and j.state = 'waiting' and j.task <> all (paused) limit 1;
       if found then
-        next_look := case without when '{}' then now + interval '50 ms' else '-infinity' end;
+        next_time := case without when '{}' then now + interval '50 ms' else '-infinity' end;
       else
-        next_look := null;
+        next_time := null;
       end if;
     end if;
   end if;
-  update $schema.line l set look = next_look, turn = nextval('$schema.turn')
+  update $schema.waiting_list l set next_check = next_time, turn = nextval('$schema.turn')
   where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
 end $$;
 
@@ -751,14 +900,14 @@ begin
       return;
     end if;
   end if;
-  perform $schema.fold_knocks(space);
+  perform $schema.apply_gate_events(space);
   foreach to_queue in array queues loop
     continue when exists (
       select 1 from $schema.pause p
       where p.namespace = space and (p.scope = 'all' or (p.scope = 'queue' and p.name = to_queue)));
-    update $schema.line l set look = '-infinity'
+    update $schema.waiting_list l set next_check = '-infinity'
     where l.namespace = space and l.queue = to_queue
-      and l.look > '-infinity' and l.look <= statement_timestamp();
+      and l.next_check > '-infinity' and l.next_check <= statement_timestamp();
     room := capacity;
     deepest := array_fill(0, array[cardinality(kinds)]);
     -- Queued jobs that come first take the slots before waiting jobs.
@@ -774,8 +923,8 @@ begin
       select 1 from $schema.job j
       where j.namespace = space and j.queue = to_queue and j.kind = '' and j.state = 'queued')
     or exists (
-      select 1 from $schema.line l
-      where l.namespace = space and l.queue = to_queue and l.kind = '' and l.look = '-infinity');
+      select 1 from $schema.waiting_list l
+      where l.namespace = space and l.queue = to_queue and l.kind = '' and l.next_check = '-infinity');
     moving := true;
     while moving and left_to_pass > 0 loop
       moving := false;
@@ -784,9 +933,9 @@ begin
                count(*) over (partition by k.kind order by f.turn desc)::integer as lanes
         from unnest(kinds) with ordinality k (kind, place),
           lateral (
-            select l.key, l.turn from $schema.line l
+            select l.key, l.turn from $schema.waiting_list l
             where l.namespace = space and l.queue = to_queue and l.kind = k.kind
-              and l.look = '-infinity'
+              and l.next_check = '-infinity'
               and not exists (select 1 from $schema.pause p
                               where p.namespace = space and p.scope = 'gate' and p.name = l.key)
             order by l.turn limit greatest(room[k.place], 0)) f
@@ -812,57 +961,57 @@ end $$;
 
 -- Registers an incarnation at the requested index, at one that is kept for its name, or at the lowest
 -- free one. If a worker of another name has the requested index, returns that name and registers nothing.
-create function $schema.enlist(
-  space text, life text, called text, said jsonb, inout seat integer, out taken text
+create function $schema.register_worker(
+  space text, its_incarnation text, its_name text, its_entry jsonb, inout at_index integer, out taken text
 ) language plpgsql as $$
 declare
   found_at integer;
 begin
   perform $schema.lock_gates(space);
-  select w.idx into found_at from $schema.worker w where w.incarnation = life;
+  select w.idx into found_at from $schema.worker w where w.incarnation = its_incarnation;
   if found then
-    seat := found_at;
+    at_index := found_at;
     return;
   end if;
-  if seat is null then
-    select s.idx into seat from $schema.seat s
-    where s.namespace = space and s.name = called
+  if at_index is null then
+    select s.idx into at_index from $schema.worker_index s
+    where s.namespace = space and s.name = its_name
       and not exists (select 1 from $schema.worker w where w.namespace = space and w.idx = s.idx)
     order by coalesce(s.kept > statement_timestamp(), false) desc, s.idx limit 1;
     if not found then
-      select min(f.idx) into seat
-      from (select 0 as idx union all select s.idx + 1 from $schema.seat s where s.namespace = space) f
+      select min(f.idx) into at_index
+      from (select 0 as idx union all select s.idx + 1 from $schema.worker_index s where s.namespace = space) f
       where not exists (select 1 from $schema.worker w where w.namespace = space and w.idx = f.idx)
-        and not exists (select 1 from $schema.seat k where k.namespace = space and k.idx = f.idx
+        and not exists (select 1 from $schema.worker_index k where k.namespace = space and k.idx = f.idx
                                                        and k.kept > statement_timestamp());
     end if;
   else
     select w.name into taken from $schema.worker w
-    where w.namespace = space and w.idx = seat and w.name <> called limit 1;
+    where w.namespace = space and w.idx = at_index and w.name <> its_name limit 1;
     if found then
       return;
     end if;
   end if;
-  if exists (select 1 from $schema.seat s
-             where s.namespace = space and s.idx = enlist.seat and s.name <> called) then
+  if exists (select 1 from $schema.worker_index s
+             where s.namespace = space and s.idx = register_worker.at_index and s.name <> its_name) then
     -- The routes of this index belong to another worker, which is gone.
-    update $schema.seat s set kept = null where s.namespace = space and s.idx = enlist.seat;
+    update $schema.worker_index s set kept = null where s.namespace = space and s.idx = register_worker.at_index;
     perform $schema.settle_routes(space);
   end if;
-  insert into $schema.seat as s (namespace, idx, name) values (space, seat, called)
+  insert into $schema.worker_index as s (namespace, idx, name) values (space, at_index, its_name)
   on conflict (namespace, idx) do update set name = excluded.name, kept = null, retiring = false;
   insert into $schema.worker (incarnation, namespace, entry, name, idx)
-  values (life, space, jsonb_set(said, '{index}', to_jsonb(seat)), called, seat);
+  values (its_incarnation, space, jsonb_set(its_entry, '{index}', to_jsonb(at_index)), its_name, at_index);
   -- It may get routes that no other worker could have, or return to its own.
-  insert into $schema.knock (namespace, key) values (space, 'route:');
+  insert into $schema.gate_event (namespace, key) values (space, 'route:');
   perform pg_notify('$channel', 'g:' || space);
 end $$;
 
 -- Whether a worker with this index is registered, or the index kept.
-create function $schema.is_seated(space text, seat integer) returns boolean language sql stable as $$
-  select exists (select 1 from $schema.worker w where w.namespace = space and w.idx = seat)
-      or exists (select 1 from $schema.seat s
-                 where s.namespace = space and s.idx = seat and s.kept > statement_timestamp())
+create function $schema.has_worker(space text, at_index integer) returns boolean language sql stable as $$
+  select exists (select 1 from $schema.worker w where w.namespace = space and w.idx = at_index)
+      or exists (select 1 from $schema.worker_index s
+                 where s.namespace = space and s.idx = at_index and s.kept > statement_timestamp())
 $$;
 
 -- Releases closing routes that can be released, and puts their jobs back on the waiting list before.
@@ -877,16 +1026,16 @@ begin
   update $schema.route r
   set closing = 2, why = case r.why when '' then 'its worker is gone' else r.why end
   where r.namespace = space and r.released is null and r.closing < 2
-    and not $schema.is_seated(space, r.idx);
+    and not $schema.has_worker(space, r.idx);
   if idle is not null then
-    perform $schema.fold_knocks(space);
+    perform $schema.apply_gate_events(space);
     update $schema.route r set rested = statement_timestamp()
     where r.namespace = space and r.released is null and r.held = 0 and r.rested is null;
     update $schema.route r set closing = 1, why = 'idle'
     where r.namespace = space and r.released is null and r.closing = 0 and r.held = 0
       and r.rested <= statement_timestamp() - make_interval(secs => idle)
       and not exists (select 1 from $schema.job j
-                      where j.namespace = space and j.line = 'route:#' || r.key
+                      where j.namespace = space and j.gate = 'route:#' || r.key
                         and j.state = 'waiting');
   end if;
   if not exists (select 1 from $schema.route r
@@ -894,19 +1043,19 @@ begin
     return;
   end if;
   update $schema.job j
-  set state = 'waiting', queue = j.slots -> -1 ->> 'home', line = j.gates ->> 0, slots = null
+  set state = 'waiting', queue = j.slots -> -1 ->> 'home', gate = j.gates ->> 0, slots = null
   from $schema.route r
   where r.namespace = space and r.released is null and r.closing > 0
     and j.namespace = space and j.queue = 'worker-' || r.idx
     and j.state in ('queued', 'sent') and (j.slots -> -1 ->> 'route')::bigint = r.id;
-  perform $schema.fold_knocks(space);
+  perform $schema.apply_gate_events(space);
   for ended in
     update $schema.route r set released = clock_timestamp()
     where r.namespace = space and r.released is null and r.closing > 0
       and (r.held = 0 or r.closing = 2)
     returning r.*
   loop
-    update $schema.line l set look = '-infinity'
+    update $schema.waiting_list l set next_check = '-infinity'
     where l.namespace = space and l.key = 'route:#' || ended.key;
     return next ended;
   end loop;
@@ -926,7 +1075,7 @@ begin
   from (
     select w.idx, (select count(*) from $schema.route r
                    where r.namespace = space and r.idx = w.idx and r.released is null) as many
-    from $schema.worker w join $schema.seat s on s.namespace = w.namespace and s.idx = w.idx
+    from $schema.worker w join $schema.worker_index s on s.namespace = w.namespace and s.idx = w.idx
     where w.namespace = space and not w.stopping and not s.retiring
       and w.entry -> 'queues' ? to_queue and w.entry -> 'tasks' ? of_task
     group by w.idx) c;
@@ -939,7 +1088,7 @@ begin
   if exists (select 1 from jsonb_array_elements(among_whom) a where (a ->> 0)::integer = wanted) then
     chosen := wanted;
   end if;
-  update $schema.line l set look = '-infinity'  -- for jobs of other queues and kinds
+  update $schema.waiting_list l set next_check = '-infinity'  -- for jobs of other queues and kinds
   where l.namespace = space and l.key = 'route:#' || named;
   return query insert into $schema.route (namespace, key, idx, among)
   values (space, named, chosen, among_whom) returning *;
@@ -959,14 +1108,14 @@ declare
   way $schema.route;
   job record;
   jobs uuid[] := '{}';
-  next_look timestamptz;
+  next_time timestamptz;
   found_many integer := 0;
 begin
   passed := 0;
   entered := '{}';
   select * into way from $schema.route r
   where r.namespace = space and r.key = named and r.released is null;
-  if found and (way.closing > 0 or not $schema.is_seated(space, way.idx)) then
+  if found and (way.closing > 0 or not $schema.has_worker(space, way.idx)) then
     perform $schema.settle_routes(space);
     select * into way from $schema.route r
     where r.namespace = space and r.key = named and r.released is null;
@@ -974,7 +1123,7 @@ begin
   if way.id is null or way.closing = 0 then
     for job in
       select j.id, j.seq, j.task, j.headers ? 'onlyifrouted' as only_if_routed from $schema.job j
-      where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+      where j.namespace = space and j.gate = at_gate and j.queue = to_queue and j.kind = of_kind
         and j.state = 'waiting' and j.task <> all (paused)
       order by j.priority desc, j.seq limit most for update skip locked
     loop
@@ -982,19 +1131,19 @@ begin
       if way.id is null and job.only_if_routed then
         if exists (
           select 1 from $schema.job b
-          where b.namespace = space and b.line = at_gate and b.state = 'waiting'
+          where b.namespace = space and b.gate = at_gate and b.state = 'waiting'
             and b.seq < job.seq and not b.headers ? 'onlyifrouted') then
           -- That job makes the route, or leaves without a notification.
           jobs := jobs || job.id;
-          next_look := statement_timestamp() + interval '1 second';
+          next_time := statement_timestamp() + interval '1 second';
           continue;
         end if;
         if cardinality(entered) >= room then
-          next_look := '-infinity';
+          next_time := '-infinity';
           exit;
         end if;
         update $schema.job j
-        set state = 'queued', line = null,
+        set state = 'queued', gate = null,
             slots = coalesce(j.slots, '[]') || jsonb_build_array(
               jsonb_build_object('gate', at_gate, 'rejected', true))
         where j.id = job.id and j.namespace = space;
@@ -1012,7 +1161,7 @@ begin
     jobs := '{}';
   elsif cardinality(jobs) > 0 then
     update $schema.job j
-    set state = 'queued', line = null, queue = 'worker-' || way.idx,
+    set state = 'queued', gate = null, queue = 'worker-' || way.idx,
         slots = coalesce(j.slots, '[]') || jsonb_build_array(
           jsonb_build_object('gate', at_gate, 'route', way.id, 'home', to_queue))
     where j.id = any (jobs) and j.namespace = space;
@@ -1021,22 +1170,22 @@ begin
   end if;
   passed := cardinality(jobs) + cardinality(entered);
   if found_many = most and passed > 0 then
-    next_look := '-infinity';
+    next_time := '-infinity';
   end if;
   perform 1 from $schema.job j
-  where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+  where j.namespace = space and j.gate = at_gate and j.queue = to_queue and j.kind = of_kind
     and j.state = 'waiting' and j.task <> all (paused) limit 1;
   if found and found_many = 0 and (way.id is null or way.closing = 0) then
-    next_look := statement_timestamp() + interval '50 ms';  -- another transaction has locked them
+    next_time := statement_timestamp() + interval '50 ms';  -- another transaction has locked them
   end if;
   perform 1 from $schema.job j
-  where j.namespace = space and j.line = at_gate and j.queue = to_queue and j.kind = of_kind
+  where j.namespace = space and j.gate = at_gate and j.queue = to_queue and j.kind = of_kind
     and j.state = 'waiting' limit 1;
   if found then
-    update $schema.line l set look = next_look, turn = nextval('$schema.turn')
+    update $schema.waiting_list l set next_check = next_time, turn = nextval('$schema.turn')
     where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
   else
-    delete from $schema.line l
+    delete from $schema.waiting_list l
     where l.namespace = space and l.key = at_gate and l.queue = to_queue and l.kind = of_kind;
   end if;
 end $$;
@@ -1059,21 +1208,21 @@ end $$;
 
 -- Closes all routes of an index and gives it no more, or lets it have routes again. Returns how many it
 -- has.
-create function $schema.retire(space text, seat integer, leaves boolean)
+create function $schema.retire(space text, at_index integer, leaves boolean)
 returns bigint language plpgsql as $$
 declare
   many bigint;
 begin
   perform $schema.lock_gates(space);
   select count(*) into many from $schema.route r
-  where r.namespace = space and r.idx = seat and r.released is null;
-  update $schema.seat s set retiring = leaves where s.namespace = space and s.idx = seat;
+  where r.namespace = space and r.idx = at_index and r.released is null;
+  update $schema.worker_index s set retiring = leaves where s.namespace = space and s.idx = at_index;
   if leaves then
     update $schema.route r set closing = greatest(r.closing, 1), why = 'retired'
-    where r.namespace = space and r.idx = seat and r.released is null;
+    where r.namespace = space and r.idx = at_index and r.released is null;
     perform $schema.settle_routes(space);
   else
-    insert into $schema.knock (namespace, key) values (space, 'route:');
+    insert into $schema.gate_event (namespace, key) values (space, 'route:');
     perform pg_notify('$channel', 'g:' || space);
   end if;
   return many;

@@ -9,7 +9,7 @@ create table job (
   task text not null check (length(task) between 1 and 255),
   type text not null default 'umbel.command'
     check (type in ('umbel.command', 'umbel.event', 'umbel.document')),
-  state text not null default 'queued' check (state in ('scheduled', 'waiting', 'queued', 'sent', 'running')),
+  state text not null default 'queued' check (state in ('blocked', 'scheduled', 'waiting', 'queued', 'sent', 'running')),
   priority integer not null default 0,
   content_type text not null default 'application/json',
   body blob not null,
@@ -34,12 +34,12 @@ create table job (
   progress_of real,
   cancel_reason text,
   gates text check (gates is null or json_valid(gates)),  -- the gates that it has to pass, in order; null if none
-  line text,  -- the gate at which it waits
+  gate text,  -- the gate at which it waits
   slots text check (slots is null or json_valid(slots)),  -- the slots that it holds of gates that it has passed
-  heard integer not null default 0,  -- whether the one worker that it is for has received it
+  received integer not null default 0,  -- whether the one worker that it is for has received it
   steps integer not null default 0,  -- whether it has steps; few jobs do
   unique (id, namespace),  -- an id names one job in each namespace
-  check ((state = 'waiting') = (line is not null)),
+  check ((state = 'waiting') = (gate is not null)),
   check ((state = 'running') = (owner is not null)),
   check ((state = 'scheduled') <= (not_before is not null))
 ) strict;
@@ -48,8 +48,9 @@ create index job_ready on job (namespace, queue, kind, priority desc, seq) where
 create index job_sent on job (namespace, queue, kind) where state = 'sent';
 create index job_due on job (namespace, not_before) where state = 'scheduled';
 create index job_owner on job (owner) where state = 'running';
-create index job_line on job (namespace, line, queue, kind, priority desc, seq)
+create index job_gate on job (namespace, gate, queue, kind, priority desc, seq)
   where state = 'waiting';
+create index job_expires on job (namespace, expires) where expires is not null;
 create unique index job_unique on job (namespace, unique_key) where unique_key is not null;
 
 -- Finished jobs, with the payload, so that they can be replayed.
@@ -134,7 +135,7 @@ create table worker (
   idx integer not null default 0  -- its index: registered workers of different names never share one
 ) strict, without rowid;
 
-create index worker_seat on worker (namespace, idx);
+create index worker_by_index on worker (namespace, idx);
 
 -- Counted deaths. One is taken back if the process of the incarnation turns out to be alive.
 create table death (
@@ -156,7 +157,7 @@ create table lapse (
 ) strict, without rowid;
 
 -- The indexes of workers. The index of a worker that has unregistered is kept for it for a while.
-create table seat (
+create table worker_index (
   namespace text not null,
   idx integer not null check (idx >= 0),
   name text not null,
@@ -183,50 +184,100 @@ create table route (
 ) strict;
 
 create unique index route_live on route (namespace, key) where released is null;
-create index route_seat on route (namespace, idx) where released is null;
+create index route_by_index on route (namespace, idx) where released is null;
 create index route_history on route (namespace, key, id);
 
 -- Messages to one worker that it has received, so that it accepts none twice.
-create table heard (
+create table inbox_receipt (
   namespace text not null,
   job text not null,
   until real not null,
   primary key (namespace, job)
 ) strict, without rowid;
 
-create index heard_until on heard (until);
+create index inbox_receipt_until on inbox_receipt (until);
 
--- Pauses, and the epoch: a number that grows with every change of them.
-create table pause (
+-- Coordination: small entries, each with the revision of the commit that wrote it. Until: when its lease
+-- lapses. From then on the entry is absent, whether or not it is still in the table.
+create table entry (
   namespace text not null,
-  scope text not null check (scope in ('all', 'queue', 'task', 'gate', 'worker')),
-  name text not null default '',
-  holder text not null default '',  -- empty for operators, else a deployment or 'missing'
-  since real not null,
-  reason text not null default '',
-  primary key (namespace, scope, name, holder)
+  key text not null,
+  value blob not null,
+  revision integer not null,
+  until real,
+  primary key (namespace, key)
 ) strict, without rowid;
 
-create table control (
-  namespace text primary key not null,
-  epoch integer not null default 0
+create index entry_lapse on entry (namespace, until) where until is not null;
+
+-- The last revision that changed a section of the entries; of all sections if the name is empty.
+create table section (
+  namespace text not null,
+  name text not null,
+  revision integer not null,
+  primary key (namespace, name)
 ) strict, without rowid;
 
--- The current deployment, or the last one. Its pauses are added and removed with it.
-create table deployment (
-  namespace text primary key not null,
+-- Pauses: entries pauses/<scope>/<holder>/<name>. Every claim reads them. A file has no clock, so readers
+-- compare "until" with their own time.
+create view pause as
+  select namespace, scope, substr(rest, 1, instr(rest, '/') - 1) as holder,
+         substr(rest, instr(rest, '/') + 1) as name, until
+  from (select namespace, substr(path, 1, instr(path, '/') - 1) as scope,
+               substr(path, instr(path, '/') + 1) as rest, coalesce(until, 9e999) as until
+        from (select namespace, substr(key, 8) as path, until from entry
+              where key >= 'pauses/' and key < 'pauses0'));
+
+-- Capacities that operators have set: entries limits/<rule>. A value that is not a number has no effect.
+create view limit_override as
+  select namespace, substr(key, 8) as rule, cast(cast(value as text) as integer) as capacity,
+         coalesce(until, 9e999) as until
+  from entry
+  where key >= 'limits/' and key < 'limits0' and length(value) between 1 and 9
+    and cast(value as text) not glob '*[^0-9]*';
+
+-- Joins: jobs that wait until other jobs have ended.
+create table job_join (
+  namespace text not null,
   id text not null,
-  plan text not null check (json_valid(plan)),  -- who deploys, where, why, and what is paused
-  state text not null check (state in ('waiting', 'go', 'ended', 'aborted')),
-  epoch integer not null,
-  since real not null,
-  until real,  -- when it lapses, unless it is renewed
-  went real,
-  ended real,
-  outcome text not null default '',
-  check ((state = 'waiting') = (until is not null)),
-  check ((state in ('ended', 'aborted')) = (ended is not null))
+  group_id text not null,
+  fire text not null check (fire in ('all', 'success', 'failure')),
+  held real,  -- since when it is held; null if it may complete
+  open integer not null default 0,  -- how many parts have not ended
+  failed integer not null default 0,  -- how many parts have ended without success
+  done integer not null default 0,  -- whether no job is blocked by it any more
+  abandoned integer not null default 0,  -- whether it was held for too long
+  primary key (namespace, id)
 ) strict, without rowid;
+
+create index job_join_group on job_join (namespace, group_id);
+create index job_join_due on job_join (namespace, id)
+  where held is null and not done and (open = 0 or abandoned);
+create index job_join_held on job_join (namespace, held) where held is not null;
+
+-- Parts of joins. State: how the part ended, once the join has counted it.
+create table job_edge (
+  namespace text not null,
+  join_id text not null,
+  position integer not null,
+  job text not null,
+  state text,
+  primary key (namespace, join_id, position)
+) strict, without rowid;
+
+create index job_edge_job on job_edge (job, namespace);
+
+-- Jobs that wait for a join. The seconds count from when it is complete.
+create table job_wait (
+  namespace text not null,
+  join_id text not null,
+  job text not null,
+  delay real,
+  expires_in real,
+  primary key (namespace, join_id, job)
+) strict, without rowid;
+
+create index job_wait_job on job_wait (job, namespace);
 
 -- Gates: their rules, how many slots of each are held, and where jobs wait. Triggers free the slots of
 -- every job that ends or returns to its queue, whichever program changed it.
@@ -234,7 +285,6 @@ create table rule (
   namespace text not null,
   name text not null,
   declared text not null check (json_valid(declared)),
-  imposed integer,  -- the capacity that an operator set, in place of the declared one
   primary key (namespace, name)
 ) strict, without rowid;
 
@@ -247,18 +297,18 @@ create table gate (
 ) strict, without rowid;
 
 -- A lane of jobs that wait at a gate. Look: when a job may pass; null until a slot is freed.
-create table line (
+create table waiting_list (
   namespace text not null,
   key text not null,
   queue text not null,
   kind text not null,
-  look real,
+  next_check real,
   turn integer not null default 0,  -- grows with each grant: the lane served last comes last
   primary key (namespace, key, queue, kind)
 ) strict, without rowid;
 
-create index line_look on line (namespace, queue, kind, turn, look) where look is not null;
-create index line_turn on line (namespace, turn);
+create index waiting_list_check on waiting_list (namespace, queue, kind, turn, next_check) where next_check is not null;
+create index waiting_list_turn on waiting_list (namespace, turn);
 
 create table member (
   namespace text not null,
@@ -280,19 +330,19 @@ create index member_job on member (job, namespace) where job is not null;
 
 create trigger job_waits after insert on job when new.state = 'waiting'
 begin
-  insert into line (namespace, key, queue, kind, look, turn)
-  values (new.namespace, new.line, new.queue, new.kind, 0,
-          coalesce((select max(turn) from line where namespace = new.namespace), 0))
-  on conflict do update set look = 0;
+  insert into waiting_list (namespace, key, queue, kind, next_check, turn)
+  values (new.namespace, new.gate, new.queue, new.kind, 0,
+          coalesce((select max(turn) from waiting_list where namespace = new.namespace), 0))
+  on conflict do update set next_check = 0;
 end;
 
-create trigger job_waits_now after update of state, line, queue, kind on job
+create trigger job_waits_now after update of state, gate, queue, kind on job
   when new.state = 'waiting'
 begin
-  insert into line (namespace, key, queue, kind, look, turn)
-  values (new.namespace, new.line, new.queue, new.kind, 0,
-          coalesce((select max(turn) from line where namespace = new.namespace), 0))
-  on conflict do update set look = 0;
+  insert into waiting_list (namespace, key, queue, kind, next_check, turn)
+  values (new.namespace, new.gate, new.queue, new.kind, 0,
+          coalesce((select max(turn) from waiting_list where namespace = new.namespace), 0))
+  on conflict do update set next_check = 0;
 end;
 
 create trigger job_frees after update of slots on job
@@ -304,7 +354,7 @@ begin
   delete from gate  -- of a token that no job uses
   where namespace = old.namespace and held = 0 and paces = '[]' and instr(key, '#')
     and key in (select json_extract(value, '$.gate') from json_each(old.slots));
-  update line set look = 0
+  update waiting_list set next_check = 0
   where namespace = old.namespace
     and key in (select json_extract(value, '$.gate') from json_each(old.slots));
   update member set job = null, condition = iif(condition = 'leaving', 'gone', condition)
@@ -323,28 +373,100 @@ begin
     and not exists (select 1 from job where id = old.id and namespace = old.namespace);
 end;
 
--- After a pause ends, all gates are checked again.
-create trigger pause_ends after delete on pause
+-- After a pause ends, all gates are checked again; after a change of a limit, its gates.
+create trigger pause_ends after delete on entry
+  when old.key >= 'pauses/' and old.key < 'pauses0' or old.key >= 'limits/' and old.key < 'limits0'
 begin
-  update line set look = 0 where namespace = old.namespace;
+  update waiting_list set next_check = 0 where namespace = old.namespace;
+end;
+
+create trigger limit_comes after insert on entry when new.key >= 'limits/' and new.key < 'limits0'
+begin
+  update waiting_list set next_check = 0
+  where namespace = new.namespace
+    and (key = substr(new.key, 8) or substr(key, 1, length(new.key) - 6) = substr(new.key, 8) || '#');
+end;
+
+create trigger limit_changes after update on entry when new.key >= 'limits/' and new.key < 'limits0'
+begin
+  update waiting_list set next_check = 0
+  where namespace = new.namespace
+    and (key = substr(new.key, 8) or substr(key, 1, length(new.key) - 6) = substr(new.key, 8) || '#');
+end;
+
+create trigger part_comes after insert on job_edge
+begin
+  update job_join
+  set open = open + (new.state is null), failed = failed + coalesce(new.state <> 'succeeded', 0)
+  where namespace = new.namespace and id = new.join_id;
+end;
+
+create trigger join_goes after delete on job_join
+begin
+  delete from job_edge where namespace = old.namespace and join_id = old.id;
+  delete from job_wait where namespace = old.namespace and join_id = old.id;
+end;
+
+-- A part ends, for whatever reason. Its joins count it, and jobs of complete joins are queued, at most a
+-- thousand.
+create trigger part_ends after insert on record
+  when exists (select 1 from job_edge where job = new.id and namespace = new.namespace and state is null)
+begin
+  update job_join
+  set open = open - (select count(*) from job_edge e
+                     where e.job = new.id and e.namespace = new.namespace and e.join_id = job_join.id
+                       and e.state is null),
+      failed = failed + iif(new.state = 'succeeded', 0, (
+        select count(*) from job_edge e
+        where e.job = new.id and e.namespace = new.namespace and e.join_id = job_join.id
+          and e.state is null))
+  where namespace = new.namespace
+    and id in (select join_id from job_edge e
+               where e.job = new.id and e.namespace = new.namespace and e.state is null);
+  update job_edge set state = new.state
+  where job = new.id and namespace = new.namespace and state is null;
+  update job
+  set state = case when coalesce(not_before, new.finished + w.delay) > new.finished then 'scheduled'
+                   when gates is not null then 'waiting' else 'queued' end,
+      gate = case when coalesce(not_before, new.finished + w.delay) > new.finished then null
+                  else json_extract(gates, '$[0]') end,
+      not_before = coalesce(not_before, new.finished + w.delay),
+      expires = coalesce(expires, new.finished + w.expires_in)
+  from (
+    select job_wait.job, job_wait.delay, job_wait.expires_in
+    from job_edge e join job_join on job_join.namespace = e.namespace and job_join.id = e.join_id
+      join job_wait on job_wait.namespace = job_join.namespace and job_wait.join_id = job_join.id
+      join job blocked on blocked.id = job_wait.job and blocked.namespace = job_wait.namespace
+    where e.job = new.id and e.namespace = new.namespace
+      and job_join.open = 0 and job_join.held is null and not job_join.done
+      and not job_join.abandoned and (job_join.fire = 'all' or (job_join.fire = 'success') = (job_join.failed = 0))
+      and blocked.state = 'blocked'
+    limit 1000) w
+  where job.id = w.job and job.namespace = new.namespace;
+  update job_join set done = 1
+  where namespace = new.namespace and open = 0 and held is null and not done
+    and id in (select join_id from job_edge e where e.job = new.id and e.namespace = new.namespace)
+    and not exists (select 1 from job_wait w join job b on b.id = w.job and b.namespace = w.namespace
+                    where w.namespace = job_join.namespace and w.join_id = job_join.id
+                      and b.state = 'blocked');
 end;
 
 create trigger member_comes after insert on member
 begin
-  update line set look = 0 where namespace = new.namespace and key = 'pool:' || new.pool;
+  update waiting_list set next_check = 0 where namespace = new.namespace and key = 'pool:' || new.pool;
 end;
 
 create trigger member_is_back after update of condition, job on member
   when new.condition = 'ready' and new.job is null
 begin
-  update line set look = 0 where namespace = new.namespace and key = 'pool:' || new.pool;
+  update waiting_list set next_check = 0 where namespace = new.namespace and key = 'pool:' || new.pool;
 end;
 
 -- A new worker may get routes that no other could have, or return to its own.
 create trigger worker_comes after insert on worker
 begin
-  update line set look = 0
-  where namespace = new.namespace and key >= 'route:' and key < 'route;' and look is not 0;
+  update waiting_list set next_check = 0
+  where namespace = new.namespace and key >= 'route:' and key < 'route;' and next_check is not 0;
 end;
 
 -- Publishing from SQL: insert into publish (task, args) values ('tasks.add', '[1, 2]');

@@ -1,0 +1,31 @@
+"""Owns what operators request of a cluster: pauses, deployments, limits; and elections.
+
+Called by: workers and routers, which respect the requests, and operations, which makes them.
+Never: knows a server; everything here is entries in ``backends.Coordination``.
+"""
+
+from umbel.control.deployments import (
+    DEPLOY,
+    Deployment,
+    DeploymentPlan,
+    Deployments,
+)
+from umbel.control.elections import Election
+from umbel.control.limits import LimitOverrides
+from umbel.control.pauses import MISSING, NO_WORKER, Pause, Pauses, PauseState, Resumed, Scope
+
+__all__ = [
+    "DEPLOY",
+    "MISSING",
+    "NO_WORKER",
+    "Deployment",
+    "DeploymentPlan",
+    "Deployments",
+    "Election",
+    "LimitOverrides",
+    "Pause",
+    "PauseState",
+    "Pauses",
+    "Resumed",
+    "Scope",
+]
