@@ -56,17 +56,22 @@ def work_off(
             return None
 
     while disturbed < times:
+        # Counted before the wave is published: a slow machine may finish the whole wave first.
+        left = before = (live() or 0) + WAVE
         published += client.publish(
             [tasks.work.s(chosen.uniform(0.01, longest)) for _ in range(WAVE)]
         )
-        left = before = client.live()
 
         def is_under_way() -> bool:
             nonlocal left
             left = live() or 0
             return left < before  # noqa: B023 - called within this round
 
-        until(is_under_way, "the first jobs of a wave to finish", every=0.01)
+        try:
+            until(is_under_way, "the first jobs of a wave to finish", every=0.01)
+        except AssertionError as error:
+            error.add_note(f"{left} of {before} jobs are left; {workers.output()[-4000:]}")
+            raise
         if left > WORKER_COUNT * ROOM:
             disturb(disturbed)
             disturbed += 1
