@@ -33,7 +33,7 @@ def open_backend(settings: Settings, clock: Clock, telemetry: Telemetry) -> Back
                     " leave it out"
                 )
         return LinkBackend(broker)
-    url = store or (broker if scheme in STORES else DEFAULT_URL)
+    url = store_url(settings)
     store_backend = open_store(url, namespace=namespace, deadline=settings.deadline, clock=clock)
     settings_of = {broker: "broker"}
     settings_of |= {url: f"brokers[{queue!r}]" for queue, url in settings.brokers.items()}
@@ -49,6 +49,12 @@ def open_backend(settings: Settings, clock: Clock, telemetry: Telemetry) -> Back
         clock=clock,
         telemetry=telemetry,
     )
+
+
+def store_url(settings: Settings) -> str:
+    """Return the URL of the job store, which may be the broker, too."""
+    is_store = urlsplit(settings.broker).scheme in STORES
+    return settings.store or (settings.broker if is_store else DEFAULT_URL)
 
 
 def import_backlog(settings: Settings) -> None:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import anyio
 from msgspec.structs import replace
 
-from umbel.app.backends import open_backlog
+from umbel.app.backends import open_backlog, store_url
 from umbel.app.connections import Connections
 from umbel.app.reentrant import ReentrantConnections
 from umbel.backends import Backend, Published, Routes, WorkerIndex, reentry
@@ -79,6 +79,8 @@ class Client:
             has_backlog=settings.backlog != "none",
         )
         self._warned_tasks: set[str] = set()
+        self._may_ignore_priority = True
+        """Until the broker is known to respect priorities, or the warning was given."""
 
     # --- publishing --------------------------------------------------------------------------
 
@@ -89,6 +91,8 @@ class Client:
         if _names_workers(signatures):
             signatures = _resolve_workers(signatures, self._worker_indexes())
         envelopes = self._builder.build(signatures, current_step.get())
+        if self._may_ignore_priority:
+            self._warn_of_ignored_priority(envelopes)
         connection = self._connection(signatures)
         if connection is None and self._hold(signatures, envelopes):
             published = [Published(envelope.id) for envelope in envelopes]
@@ -106,6 +110,8 @@ class Client:
         if _names_workers(signatures):
             signatures = _resolve_workers(signatures, await self._aworker_indexes())
         envelopes = self._builder.build(signatures, current_step.get())
+        if self._may_ignore_priority:
+            self._warn_of_ignored_priority(envelopes)
         connection = self._connection(signatures)
         if connection is None and self._hold(signatures, envelopes):
             published = [Published(envelope.id) for envelope in envelopes]
@@ -176,6 +182,22 @@ class Client:
             self._warned_tasks.add(task)
             event = events.PublishNotHeld(task=task, calls=repeatable[0].task.name)
             emit_or_log(self._telemetry, event)
+
+    def _warn_of_ignored_priority(self, envelopes: list[Envelope]) -> None:
+        """Warn once if the broker ignores the priority of one of these messages."""
+        if reentry.here.level:  # the call that this one interrupts may hold the connections' lock
+            return
+        broker = self._connections.get().roles.broker
+        if broker.capabilities.priority:
+            self._may_ignore_priority = False
+            return
+        brokers, store = self._settings.brokers, store_url(self._settings)
+        for one in envelopes:
+            if one.priority and brokers.get(one.queue, self._settings.broker) != store:
+                self._may_ignore_priority = False
+                event = events.PriorityIgnored(task=one.subject, priority=one.priority)
+                emit_or_log(self._telemetry, event)
+                return
 
     def _publish(self, envelopes: list[Envelope]) -> list[Published]:
         here = reentry.here

@@ -24,6 +24,7 @@ from umbel.errors import ConfigurationError
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec
 from umbel.messages.wire import read
+from umbel.publisher import emit_or_log
 from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
 from umbel.tasks.gates import Check, GateSet, Limit, Pool, Rate, as_limits, as_rates
@@ -151,7 +152,9 @@ class Umbel:
         """
         if not storable_name(name):
             raise ConfigurationError(f"queue={name!r}: give a name of 1 to 255 characters")
-        self.registry.queue_gates[name] = GateSet(f"@{name}", as_limits(limit), as_rates(rate))
+        limits, rates = as_limits(limit), as_rates(rate)
+        self.registry.queue_gates[name] = GateSet(f"@{name}", limits, rates)
+        self._warn_of_ignored_limits(f"@{name}", limits, rates)
 
     def pool(
         self,
@@ -206,7 +209,14 @@ class Umbel:
         if task.declared.broadcast:
             task.fan_out_task = fan_out_task(task, self._client)
             task.fan_out_task.bind(self._client)
+        self._warn_of_ignored_limits(task.name, task.declared.limit, task.declared.rate)
         return task
+
+    def _warn_of_ignored_limits(
+        self, owner: str, limits: Sequence[Limit], rates: Sequence[Rate]
+    ) -> None:
+        if limits and rates:
+            emit_or_log(self.telemetry, events.LimitIgnored(owner=owner))
 
     # --- publishing --------------------------------------------------------------------------
 

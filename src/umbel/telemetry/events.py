@@ -138,6 +138,28 @@ class PublishNotHeld(Event, frozen=True, kw_only=True):
     calls: str
 
 
+class LimitIgnored(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = (
+        "a limit has no effect, because the same task or queue has a rate. Remove one of them; to"
+        " have both, declare the rate of the task and the limit of its queue: app.queue(name,"
+        " limit=...)"
+    )
+    owner: str
+    """A task, or ``@`` and a queue."""
+
+
+class PriorityIgnored(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = (
+        "this broker ignores priorities: jobs of a queue start in the order of publication. Use a"
+        " queue of its own for urgent jobs and name it first in --queues, or use PostgreSQL, Redis"
+        " or SQLite as the broker"
+    )
+    task: str
+    priority: int
+
+
 class BacklogStarted(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "the broker is unreachable; new messages go to the backlog and are published later"
