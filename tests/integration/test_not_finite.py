@@ -16,7 +16,7 @@ import pydantic
 import pytest
 from running import DEADLINE, Places, ask, finished, insert_job, nats, rabbitmq, redis, working
 
-from umbel import Limit, Rate, Retry, Snooze, State, Umbel, current, step
+from umbel import Limit, Rate, Retry, RetryAfter, Snooze, State, Umbel, current, step
 from umbel.backends import JobFilter
 from umbel.errors import BadMessage, ConfigurationError, JobFailed, NotEncodable
 from umbel.messages import fresh_id
@@ -325,6 +325,7 @@ def test_a_wait_for_a_result_is_refused_by_name_when_it_is_no_time(
     ("made", "name"),
     [
         (Snooze, "Snooze"),
+        (RetryAfter, "RetryAfter"),
         (Limit, "limit="),
         (Rate, "rate="),
         (lambda value: Rate("1/s", burst=value), "burst="),

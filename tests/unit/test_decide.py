@@ -35,6 +35,7 @@ from umbel.worker.stops import Stop, StopCause
 
 CODEC = BodyCodec(limit=10_000)
 JOB = "01890000-0000-7000-8000-000000000001"
+NOW = 1_800_000_000.0
 
 ERRORS = [
     ValueError("no"),
@@ -100,7 +101,7 @@ def run(activation: Activation, body: Callable[[], Any]) -> Outcome:
     try:
         return decide.outcome_of_return(activation, body(), CODEC)
     except BaseException as error:
-        return decide.outcome_of_error(activation, error)
+        return decide.outcome_of_error(activation, error, NOW)
     finally:
         running.reset(token)
 
@@ -225,7 +226,7 @@ def test_delays_grow_up_to_their_cap() -> None:
 
 def test_the_same_failure_is_always_decided_the_same() -> None:
     def decided() -> Outcome:
-        return decide.outcome_of_error(activated(Retry(5), attempt=2), OSError("no"))
+        return decide.outcome_of_error(activated(Retry(5), attempt=2), OSError("no"), NOW)
 
     assert decided() == decided()
 
@@ -266,7 +267,7 @@ class Deadly(Exception):
 def test_an_error_whose_text_ends_the_interpreter_is_still_reported() -> None:
     activation = activated(Retry(0))
     try:
-        outcome = decide.outcome_of_error(activation, Deadly())
+        outcome = decide.outcome_of_error(activation, Deadly(), NOW)
     except SystemExit:
         pytest.fail("describing the error ended the worker")
     assert isinstance(outcome, Failed)

@@ -10,6 +10,7 @@ from umbel.tasks.handle import Handle, Jobs
 from umbel.tasks.options import CallOptions, TaskOptions, Track
 from umbel.tasks.policies import Retry, Unique
 from umbel.tasks.registry import Registry
+from umbel.tasks.retry_after import RetryAfter
 from umbel.tasks.sections import Section, optional, poisonous, retry
 from umbel.tasks.snooze import Snooze
 from umbel.tasks.steps import (
@@ -36,6 +37,7 @@ __all__ = [
     "Rate",
     "Registry",
     "Retry",
+    "RetryAfter",
     "Run",
     "Section",
     "Sender",

@@ -24,7 +24,7 @@ from umbel.worker.runs import Activation, EndedRun
 from umbel.worker.stops import Stop, StopCause, Unfit
 
 
-def decide_outcome(ended: EndedRun, codec: BodyCodec) -> Outcome:
+def decide_outcome(ended: EndedRun, codec: BodyCodec, now: float) -> Outcome:
     """Return the outcome of a run. Never raises, whatever the task's own classes do."""
     activation, error = ended.activation, ended.error
     fatal = activation.run.fatal
@@ -34,7 +34,7 @@ def decide_outcome(ended: EndedRun, codec: BodyCodec) -> Outcome:
             return Failed(describe(fatal))
         if error is None:
             return outcome_of_return(activation, ended.value, codec)
-        return outcome_of_error(activation, error)
+        return outcome_of_error(activation, error, now)
     except BaseException as broken:  # noqa: BLE001 - user code: policies, __instancecheck__, …
         text = f"its outcome could not be decided: {type(broken).__name__}"
         return Failed(Failure(f"umbel.errors:{JobFailed.__name__}", text))
@@ -55,28 +55,26 @@ def outcome_of_return(activation: Activation, value: Any, codec: BodyCodec) -> O
         return Failed(describe(error))
 
 
-def outcome_of_error(activation: Activation, error: BaseException) -> Outcome:
+def outcome_of_error(activation: Activation, error: BaseException, now: float) -> Outcome:
     """Return the outcome of a task that raised or was stopped."""
     if isinstance(error, Stop):
-        return outcome_of_stop(activation, error)
+        return outcome_of_stop(activation, error, now)
     if isinstance(error, Snooze):
         return Snoozed(error.delay)
     section = activation.run.mark_of(error)
     if isinstance(section, Section):
-        return _outcome_of_section(activation, error, section)
-    if not activation.retry.applies_to(error):
-        return Failed(describe(error))
+        return _outcome_of_section(activation, error, section, now)
     delivery = activation.delivery
-    delay = activation.retry.delay(delivery.attempt, delivery.id)
+    delay = activation.retry.delay_after(error, delivery.attempt, delivery.id, now)
     return Failed(describe(error)) if delay is None else Retry(describe(error), delay)
 
 
-def outcome_of_stop(activation: Activation, stop: Stop) -> Outcome:
+def outcome_of_stop(activation: Activation, stop: Stop, now: float) -> Outcome:
     """Return the outcome of a task that the worker stopped."""
     match stop.cause:
         case StopCause.TIMEOUT:
             error = TimeoutError(f"timed out after {activation.timeout:g} s")
-            return outcome_of_error(activation, error)
+            return outcome_of_error(activation, error, now)
         case StopCause.CANCEL | StopCause.DUPLICATE:
             return Cancelled(stop.reason)
         case StopCause.UNFIT:
@@ -86,13 +84,15 @@ def outcome_of_stop(activation: Activation, stop: Stop) -> Outcome:
             return Interrupted(stop.reason)
 
 
-def _outcome_of_section(activation: Activation, error: BaseException, section: Section) -> Outcome:
+def _outcome_of_section(
+    activation: Activation, error: BaseException, section: Section, now: float
+) -> Outcome:
     """A retry section has its own counter of tries; an error in a poisonous section is final."""
-    if section.policy is None or not section.policy.applies_to(error):
+    if section.policy is None:
         return Failed(describe(error))
     delivery = activation.delivery
     tries = delivery.sections.get(section.name, 0) + 1
-    delay = section.policy.delay(tries, f"{delivery.id}:{section.name}")
+    delay = section.policy.delay_after(error, tries, f"{delivery.id}:{section.name}", now)
     if delay is None:
         return Failed(describe(error))
     return Retry(describe(error), delay, section.name)

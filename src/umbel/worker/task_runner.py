@@ -163,7 +163,7 @@ class TaskRunner:
     def decide(self, ended: EndedRun) -> Report:
         """Decide the outcome, in the thread that ran the task: encoding a result takes time."""
         activation = ended.activation
-        outcome = decide_outcome(ended, self._codec)
+        outcome = decide_outcome(ended, self._codec, self._clock.now())
         keep = activation.track is not Track.FAILURES
         now, held = self._clock.now(), activation.run.held(self._clock.monotonic())
         return Report(activation.delivery, outcome, ended.started, now, keep, held)
