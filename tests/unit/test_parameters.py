@@ -23,6 +23,8 @@ def mixed(a: int, /, b: datetime, *rest: int, flag: bool = False, **extra: date)
 def loose(a, b=None): ...  # type: ignore[no-untyped-def]
 def half_known(when: datetime, thing: Missing) -> None: ...
 def catch_all(*args: int, **kwargs: str) -> None: ...
+def shadowed(a: int = 0, /, **extra: str) -> None: ...
+def named(a: int, *, b: int, c: int = 0) -> None: ...
 
 
 def parameters(function: Any) -> Parameters:
@@ -39,6 +41,7 @@ def parameters(function: Any) -> Parameters:
         (mixed, (1, datetime.now(UTC), 2, 3), {"flag": True, "day": date(2026, 1, 1)}),
         (loose, (object(),), {"b": 5}),
         (catch_all, (1, 2), {"x": "y"}),
+        (shadowed, (1,), {"a": "y"}),
     ],
 )
 def test_a_call_that_fits_is_accepted(function: Any, args: Any, kwargs: Any) -> None:
@@ -48,16 +51,19 @@ def test_a_call_that_fits_is_accepted(function: Any, args: Any, kwargs: Any) -> 
 @pytest.mark.parametrize(
     ("function", "args", "kwargs", "named"),
     [
-        (plain, (), {}, "a"),
-        (plain, (1, "x", 3), {}, "too many"),
-        (plain, (1,), {"c": 3}, "c"),
-        (plain, (1,), {"a": 3}, "a"),
+        (plain, (), {}, "missing a required argument: 'a'"),
+        (plain, (1, "x", 3), {}, "too many positional arguments: 3 instead of 2"),
+        (plain, (1,), {"c": 3}, "there is no parameter 'c'; the parameters are a, b"),
+        (plain, (1,), {"a": 3}, "multiple values for argument 'a'"),
         (plain, ("one",), {}, "a must be int, not str"),
         (plain, (1,), {"b": 5}, "b must be str, not int"),
         (plain, (None,), {}, "a must be int, not NoneType"),
         (mixed, (1, datetime.now(UTC), "x"), {}, "rest must be int"),
         (mixed, (1, datetime.now(UTC)), {"flag": 1}, "flag must be bool"),
-        (mixed, (), {"a": 1, "b": 2}, "a"),
+        (mixed, (), {"a": 1, "b": 2}, "missing a required argument: 'a'"),
+        (named, (1,), {}, "missing a required argument: 'b'"),
+        (named, (1, 2), {"b": 3}, "too many positional arguments: 2 instead of 1"),
+        (catch_all, (), {1: "x"}, "the keyword 1 is not a text"),
     ],
 )
 def test_a_call_that_does_not_fit_is_refused_by_name(
@@ -128,6 +134,38 @@ def test_an_argument_that_does_not_fit_is_named(data: Any, field: str) -> None:
     assert caught.value.field == field
 
 
+ANY: Any = object()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: 0,
+        lambda a, b=0: 0,
+        lambda a, /, b: 0,
+        lambda a, b=0, /: 0,
+        lambda a, /, **extra: 0,
+        lambda a=0, /, **extra: 0,
+        lambda a, /, b, *rest, c=0, **extra: 0,
+        lambda a, *, b, c=0: 0,
+        lambda *a, b: 0,
+        lambda **a: 0,
+    ],
+)
+@given(count=st.integers(0, 4), keywords=st.sets(st.sampled_from("abcd")))
+def test_a_call_is_refused_exactly_if_python_refuses_it(
+    function: Any, count: int, keywords: set[str]
+) -> None:
+    args, kwargs = (ANY,) * count, dict.fromkeys(keywords, ANY)
+    try:
+        function(*args, **kwargs)
+    except TypeError:
+        with pytest.raises(BadArguments):
+            parameters(function).check(args, kwargs)
+    else:
+        parameters(function).check(args, kwargs)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -145,7 +183,7 @@ def test_any_data_is_decoded_or_refused_as_a_bad_message(function: Any, data: An
         args, kwargs = parameters(function).decode(data)
     except BadMessage:
         return
-    parameters(function).signature.bind(*args, **kwargs)
+    function(*args, **kwargs)
 
 
 @given(a=st.integers(-(2**63), 2**63 - 1), b=st.uuids(), days=st.dates())

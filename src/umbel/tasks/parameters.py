@@ -40,11 +40,11 @@ class Parameters:
             if _is_plain(hint)
         ]
         self._required = sum(p.default is p.empty for p in self._positional)
-        self._hints = {p.name: hints.get(p.name, Any) for p in parameters}
-        rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
-        extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
-        self._rest = (rest, self._hints.pop(rest, Any))
-        self._extra = self._hints.pop(extra, Any)
+        self._keywords = {p.name: hints.get(p.name, Any) for p in parameters if p.kind in _KEYWORD}
+        self._rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "")
+        self._extra = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "")
+        self._rest_hint = hints.get(self._rest, Any)
+        self._extra_hint = hints.get(self._extra, Any)
         # ``_fits`` is right only if all parameters are positional.
         self._simple = len(self._positional) == len(parameters)
 
@@ -59,11 +59,8 @@ class Parameters:
                 if number < len(args) and not isinstance(args[number], types):
                     raise self._wrong_type(name, hint, args[number])
             return
-        try:
-            self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            reason = self._unknown_keyword(kwargs) or error
-            raise BadArguments(f"{self.task}{self.signature}: {reason}") from None
+        if reason := self._find_misfit(args, kwargs):
+            raise BadArguments(f"{self.task}{self.signature}: {reason}")
         for name, hint, value in self._with_hints(args, kwargs):
             self._check_type(name, hint, value)
 
@@ -103,13 +100,8 @@ class Parameters:
         if self._fits(args, kwargs):
             found = zip(self._fields, args, strict=False)
             return [_convert(name, hint, value) for (name, hint), value in found], {}
-        try:
-            self.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            reason = self._unknown_keyword(kwargs) or error
-            raise BadMessage(
-                "data", f"does not fit {self.task}{self.signature}: {reason}"
-            ) from None
+        if reason := self._find_misfit(args, kwargs):
+            raise BadMessage("data", f"does not fit {self.task}{self.signature}: {reason}")
         typed = [_convert(*one) for one in self._with_hints(args, {})]
         return typed, {one[0]: _convert(*one) for one in self._with_hints((), kwargs)}
 
@@ -117,30 +109,42 @@ class Parameters:
         """Return True if the number of arguments surely fits; False proves nothing."""
         return self._simple and not kwargs and self._required <= len(args) <= len(self._positional)
 
-    def _unknown_keyword(self, kwargs: dict[str, Any]) -> str:
-        """Return what is wrong with the first keyword that no parameter takes, or an empty text.
+    def _find_misfit(self, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+        """Return why the function cannot be called in this way; an empty text if it can.
 
-        ``bind`` reports a missing argument first, which a misspelled keyword is often meant for.
+        ``Signature.bind`` is not used: beside ``**extra``, Python 3.11 refuses calls that are
+        right and Python 3.13 accepts calls that are wrong. An unknown keyword is reported first,
+        because it is often a misspelled name of a missing argument.
         """
-        parameters = self.signature.parameters.values()
-        named = [p.name for p in parameters if p.kind in _KEYWORD]
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        unknown = [] if takes_all else [name for name in kwargs if name not in named]
-        if not unknown:
-            return ""
-        shown = f"{unknown[0]!r:.80}"
-        return f"there is no parameter {shown}; the parameters are {', '.join(named) or 'none'}"
+        by_position = self._positional[: len(args)]
+        unknown = [name for name in kwargs if name not in self._keywords]
+        for name in unknown:
+            if not self._extra:
+                named = ", ".join(self._keywords) or "none"
+                return f"there is no parameter {name!r:.80}; the parameters are {named}"
+            if not isinstance(name, str):
+                return f"the keyword {name!r:.80} is not a text"
+        if len(args) > len(self._positional) and not self._rest:
+            return f"too many positional arguments: {len(args)} instead of {len(self._positional)}"
+        for p in by_position:
+            if p.name in kwargs and p.kind in _KEYWORD:
+                return f"multiple values for argument {p.name!r}"
+        for p in self.signature.parameters.values():
+            is_given = p in by_position or (p.name in kwargs and p.kind in _KEYWORD)
+            if not is_given and p.default is p.empty and p.kind in (*_POSITIONAL, *_KEYWORD):
+                return f"missing a required argument: {p.name!r}"
+        return ""
 
     def _with_hints(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> list[tuple[str, Any, Any]]:
         """Return each argument's name, annotation and value."""
-        found = [
-            (p.name, self._hints[p.name], value)
-            for p, value in zip(self._positional, args, strict=False)
+        found = [(*field, value) for field, value in zip(self._fields, args, strict=False)]
+        found += [(self._rest, self._rest_hint, value) for value in args[len(self._fields) :]]
+        found += [
+            (name, self._keywords.get(name, self._extra_hint), value)
+            for name, value in kwargs.items()
         ]
-        found += [(*self._rest, value) for value in args[len(self._positional) :]]
-        found += [(name, self._hints.get(name, self._extra), v) for name, v in kwargs.items()]
         return found
 
 
