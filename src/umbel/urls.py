@@ -8,10 +8,21 @@ which also masks a secret in a URL that cannot be parsed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 MASK = "***"
+URL_EXAMPLES = {
+    "SQLite": "sqlite:///umbel.db",
+    "PostgreSQL": "postgresql://user:password@host:5432/database",
+    "Redis": "redis://host:6379/0",
+    "Valkey": "valkey://host:6379/0",
+    "RabbitMQ": "amqp://user:password@host:5672/vhost",
+    "NATS": "nats://host:4222",
+    "AMQP 1.0": "amqp1://user:password@host:5672",
+    "Umbel router": "umbel://host:5680",
+}
+"""Every backend with a URL of it."""
 
 _SECRET = r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token)\w*|pickle_key"
 _SECRET_OPTIONS = ("password", "sslpassword", "sentinel_password", "token")
@@ -103,6 +114,15 @@ def find_url_flaw(url: str) -> str:
     if any(pair and "=" not in pair for pair in query.split("&")):
         return "write options as NAME=VALUE with & between them, and & as %26 in a value"
     return ""
+
+
+def url_examples(schemes: Collection[str]) -> str:
+    """Return a line with an example for each backend that has one of these schemes."""
+    return "\n".join(
+        f"  {backend:12}  {url}"
+        for backend, url in URL_EXAMPLES.items()
+        if urlsplit(url).scheme in schemes
+    )
 
 
 def unknown_options(names: Iterable[str], url: str) -> str:

@@ -371,7 +371,7 @@ def test_settings_that_cannot_be_served_are_refused_by_name(tmp_path: Path) -> N
         Umbel(file, brokers={"mail": "http://host"})
     with pytest.raises(ConfigurationError, match="brokers: give the URL of a broker"):
         Umbel(file, brokers={"mail": ""})
-    with pytest.raises(ConfigurationError, match=r"store=.*cannot store records"):
+    with pytest.raises(ConfigurationError, match=r"store=.*nats:// cannot be the store"):
         Umbel(broker=file, store="nats://host")
 
 

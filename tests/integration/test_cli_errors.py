@@ -8,7 +8,8 @@ import pytest
 
 from integration.command_line import Shell
 from umbel.backends.choosing import STORES, TRANSPORTS
-from umbel.configuration.settings import SCHEMES, URL_EXAMPLES
+from umbel.configuration.settings import SCHEMES
+from umbel.urls import URL_EXAMPLES, mask_url
 
 
 def failing(shell: Shell, *words: str, app: str | None = "tasks", code: int = 2, **env: str) -> str:
@@ -110,6 +111,26 @@ def test_a_wrong_url_names_its_variable_and_every_backend_but_not_the_module(she
     done = shell.run("jobs", "list", UMBEL_URL="mysql://host/db")
     assert "tasks" not in done.stderr
     assert "cannot be imported" not in done.stderr
+
+
+@pytest.mark.parametrize("store", ["nats://x", "umbel://x", "amqp://me:secret@x"])
+def test_a_url_that_cannot_be_a_store_is_answered_with_an_example_of_every_store(
+    shell: Shell, store: str
+) -> None:
+    said = failing(shell, "jobs", "list", app=None, UMBEL_STORE=store)
+    assert said.startswith(f"UMBEL_STORE='{mask_url(store)}': {store.partition(':')[0]}:// cannot")
+    shown = {name for name, url in URL_EXAMPLES.items() if url in said}
+    assert shown == {"SQLite", "PostgreSQL", "Redis", "Valkey"}
+
+
+def test_a_store_that_cannot_be_the_broker_of_another_is_answered_with_examples_of_brokers(
+    shell: Shell,
+) -> None:
+    urls = {"UMBEL_URL": "sqlite:///other.db", "UMBEL_STORE": "redis://host"}
+    said = failing(shell, "jobs", "list", app=None, **urls)
+    assert "sqlite is both broker and store" in said
+    shown = {name for name, url in URL_EXAMPLES.items() if url in said}
+    assert shown == {"Redis", "Valkey", "RabbitMQ", "NATS", "AMQP 1.0"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from umbel.backends.backend import StoreBackend
 from umbel.backends.transport import OpenTransport
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
-from umbel.urls import mask_url
+from umbel.urls import mask_url, url_examples
 
 _REDIS = dict.fromkeys(
     (
@@ -36,11 +36,6 @@ TRANSPORTS = {
 def open_store(url: str, *, namespace: str, deadline: float, clock: Clock) -> StoreBackend:
     """Return the backend of a store's URL. Raises ConfigurationError."""
     scheme = urlsplit(url).scheme
-    if scheme not in STORES:
-        raise ConfigurationError(
-            f"store={mask_url(url)!r}: {scheme} cannot store records;"
-            f" give one of {', '.join(STORES)}"
-        )
     store = _server(scheme, STORES[scheme]).store
     return cast(StoreBackend, store(url, namespace=namespace, deadline=deadline, clock=clock))
 
@@ -51,7 +46,7 @@ def open_transport(setting: str, url: str, *, namespace: str) -> OpenTransport:
     if scheme not in TRANSPORTS:
         raise ConfigurationError(
             f"{setting}={mask_url(url)!r}: {scheme} is both broker and store; give the same URL"
-            f" as the store, or one of these brokers: {', '.join(TRANSPORTS)}"
+            f" as the store, or one of\n{url_examples(TRANSPORTS)}"
         )
     return cast(OpenTransport, _server(scheme, TRANSPORTS[scheme]).transport(url, namespace))
 

@@ -11,28 +11,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from umbel.backends.choosing import STORES, TRANSPORTS
 from umbel.errors import ConfigurationError
 from umbel.messages import JSON, MESSAGEPACK, PICKLE
-from umbel.urls import MASK, find_url_flaw, mask_url
+from umbel.urls import MASK, find_url_flaw, mask_url, url_examples
 
 DEFAULT_URL = "sqlite:///umbel.db"
-SCHEMES = (
-    *("sqlite", "postgresql", "postgres", "redis", "rediss", "valkey", "valkeys"),
-    *("redis+unix", "valkey+unix", "amqp", "amqps", "amqp1", "amqp1s", "nats", "tls"),
-    *("redis+sentinel", "rediss+sentinel", "valkey+sentinel", "valkeys+sentinel"),
-    *("umbel", "umbel+tcp", "umbel+unix"),
-)
-URL_EXAMPLES = {
-    "SQLite": "sqlite:///umbel.db",
-    "PostgreSQL": "postgresql://user:password@host:5432/database",
-    "Redis": "redis://host:6379/0",
-    "Valkey": "valkey://host:6379/0",
-    "RabbitMQ": "amqp://user:password@host:5672/vhost",
-    "NATS": "nats://host:4222",
-    "AMQP 1.0": "amqp1://user:password@host:5672",
-    "Umbel router": "umbel://host:5680",
-}
-"""Every backend with a URL of it."""
+SCHEMES = (*STORES, *TRANSPORTS, "umbel", "umbel+tcp", "umbel+unix")
 BACKLOGS = ("sqlite", "postgresql", "postgres")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,63}")
 _FORMATS = {"json": JSON, "msgpack": MESSAGEPACK, "pickle": PICKLE}
@@ -79,8 +64,8 @@ class Settings:
     """UMBEL_KEYS: the file of keys that sign messages to one worker, see umbel keys"""
 
     def __post_init__(self) -> None:
-        for name in ("broker", "store"):
-            _check_url(name, getattr(self, name))
+        _check_url("broker", self.broker)
+        _check_url("store", self.store, tuple(STORES))
         for queue, url in _check_pairs(self.brokers):
             # A name that is not plain may be part of a URL that was split in the wrong place.
             _check_url(f"brokers[{mask_url(queue)!r}]", url)
@@ -201,17 +186,11 @@ def _check_url(name: str, url: str, schemes: tuple[str, ...] = SCHEMES) -> None:
     except ValueError:  # an unclosed bracket
         scheme = ""
     if url and scheme not in schemes:
+        flaw = f"{scheme}:// cannot be the {name}"
+        if scheme not in SCHEMES:
+            flaw = "no backend has such a URL"
         raise ConfigurationError(
-            f"{name}={mask_url(url)!r}: no backend has such a URL;"
-            f" give one of\n{_examples(schemes)}"
+            f"{name}={mask_url(url)!r}: {flaw}; give one of\n{url_examples(schemes)}"
         )
     if url and scheme != "sqlite" and (flaw := find_url_flaw(url)):
         raise ConfigurationError(f"{name}={mask_url(url)!r}: {flaw}")
-
-
-def _examples(schemes: tuple[str, ...]) -> str:
-    return "\n".join(
-        f"  {backend:12}  {url}"
-        for backend, url in URL_EXAMPLES.items()
-        if urlsplit(url).scheme in schemes
-    )
