@@ -397,13 +397,55 @@ def test_a_coroutine_that_blocks_the_loop_for_longer_than_a_lease_is_recorded_on
 
     with working(app, name="watcher", io=0, cpu=1, lease=2.0), working(app, lease=2.0):
         handle = block.delay()
-        told = heard.wait(events.LoopBlocked)
-        assert "time.sleep(3.5)" in told.stack, "it shows who blocks"
+        heard.wait(events.LoopBlocked)
         assert handle.get(timeout=DEADLINE) == "rude"
         still_works(app)
     assert (gauge.entered, ended(handle.record())) == (1, ["succeeded"])
     assert not heard.all(events.LeasesLost)
     assert not heard.all(events.WorkerLost)
+
+
+def test_a_blocked_event_loop_is_reported_after_a_second_and_again_when_it_runs(app: Umbel) -> None:
+    heard, others_wait, go = Heard(app), Signal("another coroutine"), Signal("the end")
+
+    @app.task(name="patient")
+    async def patient() -> None:
+        others_wait.set()
+        await go.seen()
+
+    @app.task(name="rude")
+    async def rude() -> None:
+        time.sleep(3.5)
+
+    with working(app, lease=60.0):
+        waits = patient.delay()
+        others_wait.wait()
+        blocks = rude.delay()
+        blocked = heard.wait(events.LoopBlocked, tasks=("rude",))
+        assert blocked.jobs == (blocks.id,)
+        assert 1.0 <= blocked.seconds < 60.0, "it does not wait for a lease"
+        assert "time.sleep(3.5)" in blocked.stack
+        ended = heard.wait(events.LoopUnblocked)
+        assert ended.seconds >= 2.0, "it says how long the block took in all"
+        go.set()
+        waits.get(timeout=DEADLINE)
+    assert len(heard.all(events.LoopBlocked, tasks=("rude",))) == 1, "one block, one report"
+
+
+def test_a_block_in_code_that_a_coroutine_started_names_all_coroutines(app: Umbel) -> None:
+    heard = Heard(app)
+
+    async def part() -> None:
+        time.sleep(2.5)
+
+    @app.task(name="starter")
+    async def starter() -> None:
+        await asyncio.create_task(part())
+
+    with working(app, lease=60.0):
+        starter.delay()
+        blocked = heard.wait(events.LoopBlocked, tasks=("starter",))
+        assert "time.sleep(2.5)" in blocked.stack
 
 
 def test_a_policy_that_cannot_decide_harms_only_its_own_job(memory: Umbel) -> None:

@@ -188,7 +188,6 @@ def beat_four_times(intake: Any) -> None:
 
     async def scenario() -> None:
         heartbeat = heartbeat_of(intake, Incarnation("w"), FakeClock(), SHORT)
-        heartbeat._host = asyncio.get_running_loop()
         heartbeat._stop = asyncio.Event()
         heartbeats = asyncio.create_task(heartbeat._beat_until_stopped(intake))
         fourth = asyncio.create_task(intake.fourth.wait())

@@ -378,7 +378,17 @@ class LoopBlocked(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "the event loop is blocked: an async task does not await; declare it def or use a thread"
     seconds: float
+    tasks: tuple[str, ...]
+    """The task that blocks it; if that is not known, all tasks that run as coroutines."""
+    jobs: tuple[str, ...]
     stack: str
+    """Where the event loop's thread is."""
+
+
+class LoopUnblocked(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "the event loop was blocked and runs again"
+    seconds: float
 
 
 class ExitIgnored(Event, frozen=True, kw_only=True):

@@ -73,13 +73,19 @@ class CoroutineExecutor:
 
     def activations(self) -> list[Activation]:
         """Return the activations that run."""
-        return [coroutine.activation for coroutine in self._running.values()]
+        return [coroutine.activation for coroutine in list(self._running.values())]
+
+    def find(self, task: asyncio.Task[Any] | None) -> Activation | None:
+        """Return the activation that runs in an asyncio task. Safe from any thread."""
+        found = (one for one in list(self._running.values()) if one.task is task)
+        return next((coroutine.activation for coroutine in found), None)
 
     def submit(self, activation: Activation) -> None:
         """Start it."""
         lease, loop = activation.delivery.lease, asyncio.get_running_loop()
-        coroutine = self._running[lease] = _RunningCoroutine(activation, self._clock.now())
+        coroutine = _RunningCoroutine(activation, self._clock.now())
         coroutine.task = loop.create_task(self._run(coroutine), name=activation.task.name)
+        self._running[lease] = coroutine
         coroutine.task.add_done_callback(partial(self._end, coroutine))
         if activation.timeout is not None:
             coroutine.timer = loop.call_later(

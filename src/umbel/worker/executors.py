@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from umbel.clock import Clock
 from umbel.messages import Lease
 from umbel.worker.coroutines import CoroutineExecutor, TrioLoop
@@ -67,6 +70,11 @@ class Executors:
     def activations(self) -> list[Activation]:
         """Return all activations that run."""
         return self._coroutines.activations() + self._threads.activations()
+
+    def coroutines(self, task: asyncio.Task[Any] | None) -> list[Activation]:
+        """Return the activation that runs in an asyncio task; if there is none, all coroutines."""
+        found = self._coroutines.find(task)
+        return self._coroutines.activations() if found is None else [found]
 
     def free(self) -> dict[str, int]:
         """Return how many more tasks of each kind could start now."""

@@ -9,9 +9,7 @@ whole lease length without a beat.
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
-import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
@@ -25,6 +23,7 @@ from umbel.services import run_periodically
 from umbel.telemetry import Telemetry, events
 from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
+from umbel.worker.loop_watch import LoopWatch
 
 _CONFIRM_INTERVAL = 0.02
 """Seconds between beats while an operator waits for this worker to confirm a pause."""
@@ -73,6 +72,9 @@ class LeaseHolder(Protocol):
     def stopping(self) -> bool:
         """Return whether the worker is stopping."""
 
+    def running_coroutines(self) -> list[tuple[str, str]]:
+        """Return the task and the job of the coroutine that runs now; if unknown, of all."""
+
 
 class Heartbeat:
     """Runs in a thread with its own event loop and its own connections."""
@@ -100,8 +102,7 @@ class Heartbeat:
         self._stop_requested = threading.Event()
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._host: asyncio.AbstractEventLoop | None = None
-        self._host_thread = 0
+        self._loop_watch: LoopWatch | None = None
         self._thread = threading.Thread(target=self._serve, name="umbel-heartbeat", daemon=True)
         self._is_unreachable = False
         self._last_success: float | None = None
@@ -115,7 +116,6 @@ class Heartbeat:
         self._seen = {PAUSES: 0, CANCELLATIONS: 0}
         """The revisions of what it watches, as of the last time that it was read."""
         self._reported_epoch = 0
-        self._loop_answered = 0.0
         self._wall_offset = clock.now() - clock.monotonic()
         self._wall_changed = float("-inf")
         self._waiting_since: float | None = None
@@ -124,9 +124,7 @@ class Heartbeat:
 
     def start(self) -> None:
         """Start beating. The worker is registered already."""
-        self._host = asyncio.get_running_loop()
-        self._host_thread = threading.get_ident()
-        self._loop_answered = self._clock.monotonic()
+        self._loop_watch = LoopWatch(self._worker.running_coroutines, self._clock, self._telemetry)
         self._start_thread()
 
     async def stop(self) -> None:
@@ -163,12 +161,15 @@ class Heartbeat:
         intake = self._open_intake()
         every = self._lease / 3
         duties = run_periodically(self._open_upkeep(every), every, self._telemetry)
-        upkeep = asyncio.create_task(duties, name="umbel upkeep")
+        others = [asyncio.create_task(duties, name="umbel upkeep")]
+        if self._loop_watch is not None:
+            others.append(asyncio.create_task(self._loop_watch.run(), name="umbel loop watch"))
         try:
             await self._beat_until_stopped(intake)
         finally:
-            upkeep.cancel()
-            await asyncio.wait([upkeep])
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
             await intake.close()
 
     async def _beat_until_stopped(self, intake: Intake) -> None:
@@ -181,7 +182,6 @@ class Heartbeat:
                 self._fence_from = self._last_success = began
             elif self._time_left() <= 0:
                 self._fence()
-            self._watch_event_loop()
             await self._rest(intake, began if beaten and not self._is_lost else None)
 
     def _time_left(self) -> float:
@@ -332,7 +332,7 @@ class Heartbeat:
             return
         if self._waiting_since is None:
             self._waiting_since = now
-        elif now - self._waiting_since > self._stall and self._loop_answers(now):
+        elif now - self._waiting_since > self._stall and not self._is_loop_blocked():
             self._waiting_since = None
             action = "ends itself" if self._has_restarted_fetch else "rebuilds its connection"
             self._telemetry.emit(events.WorkerStalled(worker=self._incarnation.name, action=action))
@@ -341,22 +341,8 @@ class Heartbeat:
             self._has_restarted_fetch = True
             self._worker.restart_fetch()
 
-    def _loop_answers(self, now: float) -> bool:
-        return now - self._loop_answered < self._lease
-
-    def _watch_event_loop(self) -> None:
-        """Emit an event if the worker's event loop has not run a callback for a whole lease."""
-        assert self._host is not None
-        silent = self._clock.monotonic() - self._loop_answered
-        if silent > self._lease:
-            frame = sys._current_frames().get(self._host_thread)
-            stack = "".join(traceback.format_stack(frame, 12)) if frame else ""
-            self._telemetry.emit(events.LoopBlocked(seconds=round(silent, 1), stack=stack))
-        if not self._host.is_closed():
-            self._host.call_soon_threadsafe(self._note_answer)
-
-    def _note_answer(self) -> None:
-        self._loop_answered = self._clock.monotonic()
+    def _is_loop_blocked(self) -> bool:
+        return self._loop_watch is not None and self._loop_watch.is_blocked
 
 
 async def _first_of(*waits: Awaitable[object]) -> None:

@@ -334,6 +334,11 @@ class Worker:
         """Return whether the worker is stopping."""
         return self._stop_requested.is_set()
 
+    def running_coroutines(self) -> list[tuple[str, str]]:
+        """Return the task and the job of the coroutine that runs now; if unknown, of all."""
+        found = self._executors.coroutines(asyncio.current_task(self._host))
+        return [(one.task.name, one.delivery.id) for one in found]
+
     # --- state -------------------------------------------------------------------------------
 
     @property
