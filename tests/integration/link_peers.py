@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -62,3 +63,11 @@ class Certificates:
         authority = (trusting or self)._folder / "ca.pem"
         own = f"certfile={self._folder}/{name}.pem&keyfile={self._folder}/{name}.key"
         return f"?cafile={authority}&{own}"
+
+    def client_context(self) -> ssl.SSLContext:
+        """A context that trusts this authority and presents no certificate."""
+        return ssl.create_default_context(cafile=self._folder / "ca.pem")
+
+    def present(self, name: str, context: ssl.SSLContext) -> None:
+        """Have a context present one of these certificates."""
+        context.load_cert_chain(self._folder / f"{name}.pem", self._folder / f"{name}.key")

@@ -467,8 +467,7 @@ def test_garbage_on_the_socket_is_refused_and_reported_once(served: Served, sqli
                     pass
         task_named(app, "add").delay(3, 4)
     assert len(sqlite.jobs()) == 2
-    refused = [event for event in served.heard if isinstance(event, events.PeerRefused)]
-    assert len(refused) == 3
+    assert len(_refused(served)) == 3
 
 
 def test_an_address_that_is_taken_is_an_error_that_says_so(served: Served, sqlite: Place) -> None:
@@ -503,26 +502,52 @@ def test_with_tls_both_ends_prove_who_they_are(sqlite: Place, tmp_path: Path) ->
     assert len(sqlite.jobs()) == 1
 
 
-def test_a_peer_without_a_certificate_is_refused(sqlite: Place, tmp_path: Path) -> None:
-    ours = Certificates(tmp_path / "ours")
+@pytest.mark.parametrize(
+    ("fault", "remedy"),
+    [
+        ("no certificate", "give the peer a certificate of the authority in this server's cafile"),
+        ("foreign certificate", "give the peer a certificate of the authority in this server's"),
+        ("foreign authority", "give the peer the authority of this server's certificate"),
+        ("no TLS", "connect with the scheme umbel://"),
+    ],
+)
+def test_an_untrusted_peer_is_refused_and_reported_once_with_its_address_and_the_remedy(
+    sqlite: Place, tmp_path: Path, fault: str, remedy: str
+) -> None:
+    ours, theirs = Certificates(tmp_path / "ours"), Certificates(tmp_path / "theirs")
     served = Served(sqlite.app(), f"umbel://127.0.0.1:0{ours.query('router')}")
     host, port = served.address.split(":")
-    context = ssl.create_default_context(cafile=tmp_path / "ours" / "ca.pem")
+    trusted = theirs if fault == "foreign authority" else ours
+    context = None if fault == "no TLS" else trusted.client_context()
+    if fault == "foreign certificate":
+        assert context is not None
+        theirs.present("worker", context)
     try:
-        assert _answer(context, host, int(port)) == b"", "it was let in"
+        with socket.create_connection((host, int(port)), 10) as plain:
+            address = f"127.0.0.1:{plain.getsockname()[1]}"
+            assert _answer(context, plain) == b"", "it was let in"
+        until(lambda: _refused(served), "the report")
     finally:
         served.stop()
+    (event,) = _refused(served)
+    assert event.peer == address
+    assert event.remedy.startswith(remedy)
+    assert event.error
 
 
-def _answer(context: ssl.SSLContext, host: str, port: int) -> bytes:
+def _refused(served: Served) -> list[events.PeerRefused]:
+    return [event for event in served.heard if isinstance(event, events.PeerRefused)]
+
+
+def _answer(context: ssl.SSLContext | None, plain: socket.socket) -> bytes:
     """What a server says to the first bytes of the protocol; nothing when it hangs up."""
-    with socket.create_connection((host, port), 10) as plain:
-        try:
-            with context.wrap_socket(plain, server_hostname=host) as wrapped:
-                wrapped.sendall(b"AMQP\x00\x01\x00\x00")
-                return wrapped.recv(100)
-        except (ssl.SSLError, ConnectionError):
-            return b""
+    try:
+        secured = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
+        with secured:
+            secured.sendall(b"AMQP\x00\x01\x00\x00")
+            return secured.recv(100)
+    except (ssl.SSLError, ConnectionError):
+        return b""
 
 
 @pytest.mark.parametrize(

@@ -183,10 +183,12 @@ class Peer:
 
     def on_closed(self, reason: str) -> None:
         self._server.remove_peer(self)
+        protocol = self._protocol()
         if not self._is_open:
-            self._telemetry.emit(events.PeerRefused(error=reason))
-        elif self._protocol().has_disconnected_peer:
-            self._telemetry.emit(events.PeerDropped(error=reason))
+            refused = events.PeerRefused(peer=protocol.peer, error=reason, remedy=protocol.remedy)
+            self._telemetry.emit(refused)
+        elif protocol.has_disconnected_peer:
+            self._telemetry.emit(events.PeerDropped(peer=protocol.peer, error=reason))
         for task in self._tasks:
             task.cancel()
         self._replies.clear()

@@ -210,12 +210,17 @@ class LinksClosed(Event, frozen=True, kw_only=True):
 class PeerRefused(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "a connection was refused: the peer does not speak the protocol or is not trusted"
+    peer: str
+    """Its address."""
     error: str
+    remedy: str = ""
+    """How a peer that failed in the TLS handshake can connect."""
 
 
 class PeerDropped(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "a peer was disconnected: it was silent or exceeded a limit"
+    peer: str
     error: str
 
 

@@ -39,6 +39,10 @@ class AmqpProtocol(asyncio.Protocol):
         """Whether we have disconnected the peer because it broke a limit or missed a deadline."""
         self.refusal_reason = ""
         """Why the peer is disconnected as soon as it has connected; empty if it is accepted."""
+        self.peer = ""
+        """The peer's address: host and port, or that it is on this machine."""
+        self.remedy = ""
+        """What makes a peer acceptable that failed in the TLS handshake; empty if none did."""
         self.last_received_at = time.monotonic()
         """When bytes last came from the peer; at first, when it connected."""
         self.connected_at = self.last_received_at
@@ -62,6 +66,7 @@ class AmqpProtocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._socket = cast(asyncio.Transport, transport)  # uvloop's class is not a subclass
+        self.peer = self.peer or _peer_address(transport)
         if self.refusal_reason:
             self.disconnect(self.refusal_reason)
             return
@@ -166,6 +171,7 @@ class AmqpProtocol(asyncio.Protocol):
     def set_plain_socket(self, transport: asyncio.Transport) -> None:
         """Set the socket that ``abort`` frees while the TLS handshake has not finished."""
         self._plain_socket = transport
+        self.peer = _peer_address(transport)
 
     def abort(self) -> None:
         """Free the socket at once."""
@@ -186,6 +192,11 @@ class AmqpProtocol(asyncio.Protocol):
             pass
         finally:
             self.abort()
+
+
+def _peer_address(transport: asyncio.BaseTransport) -> str:
+    name = transport.get_extra_info("peername")
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a process of this machine"
 
 
 def _do_nothing() -> None:

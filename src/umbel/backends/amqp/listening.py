@@ -98,6 +98,7 @@ class TlsHandshake(asyncio.Protocol):
                 ssl_handshake_timeout=IDLE_TIMEOUT_SECONDS,
             )
         except OSError as error:
+            self._protocol.remedy = _remedy(error)
             plain.abort()
             self._protocol.connection_lost(error)
             return
@@ -105,6 +106,21 @@ class TlsHandshake(asyncio.Protocol):
             self._protocol.connection_lost(None)
         else:
             self._protocol.connection_made(secured)
+
+
+def _remedy(error: OSError) -> str:
+    """Return how a peer that failed in the TLS handshake can connect; empty if TLS did not fail."""
+    if not isinstance(error, ssl.SSLError):
+        return ""
+    reason = error.reason or ""
+    if "ALERT" in reason:  # sent by the peer
+        return "give the peer the authority of this server's certificate as cafile in its URL"
+    if isinstance(error, ssl.SSLCertVerificationError) or "CERTIFICATE" in reason:
+        return (
+            "give the peer a certificate of the authority in this server's cafile, as certfile and"
+            " keyfile in its URL"
+        )
+    return "connect with the scheme umbel:// and certificates"
 
 
 async def listen(address: AmqpAddress, make_handler: MakeHandler) -> asyncio.Server:
