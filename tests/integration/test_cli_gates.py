@@ -221,6 +221,9 @@ def test_a_job_shows_the_member_it_holds_until_it_ends(known: Shell) -> None:
     wait_until(lambda: known.ask("jobs", "show", job)["state"] == "succeeded")
     assert known.ask("jobs", "show", job)["slots"] == []
     assert "holds" not in known.say("jobs", "show", job)
+    (attempt,) = known.ask("jobs", "show", job)["attempts"]
+    assert attempt["members"] == {"executors": "a"}
+    assert "  with a of pool executors" in known.say("jobs", "show", job)
 
 
 def test_a_queue_where_jobs_wait_and_no_worker_is_there_is_not_healthy(shell: Shell) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from integration.conftest import Place, working
 from integration.running import DEADLINE, Gauge, Signal, until
-from umbel import Limit, Rate, State, Umbel, current
+from umbel import Limit, Rate, Retry, State, Umbel, current
 from umbel.errors import ConfigurationError, JobFailed
 
 
@@ -331,6 +331,32 @@ def test_two_pools_at_once_do_not_lock_each_other(place: Place) -> None:
     with working(app), working(app):
         for handle in handles:
             assert handle.get(timeout=DEADLINE) == {"a": "a1", "b": "b1"}
+            (attempt,) = handle.record().attempts
+            assert attempt.members == {"a": "a1", "b": "b1"}, "the record says what it used"
+
+
+def test_each_attempt_says_which_member_of_a_pool_it_used(place: Place) -> None:
+    app = place.app()
+    executors = app.pool("executors", members=["a", "b"])
+
+    @app.task(pool=executors, retry=Retry(1, first=0))
+    async def evaluate() -> None:
+        raise RuntimeError(current.lease.member)
+
+    @app.task
+    async def free() -> None: ...
+
+    with working(app):
+        handle, other = evaluate.delay(), free.delay()
+        with pytest.raises(RuntimeError):
+            handle.get(timeout=DEADLINE)
+        other.get(timeout=DEADLINE)
+    attempts = handle.record().attempts
+    assert len(attempts) == 2
+    for attempt in attempts:
+        assert attempt.failure is not None
+        assert attempt.members == {"executors": attempt.failure.message}
+    assert [one.members for one in other.record().attempts] == [{}]
 
 
 def test_waiting_and_running_are_measured_apart(place: Place) -> None:

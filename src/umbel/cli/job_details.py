@@ -72,6 +72,7 @@ def _attempt_view(attempt: Attempt) -> dict[str, Any]:
         "failure": _masked(attempt.failure),
         "reason": mask_secrets(attempt.reason),
         "delay": attempt.delay,
+        "members": attempt.members,
     }
 
 
@@ -216,6 +217,7 @@ def _print_attempt(attempt: Attempt) -> None:
     words.append(f"on {attempt.worker}" if attempt.worker else "")
     took = duration(max(0.0, attempt.finished - attempt.started))
     words.append(f"{_ENDED.get(attempt.ended, attempt.ended)} after {took}")
+    words += [f"with {member} of pool {pool}" for pool, member in attempt.members.items()]
     if attempt.delay is not None:
         words.append(f"next attempt in {duration(attempt.delay)}")
     print_line("  ".join(filter(None, words)))

@@ -44,6 +44,8 @@ class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     delay: float | None = None
     """Seconds until the next run, if there is one."""
+    members: dict[str, str] = {}
+    """The member of each pool that it used, by the pool's name."""
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):

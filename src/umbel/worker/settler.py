@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from umbel.errors import UmbelError, Unavailable
 from umbel.messages import (
     GROUP_HEADER,
+    POOL_PREFIX,
     Attempt,
     Cancelled,
     Delivery,
@@ -162,6 +163,8 @@ def _settlement(report: Report, worker: str) -> Settlement:
             outcome.reason if isinstance(outcome, Interrupted | Cancelled | Rejected) else "",
             outcome.delay if isinstance(outcome, Retry | Snoozed) else None,
         )
+    if members := {s.gate.removeprefix(POOL_PREFIX): s.member for s in delivery.slots if s.member}:
+        attempt = replace(attempt, members=members)
     follow_ups: tuple[Envelope, ...] = ()
     if report.follow_ups and isinstance(outcome, Succeeded):
         # A worker on a link does not know the namespace; the router put it into the delivery.
