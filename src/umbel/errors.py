@@ -25,12 +25,13 @@
     ├── ResultTimeout           the job is not finished yet
     └── JobFailed               the job ended without a result
         ├── JobCancelled        ... because it was cancelled
+        ├── BroadcastFailed     ... because the task failed on some workers
         └── JobExpired          ... because its expiry passed before it started
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from umbel.urls import mask_secrets
 
@@ -175,6 +176,20 @@ class JobFailed(UmbelError):
 
 class JobCancelled(JobFailed):
     """The job was cancelled before it ended. Publish it again, or use ``umbel jobs retry``."""
+
+
+class BroadcastFailed(JobFailed):
+    """A broadcast failed on some workers: ``failed`` has the reason of each, by the worker's name.
+    Each worker's part is a job of the same task: see ``umbel jobs list --state buried``."""
+
+    def __init__(self, failed: Mapping[str, str], workers: int) -> None:
+        super().__init__(dict(failed), workers)
+        self.failed = dict(failed)
+        self.workers = workers
+
+    def __str__(self) -> str:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failed.items())
+        return f"failed on {len(self.failed)} of {self.workers} workers: {reasons}"
 
 
 class JobExpired(JobFailed):

@@ -12,9 +12,9 @@ from typing import Any
 
 from umbel.app.client import Client
 from umbel.backends import WorkerIndex
-from umbel.errors import ResultTimeout, UnknownJob
+from umbel.errors import BroadcastFailed, ResultTimeout, UnknownJob
 from umbel.messages import Record, State, derived_id
-from umbel.tasks import Task, TaskOptions, current, step
+from umbel.tasks import Retry, Task, TaskOptions, current, step
 from umbel.tasks.handle import BroadcastResult
 from umbel.tasks.task import IOTask
 
@@ -29,7 +29,13 @@ def fan_out_task(task: Task[..., Any], client: Client) -> IOTask[..., Any]:
         return await _Broadcast(task, client, args, kwargs).run()
 
     declared = task.declared
-    options = TaskOptions(queue=declared.queue, interruptible=True, max_deaths=100)
+    # The parts have had their own retries.
+    options = TaskOptions(
+        queue=declared.queue,
+        retry=Retry(never=BroadcastFailed),
+        interruptible=True,
+        max_deaths=100,
+    )
     return IOTask(announce, task.name, options)
 
 
@@ -52,16 +58,27 @@ class _Broadcast:
         self._results: dict[int, BroadcastResult] = {}
 
     async def run(self) -> dict[str, BroadcastResult]:
-        """Publish a job for every worker. Wait until each has finished or its worker is gone."""
+        """Publish a job for every worker. Wait until each has finished or its worker is gone.
+
+        Raises:
+            BroadcastFailed: the task failed on a worker.
+        """
         for index, name in await step.named("workers")(self._running_workers):
             await self._publish(index, name)
         while True:
             waiting = [index for index in self._names if index not in self._results]
             current.progress(len(self._results), of=len(self._names))
             if not waiting and not await self._add_new_workers():
-                return {self._names[index]: one for index, one in sorted(self._results.items())}
+                return self._collect()
             checks = (self._check(index) for index in waiting)
             await asyncio.gather(*checks, asyncio.sleep(_CHECK_SECONDS))
+
+    def _collect(self) -> dict[str, BroadcastResult]:
+        results = {self._names[index]: one for index, one in sorted(self._results.items())}
+        failed = {name: one.reason for name, one in results.items() if one.state == "failed"}
+        if failed:
+            raise BroadcastFailed(failed, len(results))
+        return results
 
     async def _running_workers(self) -> list[tuple[int, str]]:
         """Return the running workers, of which this worker is one."""
