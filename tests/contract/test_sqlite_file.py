@@ -22,6 +22,7 @@ from umbel.backends import JobFilter
 from umbel.backends.sqlite.backlog import SqliteBacklog
 from umbel.backends.sqlite.database import Database, SqliteFile
 from umbel.clock import SystemClock
+from umbel.messages import Succeeded
 from umbel.testing.actions import publish_and_settle
 
 CROWD = 4
@@ -156,9 +157,12 @@ def test_what_finishes_while_the_clock_is_behind_is_not_pruned_when_it_is_right_
             before = await publish_and_settle(b)
             assert await b.records.prune(older_than=86_400, keep=1000, limit=1000) == 0
             clock.ahead = -30 * 86_400.0
-            behind = await publish_and_settle(b)
+            behind = [
+                await publish_and_settle(b),
+                await publish_and_settle(b, Succeeded(keep_for=86_400)),
+            ]
             clock.ahead = 0.0
             assert await b.records.prune(older_than=86_400, keep=1000, limit=1000) == 0
-            assert {one.id for one in await b.records.search(JobFilter())} == {before, behind}
+            assert {one.id for one in await b.records.search(JobFilter())} == {before, *behind}
 
     asyncio.run(run())

@@ -698,3 +698,32 @@ def test_a_record_has_the_whole_history(place: Place) -> None:
     assert [(a.number, a.ended, a.worker) for a in record.attempts] == [
         (1, "succeeded", "the worker")
     ]
+
+
+def test_the_result_of_a_task_is_deleted_after_its_own_time(place: Place) -> None:
+    app = place.app()
+
+    @app.task(name="short", keep=0.01)
+    def short() -> int:
+        return 1
+
+    @app.task(name="long", keep=3600)
+    def long() -> int:
+        return 2
+
+    @app.task(name="failing", keep=0.01, retry=0)
+    def failing() -> None:
+        raise OSError("no")
+
+    with working(app):
+        by_task, by_call = short.delay(), long.options(keep=0.01).delay()
+        kept = [long.delay(), short.options(keep=3600).delay(), failing.delay()]
+        assert by_task.get(HANG) == 1
+        assert by_call.get(HANG) == 2
+        assert [handle.get(HANG) for handle in kept[:2]] == [2, 1]
+        with pytest.raises(OSError, match="no"):
+            kept[2].get(HANG)
+    with working(app):  # a worker prunes when it starts, then about once a minute
+        until(lambda: place.ids() == sorted(handle.id for handle in kept), "only these are kept")
+    with pytest.raises(UnknownJob):
+        by_task.get(HANG)

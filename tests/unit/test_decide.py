@@ -91,7 +91,7 @@ def activated(
         incarnation=Incarnation("worker"),
         progress=ProgressNotes(cast(Any, None)),
     ).activate(delivery)
-    assert isinstance(made, Activation)
+    assert isinstance(made, Activation), made
     return made
 
 
@@ -385,6 +385,27 @@ def test_an_error_caught_inside_the_task_leaves_no_mark_on_the_next() -> None:
 
     outcome = run(activated(Retry(3)), body)
     assert isinstance(outcome, RetryOutcome)
+
+
+# --- how long its record is kept --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("track", ["result", "state"])
+def test_a_success_says_how_long_it_is_kept(track: str) -> None:
+    def outcome(**headers: str) -> Outcome:
+        return run(activated(keep=60.0, track=track, headers=headers), lambda: 1)
+
+    declared, called = outcome(), outcome(keep="5")
+    assert isinstance(declared, Succeeded)
+    assert isinstance(called, Succeeded)
+    assert (declared.keep_for, called.keep_for) == (60, 5)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "0", "-1", "nan", "inf", "1e300"])
+def test_a_message_with_a_wrong_time_is_refused_by_its_name(text: str) -> None:
+    for header in ("keep", "timeout"):
+        with pytest.raises(AssertionError, match=f"Rejected.*{header}"):
+            activated(headers={header: text})
 
 
 # --- it asked for later, or was stopped -------------------------------------------------------

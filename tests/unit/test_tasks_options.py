@@ -23,6 +23,7 @@ SHARED: dict[str, list[Any]] = {
     "queue": ["", "x" * 256, "a\x00b", 5],
     "priority": [1.5, "high", True, 40_000, -40_000],
     "timeout": NUMBERS,
+    "keep": NUMBERS,
     "delay": [-1, math.nan, 1e11, 10**400, "5", True],
     "expires": [*NUMBERS, *BEYOND],
     "retry": ["often", 1.5, True, -1],
@@ -142,3 +143,8 @@ def test_a_wrong_conflict_rule_is_named() -> None:
 def test_a_task_name_no_store_can_keep_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="name"):
         task(name=name)(lambda: None)
+
+
+def test_a_time_to_keep_what_is_not_kept_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"^keep and track="):
+        TaskOptions(keep=60, track=Track.FAILURES)

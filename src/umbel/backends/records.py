@@ -125,7 +125,9 @@ class Records(Protocol):
 
     async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
         """Delete jobs that finished at least ``older_than`` seconds ago, by the store's clock, and
-        the oldest beyond ``keep``, with their steps. Returns how many, at most ``limit``.
+        the oldest beyond ``keep``, with their steps. Jobs that succeeded with ``keep_for`` are
+        deleted so many seconds after their end, if that is sooner. Returns how many, at most
+        ``limit``.
 
         Buried jobs are never pruned: an operator has to look at them. Records of a group that has
         joins are kept, too. Rate gates that no longer

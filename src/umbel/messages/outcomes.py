@@ -12,6 +12,8 @@ class Succeeded(msgspec.Struct, frozen=True, tag=True):
     """The task returned; ``result`` is its encoded value, or None if it is not kept."""
 
     result: Body | None = None
+    keep_for: float | None = None
+    """Seconds after which the record is pruned; None: only its age and the history's size count."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

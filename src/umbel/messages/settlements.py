@@ -48,6 +48,7 @@ class Finish(msgspec.Struct, frozen=True):
     result: Body | None = None
     failure: Failure | None = None
     reason: str = ""
+    keep_for: float | None = None
 
 
 class Requeue(msgspec.Struct, frozen=True):
@@ -73,8 +74,8 @@ def is_final(outcome: Outcome) -> bool:
 def disposition(outcome: Outcome) -> Disposition:
     """Return what an outcome means for the job."""
     match outcome:
-        case Succeeded(result):
-            return Finish(State.SUCCEEDED, result=result)
+        case Succeeded(result, keep_for):
+            return Finish(State.SUCCEEDED, result=result, keep_for=keep_for)
         case Failed(failure):
             return Finish(State.BURIED, failure=failure, reason=failure.message)
         case Rejected(reason):

@@ -162,6 +162,8 @@ def _headers(options: CallOptions, declared: TaskOptions) -> dict[str, str]:
         headers["timeout"] = str(options.timeout)
     if options.retry is not None:
         headers["retry"] = msgspec.json.encode(options.retry.numbers()).decode()
+    if options.keep is not None:
+        headers["keep"] = str(options.keep)
     if options.track is not None:
         headers["track"] = options.track.value
     return headers

@@ -18,7 +18,7 @@ _REDELIVERY = (
     " with max_deaths=1 it does not"
 )
 _KEPT = 'track="state" keeps no return value, track="failures" nothing of a success'
-_HISTORY = "Umbel(keep_days=7) says how long records are kept"
+_HISTORY = "keep=3600 deletes the record of a success after an hour"
 _CURRENT = "from umbel import current; current.job is the running job"
 _CHOSEN_ID = "task.options(id=...) sets the id of one call"
 

@@ -69,6 +69,7 @@ def _check_shared(options: TaskOptions | CallOptions) -> None:
     if not isinstance(options.unique, bool | Unique | None) and not callable(options.unique):
         Unique(options.unique)  # raises an error if the key is invalid
     _check_seconds("timeout", options.timeout)
+    _check_seconds("keep", options.keep)
     _check_seconds("delay", options.delay, zero=True)
     if isinstance(options.expires, datetime):
         _check_moment("expires", options.expires)
@@ -100,6 +101,9 @@ class TaskOptions:
     dedupe: Callable[..., Any] | None = None
     """Called with the arguments before a run; if it returns true, the job is a duplicate."""
     track: Track = Track.RESULT
+    keep: float | None = None
+    """Seconds after which the record and result of a success are deleted, if ``keep_days`` and
+    ``keep_count`` of the application do not delete them earlier."""
     loop: Loop = "asyncio"
     """For ``async def`` tasks: which library's event loop the coroutine is written for."""
     limit: tuple[Limit, ...] = ()
@@ -130,6 +134,10 @@ class TaskOptions:
         ):
             raise ConfigurationError(
                 f"affinity={self.affinity!r:.80}: give an argument's name or a function"
+            )
+        if self.keep is not None and self.track is Track.FAILURES:
+            raise ConfigurationError(
+                'keep and track="failures": nothing of a success is kept; give one of them'
             )
         if not isinstance(self.broadcast, bool):
             _check_seconds("broadcast", self.broadcast)
@@ -164,6 +172,7 @@ class CallOptions:
     retry: Retry | None = None
     unique: str | Unique | None = None
     track: Track | None = None
+    keep: float | None = None
     affinity: str | None = None
     """A key that replaces the one from the arguments."""
     stay: bool = False

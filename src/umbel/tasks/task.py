@@ -44,6 +44,7 @@ class Declaration(TypedDict, total=False):
     publishing: Publishing | None
     dedupe: Callable[..., Any] | None
     track: Track | str
+    keep: float | None
     loop: Loop
     limit: int | Limit | Sequence[int | Limit]
     rate: str | Rate | Sequence[str | Rate]
@@ -66,6 +67,7 @@ class Changes(TypedDict, total=False):
     retry: Retry | int
     unique: str | Unique
     track: Track | str
+    keep: float
     affinity: str
     stay: bool
     worker: int | str

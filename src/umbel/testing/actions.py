@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from umbel.backends import Demand, Published, WorkerEntry
+from umbel.backends import Demand, JobFilter, Published, WorkerEntry
 from umbel.messages import (
     JSON,
     Attempt,
@@ -169,6 +169,21 @@ async def settle(
 ) -> list[Lease]:
     """Settle one delivery. Return the leases that were refused."""
     return await backend.broker.settle([settlement(delivery, outcome, **changes)])
+
+
+def let_time_pass(backend: Adapters) -> None:
+    """Advance the clock by an instant. A server's own clock advances by itself."""
+    if backend.time_travels:
+        backend.advance(0.01)
+
+
+async def prune_until_gone(backend: Adapters, *jobs: str) -> int:
+    """Prune until the own times of these jobs have come. Return how many jobs were pruned."""
+    pruned, wanted = 0, JobFilter(limit=1_000_000)
+    while {one.id for one in await backend.records.search(wanted)} & set(jobs):
+        let_time_pass(backend)
+        pruned += await backend.records.prune(older_than=FAR, keep=1_000_000, limit=1_000_000)
+    return pruned
 
 
 async def depths(backend: Adapters) -> dict[tuple[str, str], int]:

@@ -34,6 +34,9 @@ from umbel.worker.runs import Activation
 from umbel.worker.step_writer import StepWriter
 from umbel.worker.steps import RunSteps
 
+_MAX_SECONDS = 10_000_000_000.0
+"""About three centuries. Databases refuse later times."""
+
 
 class Activator:
     """Finds the task, decodes the arguments, and applies the options of the call."""
@@ -100,7 +103,7 @@ class Activator:
             if gates:  # the sender did not know the task's gates
                 return Parked(gates)
         declared, headers = task.declared, envelope.headers
-        timeout = _timeout(headers["timeout"]) if "timeout" in headers else declared.timeout
+        timeout = _seconds(headers, "timeout", declared.timeout)
         return Activation(
             delivery=delivery,
             task=task,
@@ -118,6 +121,7 @@ class Activator:
             retry=_retry(headers.get("retry"), declared.retry),
             timeout=_shortest(timeout, declared.pool) if declared.pool else timeout,
             track=_track(headers["track"]) if "track" in headers else declared.track,
+            keep=_seconds(headers, "keep", declared.keep),
             unchecked=_unchecked(declared.pool, delivery.slots) if declared.pool else (),
         )
 
@@ -190,13 +194,16 @@ def _retry(text: str | None, declared: Retry) -> Retry:
         raise BadMessage("retry", f"not a retry policy: {error}") from None
 
 
-def _timeout(text: str) -> float:
+def _seconds(headers: Mapping[str, str], name: str, declared: float | None) -> float | None:
+    """Return the seconds in this header, or those that the task declares."""
+    if name not in headers:
+        return declared
     try:
-        seconds = float(text)
+        seconds = float(headers[name])
     except ValueError:
-        raise BadMessage("timeout", f"{text!r} is not a number of seconds") from None
-    if not 0 < seconds < float("inf"):
-        raise BadMessage("timeout", f"{text!r} must be above 0")
+        raise BadMessage(name, f"{headers[name]!r} is not a number of seconds") from None
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise BadMessage(name, f"{headers[name]!r} must be above 0, at most {_MAX_SECONDS:.0f}")
     return seconds
 
 

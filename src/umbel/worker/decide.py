@@ -46,11 +46,10 @@ def outcome_of_return(activation: Activation, value: Any, codec: BodyCodec) -> O
     A value that cannot be encoded is a final failure: another run would return it again.
     """
     if activation.track is not Track.RESULT:
-        return Succeeded()
+        return Succeeded(keep_for=activation.keep)
     try:
-        return Succeeded(
-            codec.encode(value, what=f"result of {activation.task.name}", name="result")
-        )
+        what = f"result of {activation.task.name}"
+        return Succeeded(codec.encode(value, what=what, name="result"), activation.keep)
     except UmbelError as error:
         return Failed(describe(error))
 

@@ -29,6 +29,7 @@ class Activation(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry
     timeout: float | None
     track: Track
+    keep: float | None = None
     unchecked: tuple[tuple[Pool, str], ...] = ()
     """Pools with the members that the job was given; they are checked before the task begins."""
 

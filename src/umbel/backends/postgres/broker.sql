@@ -434,21 +434,23 @@ select (select array_agg(place) from held h
 with sent as (
   select * from rows from (
     unnest(%(id)s::uuid[], %(owner)s::text[], %(fence)s::bigint[], %(state)s::text[],
-           %(result_type)s::text[], %(result)s::bytea[], %(reason)s::text[], %(keep)s::boolean[]),
+           %(result_type)s::text[], %(result)s::bytea[], %(reason)s::text[], %(keep)s::boolean[],
+           %(keep_for)s::float8[]),
     jsonb_array_elements(%(attempt_json)s::jsonb), jsonb_array_elements(%(failure)s::jsonb)
-  ) with ordinality as s (id, owner, fence, final, result_type, result, reason, keep, attempt_json,
-                          failure, place)
+  ) with ordinality as s (id, owner, fence, final, result_type, result, reason, keep, keep_for,
+                          attempt_json, failure, place)
 ),
 gone as (
   delete from $schema.job j using sent s
   where j.id = s.id and j.owner = s.owner and j.fence = s.fence
-  returning j.*, s.final, s.result_type, s.result, s.reason, s.keep, s.attempt_json, s.failure
+  returning j.*, s.final, s.result_type, s.result, s.reason, s.keep, s.keep_for, s.attempt_json,
+            s.failure
 ),
 kept as (
   insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
                               body, created, not_before, expires, attempt, deaths, max_deaths,
                               unique_key, traceparent, headers, worker, fence, claimed, attempts, progress_done,
-                              progress_of, finished, result_type, result, failure, reason)
+                              progress_of, finished, result_type, result, failure, reason, keep_until)
   select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, final, priority, content_type, body, created,
          not_before, expires, attempt, deaths, max_deaths, unique_key, traceparent, headers, worker, fence,
          claimed,
@@ -456,7 +458,8 @@ kept as (
                when jsonb_array_length(attempts) < 100 then attempts
                else attempts - 0 end) || attempt_json,
          progress_done, progress_of, statement_timestamp(),
-         result_type, result, nullif(failure, 'null'), reason
+         result_type, result, nullif(failure, 'null'), reason,
+         statement_timestamp() + make_interval(secs => keep_for)
   from gone where keep or part
   on conflict (id, namespace) do nothing
 )
@@ -489,14 +492,16 @@ kept as (
   insert into $schema.record (id, namespace, queue, kind, task, type, state, priority, content_type,
                               body, created, not_before, expires, attempt, deaths, max_deaths,
                               unique_key, traceparent, headers, worker, fence, claimed, attempts,
-                              progress_done, progress_of, finished, result_type, result, reason)
+                              progress_done, progress_of, finished, result_type, result, reason,
+                              keep_until)
   select id, namespace, coalesce(slots -> -1 ->> 'home', queue), kind, task, type, %(state)s,
          priority, content_type, body, created, not_before, expires, attempt, deaths, max_deaths,
          unique_key, traceparent, headers, worker, fence, claimed,
          (case when jsonb_typeof(attempts) <> 'array' then '[]'
                when jsonb_array_length(attempts) < 100 then attempts
                else attempts - 0 end) || attempt_json,
-         progress_done, progress_of, statement_timestamp(), %(result_type)s, result, %(reason)s
+         progress_done, progress_of, statement_timestamp(), %(result_type)s, result, %(reason)s,
+         statement_timestamp() + make_interval(secs => %(keep_for)s::float8)
   from gone where %(keep)s or part
   on conflict (id, namespace) do nothing
 )

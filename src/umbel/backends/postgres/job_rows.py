@@ -138,6 +138,7 @@ def finish_arrays(ends: Sequence[tuple[Settlement, Finish]]) -> dict[str, Any]:
         "result": blobs([f.result.data if f.result else None for _, f in ends]),
         "reason": texts([f.reason for _, f in ends]),
         "keep": numbers([s.keep or f.state is not State.SUCCEEDED for s, f in ends]),
+        "keep_for": numbers([f.keep_for for _, f in ends]),
         "failure": json_text([f.failure for _, f in ends]),
     }
 
@@ -150,7 +151,7 @@ def ends_are_uniform(ends: Sequence[tuple[Settlement, Finish]]) -> bool:
 
 def uniform_ends(ends: Sequence[tuple[Settlement, Finish]]) -> dict[str, Any]:
     """Return the parameters of ``finish_uniform``: shared values once."""
-    owner, keep, state, result_type, reason, _ = _end(*ends[0])
+    owner, keep, state, result_type, reason, _, keep_for = _end(*ends[0])
     return {
         "id": texts([s.lease.job for s, _ in ends]),
         "fence": numbers([s.lease.fence for s, _ in ends]),
@@ -161,12 +162,13 @@ def uniform_ends(ends: Sequence[tuple[Settlement, Finish]]) -> dict[str, Any]:
         "state": state.value,
         "result_type": result_type,
         "reason": without_nul(reason),
+        "keep_for": keep_for,
     }
 
 
 def _end(settlement: Settlement, finish: Finish) -> tuple[Any, ...]:
     result_type = finish.result.content_type if finish.result else None
-    how = finish.state, result_type, finish.reason, finish.failure
+    how = finish.state, result_type, finish.reason, finish.failure, finish.keep_for
     return settlement.lease.owner, settlement.keep, *how
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from umbel.backends.postgres.arrays import numbers, texts
 from umbel.backends.postgres.database import Database
@@ -85,11 +87,13 @@ class PostgresRecords(SqlRecords):
         beyond = await self._rows("beyond", keep=keep)
         finished, job = beyond[0] if beyond else (None, None)
 
-        async def forget(many: int) -> int:
-            oldest = {"age": float(older_than), "finished": finished, "id": job, "limit": many}
-            return int((await self._rows("prune", **oldest))[0][0])
+        oldest = {"age": float(older_than), "finished": finished, "id": job}
 
-        pruned = await prune_in_batches(forget, limit)
+        async def forget(query: str, many: int, **values: Any) -> int:
+            return int((await self._rows(query, limit=many, **values))[0][0])
+
+        pruned = await prune_in_batches(partial(forget, "prune_kept_until"), limit)
+        pruned += await prune_in_batches(partial(forget, "prune", **oldest), limit - pruned)
         more = True
         while more:
             row = {"portion": GATE_SCAN_BATCH, "credit": CREDIT, "longest": MAX_RATE_PERIOD_SECONDS}

@@ -154,6 +154,23 @@ gone as (
 )
 select count(*) from gone
 
+-- name: prune_kept_until
+-- Deletes finished jobs whose own time has come, by the server's clock, except those of groups that
+-- have joins. Materialized for the same reason.
+with old as materialized (
+  select id from $schema.record r
+  where namespace = %(namespace)s and keep_until <= statement_timestamp()
+    and not (headers ? 'graph' and exists (
+      select 1 from $schema.job_join j
+      where j.namespace = r.namespace and j.group_id = r.headers ->> 'graph'))
+  order by keep_until limit %(limit)s for update skip locked
+),
+gone as (
+  delete from $schema.record r using old where r.namespace = %(namespace)s and r.id = old.id
+  returning 1
+)
+select count(*) from gone
+
 -- name: forget_gates
 -- In a batch of gates by name, deletes those of tokens that no job holds and whose rate has no
 -- effect any more: a new gate would let the same jobs pass. For credit see Pace. Skips gates that

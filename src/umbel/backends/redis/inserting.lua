@@ -126,6 +126,7 @@ local function restart_job(id, state, number, changes, from_scratch)
   if from_scratch then redis.call('DEL', root .. ':steps:' .. id) end
   redis.call('HSET', key, 'state', 'queued', 'sequence', string.format('%016d', number), unpack(changes))
   remove_later(root .. (state == 'buried' and ':buried' or ':done'), id)
+  remove_later(root .. ':keep_until', id)
   add_later(root .. ':live', number, id)
   local job = read_job(id, 'queue', 'kind', 'priority', 'sequence', 'join')
   local queue, join = job[2] or '', job[6]

@@ -15,6 +15,7 @@
 --   <root>:sequence             number  number of the last published job
 --   <root>:live                 zset    ids of live jobs, by number
 --   <root>:done, :buried        zset    ids of finished jobs, by end time
+--   <root>:keep_until           zset    ids of those of them that are pruned at a time of their own, by that time
 --   <root>:expiring             zset    ids of live jobs that expire, by time; those that run may be missing
 --   <root>:unique               hash    from a unique key to the id of the live job that holds it
 --   <root>:inbox                list    events that other programs pushed and that are not adopted yet

@@ -1,5 +1,5 @@
--- Job records. Keys: see keys.lua; writes job, live, done, buried, lane, queues, sequence; reads waiting_list, leases,
--- group.
+-- Job records. Keys: see keys.lua; writes job, live, done, keep_until, buried, lane, queues, sequence; reads
+-- waiting_list, leases, group.
 -- Guarantees: a job is one hash, live or finished, so a reader always sees it exactly once; a buried job is deleted
 -- only by its id.
 
@@ -80,11 +80,12 @@ write_pending()
 return replayed
 
 -- name: prune
--- {age, keep, limit, skipped}: deletes jobs that finished so many seconds ago or earlier, and the oldest beyond a
--- count, of a portion of the finished jobs; buried jobs stay and do not count. Records of a group that has joins are
--- skipped, like the given number before them. Returns {how many were deleted, how many were skipped in this call}.
-local age, keep, limit, skipped = unpack(cmsgpack.unpack(ARGV[1]))
-local key = root .. ':done'
+-- {index, age, keep, limit, skipped}: deletes jobs whose time in an index (done, keep_until) was so many seconds ago or
+-- earlier, and the oldest beyond a count, of a portion of the index; buried jobs stay and do not count. Records of a
+-- group that has joins are skipped, like the given number before them. Returns {how many were deleted, how many were
+-- skipped in this call}.
+local index, age, keep, limit, skipped = unpack(cmsgpack.unpack(ARGV[1]))
+local key = root .. ':' .. index
 allow_when_full()
 local beyond = redis.call('ZCARD', key) - keep - skipped  -- so many of the next jobs are beyond the count
 local found = redis.call('ZRANGE', key, skipped, skipped + math.min(limit, PORTION) - 1, 'WITHSCORES')
@@ -103,7 +104,8 @@ for at = 1, #found, 2 do
     kept = kept + 1
   else
     redis.call('DEL', root .. ':job:' .. id, root .. ':steps:' .. id)
-    remove_later(key, id)
+    remove_later(root .. ':done', id)
+    remove_later(root .. ':keep_until', id)
     pruned = pruned + 1
   end
 end
@@ -119,6 +121,7 @@ for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
   if job and FINAL[job[1]] then
     redis.call('DEL', root .. ':job:' .. id, root .. ':steps:' .. id)
     redis.call('ZREM', root .. ':done', id)
+    redis.call('ZREM', root .. ':keep_until', id)
     redis.call('ZREM', root .. ':buried', id)
     removed = removed + 1
   end

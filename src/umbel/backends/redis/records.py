@@ -30,6 +30,7 @@ LUA = scripts("records.lua", "job_gates.lua")
 _STILL_LIVE = 0
 _MAX_PORTIONS = 100
 """Maximum number of portions, of 1,000 live jobs each, that are counted by task."""
+_ALL = 2**53
 _BURIED = frozenset({State.BURIED})
 _INDEXES = (
     (("live",), LIVE),
@@ -113,10 +114,14 @@ class RedisRecords:
         return [text(job) for job in replayed]
 
     async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
+        pruned = await self._prune("keep_until", 0.0, _ALL, limit)
+        return pruned + await self._prune("done", float(older_than), keep, limit - pruned)
+
+    async def _prune(self, index: str, age: float, keep: int, limit: int) -> int:
         pruned = skipped = 0
         while pruned < limit:
             batch = min(PRUNE_BATCH, limit - pruned)
-            arguments = pack(float(older_than), keep, batch, skipped)
+            arguments = pack(index, age, keep, batch, skipped)
             some, kept = await self._run("prune", arguments)
             pruned, skipped = pruned + some, skipped + kept
             if some + kept < batch:

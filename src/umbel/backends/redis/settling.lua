@@ -1,5 +1,5 @@
 -- Ending leases: recording outcomes, putting jobs back, recovering the jobs of dead workers. Keys: see keys.lua;
--- writes leases, owners, job, steps, live, lane, due, done, buried, unique, deaths; of gates waiting, waiting_list,
+-- writes leases, owners, job, steps, live, lane, due, done, keep_until, buried, unique, deaths; of gates waiting, waiting_list,
 -- waiting_lists, gates, check_now, holders, member, free; of routes routed_jobs, idle_routes; for follow-ups all
 -- that a publish writes; for parts of joins what counting.lua writes, for growths what publications.lua writes; reads
 -- lapsed.
@@ -9,7 +9,7 @@
 
 -- name: settle
 -- {settlements}: each is {id, owner, fence, attempt, follow-ups, growth, ending...}; a growth is {publication, place};
--- an ending is {'end', keep, state, fields}, {'again', delay, cost, section} or {'park', gates}. Returns the indexes,
+-- an ending is {'end', keep, state, fields, keep_for}, {'again', delay, cost, section} or {'park', gates}. Returns the indexes,
 -- counted from 0, of those that were refused; or what is wrong with a growth: then nothing has happened.
 local settlements = unpack(cmsgpack.unpack(ARGV[1]))
 allow_when_full()
@@ -50,7 +50,7 @@ local function has_edges(id)
 end
 
 -- End a job. The record of a part of a join is always kept, because its result is read later.
-local function record_end(id, attempt, growth, keep, state, fields)
+local function record_end(id, attempt, growth, keep, state, fields, keep_for)
   local job = read_job(id, 'unique', 'awaited', 'part', 'expires', 'attempts', 'slots')
   if not job or job[1] ~= 'running' then return false end
   if growth then
@@ -65,6 +65,7 @@ local function record_end(id, attempt, growth, keep, state, fields)
     if job[7] then fields[size + 3], fields[size + 4] = 'slots', '' end
     if original_queue then fields[size + 5], fields[size + 6] = 'queue', original_queue end
     finish(id, state, now, fields)
+    if keep_for then add_later(root .. ':keep_until', now + keep_for, id) end
   else
     redis.call('DEL', root .. ':job:' .. id, root .. ':steps:' .. id)
   end
@@ -140,7 +141,7 @@ read_fences()
 local problem = find_growth_error()
 if problem then return problem end
 for index, settlement in ipairs(settlements) do
-  if not settle(unpack(settlement, 1, 10)) then refused[#refused + 1] = index - 1 end
+  if not settle(unpack(settlement, 1, 11)) then refused[#refused + 1] = index - 1 end
 end
 write_lists('HDEL', ended)
 write_pending()

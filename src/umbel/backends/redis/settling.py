@@ -40,7 +40,7 @@ def _settle_row(settlement: Settlement) -> Row:
     if isinstance(end, Requeue):
         return [*row, "again", float(end.delay), int(end.costs_attempt), end.section]
     keep = settlement.keep or end.state is not State.SUCCEEDED
-    return [*row, "end", keep, end.state.value, end_fields(end)]
+    return [*row, "end", keep, end.state.value, end_fields(end), end.keep_for]
 
 
 def end_fields(end: Finish) -> list[Any]:

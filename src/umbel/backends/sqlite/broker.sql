@@ -155,13 +155,13 @@ where id = :id and owner = :owner and fence = :fence
 insert into record (id, namespace, queue, kind, task, type, state, priority, content_type, body, created,
                     not_before, expires, attempt, deaths, lapses, max_deaths, unique_key, traceparent,
                     headers, worker, fence, claimed, attempts, progress_done, progress_of, finished,
-                    result_type, result, failure, reason)
+                    result_type, result, failure, reason, keep_until)
 select id, namespace, coalesce(json_extract(slots, '$[#-1].home'), queue), kind, task, type, :state, priority, content_type, body, created, not_before,
        expires, attempt, deaths, lapses, max_deaths, unique_key, traceparent, headers, worker, fence,
        claimed, case attempts when '[]' then '[' || :attempt_json || ']' else json_insert(
          iif(json_array_length(attempts) < 100, attempts, json_remove(attempts, '$[0]')),
          '$[#]', json(:attempt_json)) end, progress_done, progress_of,
-       :finished, :result_type, :result, :failure, :reason
+       :finished, :result_type, :result, :failure, :reason, :finished + :keep_for
 from job where id = :id and owner = :owner and fence = :fence
 
 -- name: free_slots

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from umbel.backends.queries import load
 from umbel.backends.records import UNCHANGED, Changes, ProgressNote
@@ -83,13 +84,20 @@ class SqliteRecords(SqlRecords):
         )
         oldest = {"before": trusted - older_than, "finished": finished, "state": state, "row": row}
 
-        def forget(many: int, connection: sqlite3.Connection) -> int:
+        def forget(query: str, row: dict[str, Any], connection: sqlite3.Connection) -> int:
             with write_transaction(connection) as cursor:
-                return cursor.execute(SQL["prune"], self._values(limit=many, **oldest)).rowcount
+                return cursor.execute(SQL[query], row).rowcount
 
-        pruned = await prune_in_batches(
-            lambda many: self._database.run(partial(forget, many)), limit
-        )
+        async def prune(query: str, limit: int, **values: Any) -> int:
+            return await prune_in_batches(
+                lambda many: self._database.run(
+                    partial(forget, query, self._values(limit=many, **values))
+                ),
+                limit,
+            )
+
+        pruned = await prune("prune_kept_until", limit, now=trusted)
+        pruned += await prune("prune", limit - pruned, **oldest)
         while await self._database.run(partial(self._forget_gates, trusted)):
             pass
         return pruned

@@ -79,6 +79,7 @@ def _success_row(outcome: Succeeded, settlement: Settlement, now: float) -> dict
         "result": result.data if result else None,
         "failure": None,
         "reason": "",
+        "keep_for": outcome.keep_for,
     }
 
 
@@ -217,4 +218,5 @@ def _finish_row(row: dict[str, Any], end: Disposition) -> dict[str, Any]:
         "result": end.result.data if end.result else None,
         "failure": msgspec.json.encode(end.failure).decode() if end.failure else None,
         "reason": end.reason,
+        "keep_for": end.keep_for,
     }

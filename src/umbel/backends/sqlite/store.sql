@@ -109,6 +109,16 @@ delete from record where rowid in (
     and (finished <= :before or (finished, state, rowid) <= (:finished, :state, :row))
   order by finished, state, rowid limit :limit)
 
+-- name: prune_kept_until
+-- Deletes finished jobs whose own time has come, except those of groups that have joins.
+delete from record where rowid in (
+  select rowid from record
+  where namespace = :namespace and keep_until <= :now
+    and not exists (select 1 from job_join j
+                    where j.namespace = record.namespace
+                      and j.group_id = json_extract(record.headers, '$.graph'))
+  order by keep_until limit :limit)
+
 -- name: file_time
 -- The file's time: the time by which it was last pruned, otherwise when its first job finished.
 select coalesce((select until from pruned where namespace = :namespace),

@@ -11,9 +11,12 @@ from umbel.testing.actions import (
     FAILURE,
     FAR,
     LONG_WAIT,
+    RESULT,
     SOON,
     claim,
     depths,
+    let_time_pass,
+    prune_until_gone,
     publish,
     publish_and_claim,
     publish_and_settle,
@@ -61,6 +64,53 @@ class Pruning:
         for _ in range(3):
             await publish_and_settle(b)
         assert await b.records.prune(older_than=FAR, keep=3, limit=ALL) == 0
+
+    @backend_test("records")
+    async def test_a_success_is_forgotten_after_a_time_of_its_own(self, b: Adapters) -> None:
+        short = [await publish_and_settle(b, Succeeded(RESULT, keep_for=0.01)) for _ in range(3)]
+        others = [
+            await publish_and_settle(b, Succeeded(RESULT, keep_for=FAR)),
+            await publish_and_settle(b, Succeeded(RESULT)),
+        ]
+        await prune_until_gone(b, *short)
+        assert await _known(b) == set(others)
+
+    @backend_test("records")
+    async def test_successes_settled_together_have_their_own_times(self, b: Adapters) -> None:
+        await publish_many(b, 4)
+        held = await claim(b, await register(b))
+        times = (0.01, FAR, None, 0.01)
+        await b.broker.settle(
+            [settlement(one, Succeeded(keep_for=t)) for one, t in zip(held, times, strict=True)]
+        )
+        await prune_until_gone(b, held[0].id, held[3].id)
+        assert await _known(b) == {held[1].id, held[2].id}
+
+    @backend_test("records")
+    async def test_a_time_of_its_own_keeps_no_job_beyond_age_and_number(self, b: Adapters) -> None:
+        for _ in range(3):
+            await publish_and_settle(b, Succeeded(RESULT, keep_for=FAR))
+        assert await b.records.prune(older_than=FAR, keep=2, limit=ALL) == 1
+        assert await b.records.prune(older_than=0, keep=ALL, limit=ALL) == 2
+        assert await _known(b) == set()
+
+    @backend_test("records")
+    async def test_a_call_forgets_no_more_than_its_limit_by_all_rules(self, b: Adapters) -> None:
+        short = [await publish_and_settle(b, Succeeded(keep_for=0.01)) for _ in range(2)]
+        long = [await publish_and_settle(b) for _ in range(3)]
+        while await b.records.prune(older_than=FAR, keep=ALL, limit=1) == 0:
+            let_time_pass(b)
+        assert await _known(b) == {short[1], *long}
+        await prune_until_gone(b, short[1])
+        assert await b.records.prune(older_than=0, keep=0, limit=2) == 2
+        assert len(await _known(b)) == 1
+
+    @backend_test("records")
+    async def test_a_job_that_is_deleted_by_hand_is_not_pruned_again(self, b: Adapters) -> None:
+        job = await publish_and_settle(b, Succeeded(keep_for=0.01))
+        assert await b.records.remove([job]) == 1
+        marker = await publish_and_settle(b, Succeeded(keep_for=0.01))
+        assert await prune_until_gone(b, marker) == 1
 
     @backend_test("records")
     async def test_jobs_settled_in_the_same_moment_are_pruned_one_by_one(self, b: Adapters) -> None:

@@ -27,6 +27,7 @@ from umbel.testing.actions import (
     claim_one,
     envelope,
     key_taken,
+    prune_until_gone,
     publish,
     publish_and_claim,
     publish_and_settle,
@@ -441,6 +442,36 @@ class Dropping:
         assert await b.joins.drop(g.group)
         assert await b.records.prune(older_than=0, keep=0, limit=100) == 3
         assert await b.joins.advance() == 0
+
+    @backend_test()
+    async def test_a_time_of_its_own_deletes_no_record_of_a_group(self, b: Adapters) -> None:
+        g = Graph(b)
+        part = g.job()
+        waiter = g.job(after=g.join(part))
+        await g.add()
+        worker = await OneWorker.start(b)
+        for job in (part, waiter):
+            await worker.end(job, Succeeded(keep_for=0.01))
+        later = await publish_and_settle(b, Succeeded(keep_for=0.01))
+        assert await prune_until_gone(b, later) == 1
+        assert await states(b, part, waiter) == [SUCCEEDED] * 2
+        assert await b.joins.drop(g.group)
+        assert await prune_until_gone(b, part.id, waiter.id) == 2
+
+    @backend_test()
+    async def test_a_reopened_job_loses_the_time_of_its_first_end(self, b: Adapters) -> None:
+        g = Graph(b)
+        part = g.job()
+        g.join(part)
+        await g.add()
+        worker = await OneWorker.start(b)
+        await worker.end(part, Succeeded(keep_for=0.01))
+        assert await b.joins.reopen([part.id]) == [part.id]
+        await worker.end(part)
+        assert await b.joins.drop(g.group)
+        later = await publish_and_settle(b, Succeeded(keep_for=0.01))
+        assert await prune_until_gone(b, later) == 1
+        assert await state(b, part) is SUCCEEDED
 
     @backend_test()
     async def test_records_of_other_groups_and_of_none_are_pruned(self, b: Adapters) -> None:

@@ -117,6 +117,7 @@ create table $schema.record (
   result bytea,
   failure jsonb,
   reason text not null default '',
+  keep_until timestamptz,  -- when it is pruned; null if only its age and the size of the history count
   primary key (id, namespace)
 );
 
@@ -125,6 +126,7 @@ create table $schema.record (
 -- needs to find the end of the history.
 create index record_finished on $schema.record (namespace, finished, id) include (state);
 create index record_buried on $schema.record (namespace, finished) where state = 'buried';
+create index record_keep_until on $schema.record (namespace, keep_until) where keep_until is not null;
 
 -- Steps that jobs have done. They are kept as long as the job is live or has a record.
 create table $schema.step (

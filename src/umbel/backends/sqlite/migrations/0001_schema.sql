@@ -86,12 +86,14 @@ create table record (
   result blob,
   failure text,
   reason text not null default '',
+  keep_until real,  -- when it is pruned; null if only its age and the size of the history count
   primary key (id, namespace)
 ) strict;
 
 -- It has all columns that pruning needs to find the end of the history without reading the records.
 create index record_finished on record (namespace, finished, state);
 create index record_buried on record (namespace, finished) where state = 'buried';
+create index record_keep_until on record (namespace, keep_until) where keep_until is not null;
 
 -- The time up to which the history has been pruned.
 create table pruned (
@@ -103,8 +105,9 @@ create table pruned (
 create trigger record_is_new after insert on record
   when new.finished < (select until from pruned where namespace = new.namespace)
 begin
-  update record set finished = (select until from pruned where namespace = new.namespace)
-  where rowid = new.rowid;
+  update record
+  set finished = until, keep_until = keep_until + until - finished
+  from pruned where pruned.namespace = new.namespace and record.rowid = new.rowid;
 end;
 
 -- Steps that jobs have done. They are kept as long as the job is live or has a record.
