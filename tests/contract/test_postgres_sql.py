@@ -173,11 +173,55 @@ def test_pruning_reads_what_is_to_go_and_nothing_else(address: PostgresAddress) 
     assert look["Shared Hit Blocks"] + look["Shared Read Blocks"] < 10
 
 
+LIST = {"task": None, "queue": None, "worker": None, "before": None, "id_end": None}
+WHOLE_HISTORY = {
+    "position": float("inf"),
+    "id": "ffffffff-ffff-ffff-ffff-ffffffffffff",
+    "first": float("-inf"),
+    "first_id": "00000000-0000-0000-0000-000000000000",
+}
+
+
+def test_a_page_of_jobs_reads_a_portion_of_the_history_and_nothing_else(
+    address: PostgresAddress,
+) -> None:
+    fill(address)
+    found = _plan(address, "finished_edge", **WHOLE_HISTORY, skipped=999)
+    (look,) = [n for n in found if "Relation Name" in n]
+    assert (look["Node Type"], look["Index Name"]) == ("Index Only Scan", "record_finished")
+    assert look["Actual Rows"] == 1000
+    assert not [n for n in found if "Sort" in n["Node Type"]]
+    with connect() as connection:
+        query = f"select id::text from {address.schema}.record order by id desc offset 999 limit 1"
+        edge = connection.execute(query).fetchone()[0]
+        now = connection.execute(
+            f"select date_part('epoch', max(finished)) from {address.schema}.record"
+        ).fetchone()[0]
+    portion = WHOLE_HISTORY | {"first": now, "first_id": edge}
+    found = _plan(address, "list_finished", **LIST | {"task": "rare"}, **portion, limit=20)
+    (look,) = [n for n in found if "Relation Name" in n]
+    assert look["Index Name"] == "record_finished"
+    assert look["Actual Rows"] + look["Rows Removed by Filter"] == 1000
+
+
+@pytest.mark.parametrize("filters", [{}, {"task": "t"}])
+def test_the_newest_jobs_are_listed_without_reading_the_history(
+    address: PostgresAddress, filters: dict[str, str]
+) -> None:
+    fill(address)
+    found = _plan(address, "list_finished", **LIST | filters, **WHOLE_HISTORY, limit=20)
+    (look,) = [n for n in found if "Relation Name" in n]
+    assert (look["Index Name"], look["Actual Rows"]) == ("record_finished", 20)
+    assert not [n for n in found if "Sort" in n["Node Type"]]
+
+
 def _plan(
     address: PostgresAddress, query: str, file: str = "store.sql", **values: Any
 ) -> list[dict[str, Any]]:
     """What the server does."""
+    states = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
     sql = address.queries(file)[query]
+    sql = sql.replace(b"$states", states.encode()).replace(b"$indexed", b"true")
     with connect() as connection:
         connection.execute(f"vacuum {address.schema}.record")
         connection.execute(address.sql["settings"], {"local": False})

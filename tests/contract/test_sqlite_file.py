@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import stat
 import sys
@@ -21,6 +22,7 @@ from sqlite_adapters import open_sqlite
 from umbel.backends import JobFilter
 from umbel.backends.sqlite.backlog import SqliteBacklog
 from umbel.backends.sqlite.database import Database, SqliteFile
+from umbel.backends.sqlite.records import SQL
 from umbel.clock import SystemClock
 from umbel.messages import Succeeded
 from umbel.testing.actions import publish_and_settle
@@ -166,3 +168,21 @@ def test_what_finishes_while_the_clock_is_behind_is_not_pruned_when_it_is_right_
             assert {one.id for one in await b.records.search(JobFilter())} == {before, *behind}
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("query", ["finished_edge", "list_finished"])
+@pytest.mark.parametrize("index", ["record_finished", "record_buried"])
+def test_a_page_of_jobs_is_read_by_an_index(tmp_path: Path, query: str, index: str) -> None:
+    state = "state = 'buried'" if index == "record_buried" else "state <> 'expired'"
+    sql = SQL[query].replace("$indexed", state).replace("state in ($states)", state)
+    names = ("namespace", "now", "task", "queue", "worker", "before", "id_end", "limit", "skipped")
+    values = dict.fromkeys((*names, "position", "id", "first", "first_id"), 1)
+    with closing(SqliteFile(str(tmp_path / "umbel.db")).connect(10.0)) as connection:
+        plan = [row[3] for row in connection.execute(f"explain query plan {sql}", values)]
+    assert re.match(
+        rf"SEARCH record USING (COVERING )?INDEX {index} "
+        r"\(namespace=\? AND finished>\? AND finished<\?\)",
+        plan[0],
+    ), plan
+    # Jobs that finished at the same moment are sorted by id, the others not at all.
+    assert re.match("USE TEMP B-TREE FOR (LAST TERM|RIGHT PART) OF ORDER BY", plan[1]), plan

@@ -337,7 +337,13 @@ class Umbel:
         """Return the operations that operators use, for the current event loop."""
         from umbel.operations import Operations
 
-        return Operations(self.backend.open(), clock=self.clock, namespace=self.settings.namespace)
+        return Operations(
+            self.backend.open(),
+            clock=self.clock,
+            namespace=self.settings.namespace,
+            codec=self.codec,
+            registry=self.registry,
+        )
 
     def _upkeep(self) -> Callable[[float], list[Callable[[], Awaitable[object]]]]:
         from umbel.app.upkeep import open_upkeep

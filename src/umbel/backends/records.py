@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf, isnan
 from typing import Protocol
 
 import msgspec
 
 from umbel.errors import ConfigurationError
-from umbel.messages import Body, Record, State
+from umbel.messages import TERMINAL, Body, Record, State
+
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+FIRST_ID = "00000000-0000-0000-0000-000000000000"
+_SEARCH_ROWS = 10_000
+"""How many rows one query of ``search`` reads at most, so that other queries do not wait."""
 
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,16 +30,95 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     published_before: float | None = None
     """Wall time. Jobs whose time of publication is wrong, in the future, match too."""
+    since: float | None = None
+    """Wall time at which, or after which, the job finished; a live job: was published."""
+    until: float | None = None
+    """Wall time at which, or before which, the job finished; a live job: was published."""
+    id_end: str | None = None
+    """The last characters of the job's id."""
     limit: int = 50
 
     def __post_init__(self) -> None:
-        for field in ("task", "queue", "worker"):
+        for field in ("task", "queue", "worker", "id_end"):
             name = getattr(self, field)
             if name is not None and not name.strip():
                 raise ConfigurationError(
                     f"{field}={name!r} of a job filter is empty: give the name of a {field}, or"
                     " leave it out for all"
                 )
+
+    def start(self, after: str) -> Cursor:
+        """Return where a page begins. Raises ConfigurationError if ``after`` is not a cursor."""
+        if self.states and not after and TERMINAL.issuperset(self.states):
+            return FINISHED_JOBS
+        return Cursor.parse(after)
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """A place in the list of jobs: live jobs, newest first, then finished ones, last one first."""
+
+    is_live: bool = True
+    position: float = inf
+    """The number of a live job, or the time at which a job finished."""
+    job: str = LAST_ID
+
+    def __str__(self) -> str:
+        if self.is_live:
+            return f"live_{self.position:.0f}"
+        return f"ended_{self.position!r}_{self.job}"
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        """Return the cursor of a text; the beginning of the list if it is empty.
+
+        Raises:
+            ConfigurationError: the text is not a cursor.
+        """
+        table, *place = text.split("_", 2)
+        try:
+            if table == "live" and len(place) == 1:
+                return cls(True, float(int(place[0])), "")
+            if table == "ended" and len(place) == 2 and not isnan(float(place[0])):
+                return cls(False, float(place[0]), place[1])
+        except (ValueError, OverflowError):
+            pass
+        if text:
+            raise bad_cursor(text)
+        return cls()
+
+
+def bad_cursor(text: str) -> ConfigurationError:
+    """Return the error for a text that is not a cursor."""
+    return ConfigurationError(
+        f"after={text!r:.80} is not a cursor: give the one that a list of jobs ended with"
+    )
+
+
+FINISHED_JOBS = Cursor(is_live=False)
+"""The cursor before all finished jobs."""
+
+
+class JobPage(msgspec.Struct, frozen=True):
+    """A part of the list of jobs."""
+
+    jobs: list[Record]
+    cursors: list[str]
+    """For each job, the cursor from which the list continues after it."""
+    after: str | None
+    """Where the list continues. None: there are no more jobs."""
+    read: int
+    """How many jobs were read at least."""
+
+
+def page_of(
+    jobs: Sequence[tuple[Record, Cursor]], limit: int, following: Cursor | None, read: int
+) -> JobPage:
+    """Return the page with these jobs. If it is not full, the list continues at ``following``."""
+    if len(jobs) >= limit:
+        following, read = jobs[-1][1], len(jobs)
+    cursors = [str(cursor) for _, cursor in jobs]
+    after = None if following is None else str(following)
+    return JobPage([job for job, _ in jobs], cursors, after, max(read, len(jobs)))
 
 
 class ProgressNote(msgspec.Struct, frozen=True):
@@ -100,8 +185,21 @@ class Records(Protocol):
     async def find(self, job: str) -> Record:
         """Return the record of a job, live or finished. Raises UnknownJob."""
 
+    async def scan(self, wanted: JobFilter, *, after: str = "", rows: int) -> JobPage:
+        """Return the next jobs that match, in the order of ``search``, at most ``wanted.limit``.
+
+        It begins after the cursor, reads at most ``rows`` finished jobs, and says where to
+        continue. A page may be empty although more jobs follow. A job that ends between two pages
+        may be on both.
+
+        Raises:
+            ConfigurationError: ``after`` is not a cursor.
+        """
+
     async def search(self, wanted: JobFilter) -> list[Record]:
-        """Return the newest jobs that match, newest first."""
+        """Return the newest jobs that match: live ones, newest first, then finished ones, last
+        finished first. See ``search_all``.
+        """
 
     async def wait_finished(self, job: str, timeout: float | None) -> Record:
         """Wait until the job has finished, and return its record. None waits without a limit.
@@ -173,3 +271,16 @@ class BlockingRecords(Records, Protocol):
         Raises:
             Unavailable: there was no answer in time.
         """
+
+
+async def search_all(scan: Callable[..., Awaitable[JobPage]], wanted: JobFilter) -> list[Record]:
+    """Return the newest jobs that match. It reads as many jobs as needed, in portions."""
+    found: dict[str, Record] = {}
+    after: str | None = ""
+    while after is not None and len(found) < wanted.limit:
+        rest = msgspec.structs.replace(wanted, limit=wanted.limit - len(found))
+        page = await scan(rest, after=after, rows=_SEARCH_ROWS)
+        for job in page.jobs:
+            found.setdefault(job.id, job)
+        after = page.after
+    return [*found.values()]

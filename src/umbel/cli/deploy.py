@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import socket
 
 import click
@@ -20,6 +19,7 @@ from umbel.cli.deploy_report import (
 )
 from umbel.cli.formatting import duration
 from umbel.cli.output import print_json, print_line
+from umbel.cli.times import seconds
 from umbel.control import DeploymentPlan
 from umbel.messages import fresh_id
 from umbel.operations import DeployView, Operations
@@ -28,7 +28,6 @@ from umbel.tasks.fingerprints import fingerprint, python_version
 
 _HISTORY_TIMEOUT_SECONDS = 60.0
 """For a query over the whole history."""
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
 @plain_group()
@@ -48,19 +47,11 @@ def _names(_: click.Context, option: click.Parameter, value: str | None) -> tupl
     return names
 
 
-def _seconds(_: click.Context, option: click.Parameter, value: str) -> float:
-    """Return the seconds of ``90``, ``90s``, ``10m``, ``12h`` or ``7d``. Raises BadParameter."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r} is not a time: write 90, 90s, 10m, 12h or 7d.")
-    return float(found[1]) * _UNITS[found[2] or "s"]
-
-
 @deploy.command("begin")
 @click.option(
     "--interval",
     metavar="TIME",
-    callback=_seconds,
+    callback=seconds,
     show_default=True,
     default="20",
     help="Maximum time between checks.",
@@ -68,7 +59,7 @@ def _seconds(_: click.Context, option: click.Parameter, value: str) -> float:
 @click.option(
     "--limit",
     metavar="TIME",
-    callback=_seconds,
+    callback=seconds,
     show_default=True,
     default="600",
     help="Give up and resume after this time.",
@@ -172,7 +163,7 @@ def status(context: CommandContext, as_json: bool) -> None:
 @click.option(
     "--longer-than",
     metavar="TIME",
-    callback=_seconds,
+    callback=seconds,
     show_default=True,
     default="60",
     help="Maximum time of a task.",
@@ -180,7 +171,7 @@ def status(context: CommandContext, as_json: bool) -> None:
 @click.option(
     "--since",
     metavar="TIME",
-    callback=_seconds,
+    callback=seconds,
     show_default=True,
     default="7d",
     help="Period to examine, until now: 12h, 7d.",

@@ -7,22 +7,24 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import click
+import msgspec
 
 from umbel.app import Umbel
 from umbel.backends import Changes, JobFilter
 from umbel.cli import job_details
-from umbel.cli.command_context import CommandContext, command, plain_group
+from umbel.cli.command_context import TIMEOUT_SECONDS, CommandContext, command, plain_group
 from umbel.cli.confirmation import require_confirmation
 from umbel.cli.formatting import count, duration, relative_time
 from umbel.cli.job_steps import print_steps, step_document
 from umbel.cli.jobs_edit import edit
-from umbel.cli.output import print_json, print_line, print_table
+from umbel.cli.output import print_json, print_line, print_note, print_table
 from umbel.cli.pause_lines import print_pause_note
 from umbel.cli.short_names import find_job_id, find_task_name, recent_ids, short_ids
+from umbel.cli.times import moment
 from umbel.control import Pause
 from umbel.errors import NotAllowed, UnknownJob, UnknownTask
 from umbel.messages import TERMINAL, Record, State, Step
-from umbel.operations import Operations
+from umbel.operations import FoundJobs, JobSearch, Operations
 from umbel.operations.pause_texts import without_missing_tasks
 from umbel.processes.exit_codes import FAILED
 from umbel.urls import mask_secrets
@@ -31,6 +33,8 @@ _BATCH_JOBS = 500
 _MAX_JOBS = 1_000_000
 _BULK_TIMEOUT_SECONDS = 600.0
 """For a command over very many jobs."""
+_TEXT_TIMEOUT_SECONDS = 60.0
+"""For a list by texts, which reads many jobs."""
 _NOT_STARTED = (State.SCHEDULED, State.WAITING, State.QUEUED)
 _REPLAYABLE = (State.BURIED, State.CANCELLED, State.EXPIRED)
 
@@ -91,46 +95,90 @@ def _job_filter(
 @command(name="list")
 @_filters(*State)
 @click.option("--worker", help="Only jobs that this worker runs or ran last.")
+@click.option("--since", metavar="TIME", help="Only jobs since then: 30m, 2h, 7d, or ISO 8601.")
+@click.option("--until", metavar="TIME", help="Only jobs until then: 30m, 2h, 7d, or ISO 8601.")
+@click.option("--error", metavar="TEXT", help="Only jobs with this text in an error or reason.")
+@click.option(
+    "--argument",
+    "arguments",
+    metavar="NAME=VALUE|TEXT",
+    multiple=True,
+    help="Only jobs with this argument, or with this text in their arguments.",
+)
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, _MAX_JOBS))
+@click.option("--after", default="", metavar="CURSOR", help="Continue after an earlier list.")
+@click.option(
+    "--window",
+    default=50_000,
+    show_default=True,
+    type=click.IntRange(1, 100 * _MAX_JOBS),
+    help="Stop after reading this many jobs.",
+)
 def list_jobs(
     context: CommandContext,
     states: tuple[str, ...],
     task: str | None,
     queue: str | None,
     worker: str | None,
+    since: str | None,
+    until: str | None,
+    error: str | None,
+    arguments: tuple[str, ...],
     limit: int,
+    after: str,
+    window: int,
     as_json: bool,
 ) -> None:
-    """List the newest jobs.
+    """List the newest jobs: live ones, then finished ones.
 
-    The ids are shortened; every command accepts them so. --json prints the full ids.
+    The time of a job is when it finished; of a live job, when it was published. The ids are
+    shortened; every command accepts them so. --json prints the full ids, and the cursor after
+    each job.
     """
     app = context.app_or_bare
-    chosen = _job_filter(app, states, task, queue, limit)
-    wanted = JobFilter(
-        states=chosen.states, task=chosen.task, queue=queue, worker=worker, limit=limit
+    now = app.clock.now()
+    chosen = msgspec.structs.replace(
+        _job_filter(app, states, task, queue, limit),
+        worker=worker,
+        since=moment("--since", since, now),
+        until=moment("--until", until, now),
     )
+    search = JobSearch(wanted=chosen, error=error, arguments=arguments, after=after, window=window)
 
-    async def work(operations: Operations) -> tuple[list[Record], list[str], tuple[Pause, ...]]:
-        found = await operations.jobs(wanted)
+    async def work(operations: Operations) -> tuple[FoundJobs, list[str], tuple[Pause, ...]]:
+        found = await operations.search(search)
         if as_json:
             return found, [], ()
         # Jobs that are not listed count, too: a shown id must be enough for other commands.
         return found, await recent_ids(operations), await operations.pauses()
 
-    found, others, pauses = context.run(work)
+    limit_seconds = _TEXT_TIMEOUT_SECONDS if error or arguments else TIMEOUT_SECONDS
+    found, others, pauses = context.run(work, timeout=limit_seconds)
     if as_json:
-        print_json([job_details.job_document(record, app.codec) for record in found])
-        return
-    if not found:
-        print_line("No jobs match." if states or task or queue or worker else "No jobs yet.")
+        documents = [job_details.job_document(job, app.codec) for job in found.jobs]
+        print_json([doc | {"cursor": at} for doc, at in zip(documents, found.cursors, strict=True)])
+    elif not found.jobs:
+        filters = (states, task, queue, worker, since, until, error, arguments, after)
+        print_line("No jobs match." if any(filters) else "No jobs yet.")
     else:
-        now = app.clock.now()
         head = ("id", "task", "queue", "state", "try", "published", "took", "note")
-        ids = short_ids([record.id for record in found], others)
-        rows = [_row(record, ids[record.id], now) for record in found]
+        ids = short_ids([job.id for job in found.jobs], others)
+        rows = [_row(job, ids[job.id], now) for job in found.jobs]
         print_table(head, rows, right=("try", "took"), optional=("try", "took", "queue"))
-    print_pause_note(without_missing_tasks(pauses))
+    if not as_json:
+        print_pause_note(without_missing_tasks(pauses))
+    _print_rest(found)
+
+
+def _print_rest(found: FoundJobs) -> None:
+    """Say how to continue, if the list is not complete."""
+    if found.after is None:
+        return
+    if found.is_cut:
+        print_note(f"Stopped after reading {found.read:,} jobs; older ones may match. Continue:")
+    else:
+        print_note("There are more jobs. Continue:")
+    print_note(f"  --after {found.after}")
 
 
 def _row(record: Record, short_id: str, now: float) -> tuple[object, ...]:

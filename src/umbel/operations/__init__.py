@@ -4,6 +4,7 @@ Called by: the command line and other user interfaces.
 Never: publishes or runs tasks. It asks only the store, never a worker, so it answers at once.
 """
 
+from umbel.operations.job_search import FoundJobs, JobSearch
 from umbel.operations.operations import Operations
 from umbel.operations.views import (
     Audit,
@@ -25,7 +26,9 @@ __all__ = [
     "CodeChanges",
     "DeployView",
     "DeployWorkerView",
+    "FoundJobs",
     "Health",
+    "JobSearch",
     "MissingTask",
     "Operations",
     "PoolView",

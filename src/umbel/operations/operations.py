@@ -22,8 +22,19 @@ from umbel.backends import (
 from umbel.clock import Clock
 from umbel.control import Deployments, LimitOverrides, Pause, Pauses, Resumed, Scope
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
-from umbel.messages import POOL_PREFIX, TERMINAL, Record, State, Step, inbox, is_inbox, not_finite
+from umbel.messages import (
+    POOL_PREFIX,
+    TERMINAL,
+    BodyCodec,
+    Record,
+    State,
+    Step,
+    inbox,
+    is_inbox,
+    not_finite,
+)
 from umbel.operations.deployments import DeploymentOperations
+from umbel.operations.job_search import FoundJobs, JobSearch, search_jobs
 from umbel.operations.pause_texts import (
     paused_subject,
     pauses_of_job,
@@ -38,6 +49,7 @@ from umbel.operations.views import (
     WorkerState,
     WorkerView,
 )
+from umbel.tasks import Registry
 
 _CONFIRM_CHECK_SECONDS = 0.05
 _FORGETTABLE = tuple(state for state in State if state in TERMINAL and state is not State.BURIED)
@@ -47,8 +59,18 @@ _FORGETTABLE = tuple(state for state in State if state in TERMINAL and state is 
 class Operations:
     """Reads and changes for operators. Belongs to one event loop; close it when done."""
 
-    def __init__(self, roles: Roles, *, clock: Clock, namespace: str) -> None:
+    def __init__(
+        self,
+        roles: Roles,
+        *,
+        clock: Clock,
+        namespace: str,
+        codec: BodyCodec | None = None,
+        registry: Registry | None = None,
+    ) -> None:
         self._roles = roles
+        self._codec = codec or BodyCodec()
+        self._registry = registry or Registry()
         self._pauses = Pauses(roles.coordination)
         self._limits = LimitOverrides(roles.coordination, roles.gates)
         self._clock = clock
@@ -63,6 +85,13 @@ class Operations:
     async def jobs(self, wanted: JobFilter) -> list[Record]:
         """Return the newest jobs that match."""
         return await self._roles.records.search(wanted)
+
+    async def search(self, search: JobSearch) -> FoundJobs:
+        """Return the next jobs that match, also by error and arguments, and where to continue.
+
+        It reads a bounded number of jobs. ``FoundJobs.is_cut`` says whether it stopped there.
+        """
+        return await search_jobs(self._roles.records, search, self._codec, self._registry)
 
     async def job(self, job: str) -> Record:
         """Return a job's record with its history. Raises UnknownJob."""

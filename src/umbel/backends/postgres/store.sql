@@ -26,12 +26,12 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
 from $schema.record where namespace = %(namespace)s and id = %(id)s
 
 -- name: list_live
--- Live jobs that match, newest first.
+-- Live jobs that match, after a place, newest first, each with its place.
 select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
        null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
-       traceparent, headers::text, gate, slots::text, null::bigint
+       traceparent, headers::text, gate, slots::text, null::bigint, seq
 from $schema.job
 where namespace = %(namespace)s and state in ($states)
   and (%(task)s::text is null or task = %(task)s)
@@ -39,23 +39,38 @@ where namespace = %(namespace)s and state in ($states)
   and (%(worker)s::text is null or worker = %(worker)s)
   and (%(before)s::float8 is null or created < to_timestamp(%(before)s)
        or created > statement_timestamp())
+  and (%(id_end)s::text is null or right(id::text, length(%(id_end)s)) = %(id_end)s)
+  and created between to_timestamp(%(since)s::float8) and to_timestamp(%(until)s::float8)
+  and seq < %(position)s
 order by seq desc limit %(limit)s
 
 -- name: list_finished
--- Finished jobs that match, last finished first.
+-- Finished jobs that match, between two places, last finished first, each with its place.
 select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), date_part('epoch', finished), worker, content_type, body,
        result_type, result, failure::text, reason, attempts::text, progress_done, progress_of,
-       unique_key, traceparent, headers::text, null, null, null::bigint
-from $schema.record
+       unique_key, traceparent, headers::text, null, null, null::bigint,
+       date_part('epoch', finished)
+from $schema.record r
 where namespace = %(namespace)s and state in ($states)
   and (%(task)s::text is null or task = %(task)s)
   and (%(queue)s::text is null or queue = %(queue)s)
   and (%(worker)s::text is null or worker = %(worker)s)
   and (%(before)s::float8 is null or created < to_timestamp(%(before)s)
        or created > statement_timestamp())
-order by finished desc limit %(limit)s
+  and (%(id_end)s::text is null or right(id::text, length(%(id_end)s)) = %(id_end)s)
+  and (finished, id) < (to_timestamp(%(position)s::float8), %(id)s::uuid)
+  and (finished, id) >= (to_timestamp(%(first)s::float8), %(first_id)s::uuid)
+order by r.finished desc, r.id desc limit %(limit)s
+
+-- name: finished_edge
+-- The last one of a portion of the finished jobs. No row if the portion has all that are left.
+select date_part('epoch', finished), id::text from $schema.record r
+where namespace = %(namespace)s and $indexed
+  and (finished, id) < (to_timestamp(%(position)s::float8), %(id)s::uuid)
+  and (finished, id) >= (to_timestamp(%(first)s::float8), %(first_id)s::uuid)
+order by r.finished desc, r.id desc offset %(skipped)s limit 1
 
 -- name: await_live
 -- Marks a live job as awaited, so that its end is notified. No row if it is not live. Waits for a

@@ -13,25 +13,43 @@ local gate, slots = gate_and_slots(id, job[1])
 return {redis.call('HMGET', root .. ':job:' .. id, unpack(fields)), gate, slots, gate and ahead_of(id, gate)}
 
 -- name: list
--- {index, from, states, task, queue, worker, before, limit, fields}: returns the jobs that match, newest first, of a
--- portion of an index: {where to continue or 0, {id, score, fields, gate, slots} ...}; empty filters are false.
-local index, from, states, task, queue, worker, before, limit, fields = unpack(cmsgpack.unpack(ARGV[1]), 1, 9)
-local key = root .. ':' .. index
+-- {index, score, after, states, task, queue, worker, before, since, last, id_end, limit, fields}: returns the jobs that
+-- match, newest first, of a portion of an index after a place (a score and an id): {score and id of the last job that
+-- was read, or 0 and '' at the end, how many were read, {id, score, fields, gate, slots} ...}; empty filters are false.
+local index, score, after, states, task, queue, worker, before, since, last, id_end, limit, fields =
+  unpack(cmsgpack.unpack(ARGV[1]), 1, 13)
+local key, is_live = root .. ':' .. index, index == 'live'
+local rank = redis.call('ZREVRANK', key, after)
+local from = rank and rank + 1 or score and redis.call('ZCOUNT', key, '(' .. format_number(score), '+inf') or 0
 local found = redis.call('ZREVRANGE', key, from, from + PORTION - 1, 'WITHSCORES')
 local wanted = states and {}
 for _, state in ipairs(states or {}) do wanted[state] = true end
-local answer = {#found == 2 * PORTION and from + PORTION or 0}
-for at = 1, #found, 2 do
-  local job = read_job(found[at], 'task', 'queue', 'worker', 'created')
-  if job and (not wanted or wanted[job[1]]) and (not task or job[2] == task)
+local answer = {0, '', #found / 2}
+if #found == 2 * PORTION then answer[1], answer[2] = found[#found], found[#found - 1] end
+
+local function matches(id, place)
+  if id_end and string.sub(id, -#id_end) ~= id_end then return false end
+  if not rank and score and place == score and id >= after then return false end
+  local job = read_job(id, 'task', 'queue', 'worker', 'created')
+  if not job then return false end
+  local created = to_number(job[5], 0)
+  if is_live and (since and created < since or last and created > last) then return false end
+  return (not wanted or wanted[job[1]]) and (not task or job[2] == task)
      and (not queue or job[3] == queue) and (not worker or job[4] == worker)
-     and (not before or to_number(job[5], 0) < before or to_number(job[5], 0) > now) then
-    local all = redis.call('HMGET', root .. ':job:' .. found[at], unpack(fields))
-    answer[#answer + 1] = {found[at], found[at + 1], all, gate_and_slots(found[at], job[1])}
-    if #answer > limit then
-      answer[1] = 0
-      break
-    end
+     and (not before or created < before or created > now) and job[1]
+end
+
+for at = 1, #found, 2 do
+  local id, place = found[at], tonumber(found[at + 1])
+  if since and not is_live and place < since then
+    answer[1], answer[2] = 0, ''
+    break
+  end
+  local state = matches(id, place)
+  if state then
+    local all = redis.call('HMGET', root .. ':job:' .. id, unpack(fields))
+    answer[#answer + 1] = {id, found[at + 1], all, gate_and_slots(id, state)}
+    if #answer - 3 >= limit then break end
   end
 end
 return answer

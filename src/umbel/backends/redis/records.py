@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from umbel.backends.records import (
+    FINISHED_JOBS,
     UNCHANGED,
     Changes,
+    Cursor,
     JobFilter,
+    JobPage,
     ProgressNote,
     Run,
     RunTimes,
     Waiting,
+    page_of,
+    search_all,
 )
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.record_rows import FIELDS, change_fields, is_final, read_record
@@ -32,10 +38,6 @@ _MAX_PORTIONS = 100
 """Maximum number of portions, of 1,000 live jobs each, that are counted by task."""
 _ALL = 2**53
 _BURIED = frozenset({State.BURIED})
-_INDEXES = (
-    (("live",), LIVE),
-    (("done", "buried"), TERMINAL),
-)
 
 
 class RedisRecords:
@@ -59,22 +61,27 @@ class RedisRecords:
             parts = await self._run("find", pack(job, FIELDS)) or parts
         return self._known(job, *parts)
 
+    async def scan(self, wanted: JobFilter, *, after: str = "", rows: int) -> JobPage:
+        start = wanted.start(after)
+        following = FINISHED_JOBS if start.is_live else None
+        if not start.is_live and wanted.until is not None and wanted.until < start.position:
+            start = Cursor(False, wanted.until)
+        found: list[tuple[Record, Cursor]] = []
+        edges: list[Cursor] = []
+        read = 0
+        for index in ("live",) if start.is_live else ("done", "buried"):
+            if not wanted.states or _states_in(index) & set(wanted.states):
+                jobs, edge, some = await self._list(index, wanted, start, rows)
+                found, read = found + jobs, read + some
+                edges += [edge] if edge is not None else []
+        found.sort(key=lambda one: _place(one[1]), reverse=True)
+        if edges:  # behind the first edge, the other index may have jobs that were not read
+            following = max(edges, key=_place)
+            found = [one for one in found if _place(one[1]) >= _place(following)]
+        return page_of(found[: wanted.limit], wanted.limit, following, read)
+
     async def search(self, wanted: JobFilter) -> list[Record]:
-        found: list[Record] = []
-        for indexes, states in _INDEXES:
-            chosen = states & set(wanted.states) if wanted.states else states
-            if not chosen or len(found) >= wanted.limit:
-                continue
-            limit = wanted.limit - len(found)
-            listed = [
-                one
-                for index in indexes
-                if chosen & _states_in(index)
-                for one in await self._list(index, wanted, limit)
-            ]
-            listed.sort(key=lambda one: one[:2], reverse=True)
-            found += [record for _, _, record in listed[:limit]]
-        return found
+        return await search_all(self.scan, wanted)
 
     async def wait_finished(self, job: str, timeout: float | None) -> Record:
         until = None if timeout is None else self._clock.monotonic() + timeout
@@ -181,23 +188,36 @@ class RedisRecords:
         await self._database.close()
 
     async def _list(
-        self, index: str, wanted: JobFilter, limit: int
-    ) -> list[tuple[float, str, Record]]:
-        """Return the newest matching records of an index, each with its sort key."""
+        self, index: str, wanted: JobFilter, start: Cursor, rows: int
+    ) -> tuple[list[tuple[Record, Cursor]], Cursor | None, int]:
+        """Return the newest jobs of an index that match, where to continue, and how many were read.
+
+        All live jobs are read if needed, but only so many finished ones.
+        """
+        names = (wanted.task, wanted.queue, wanted.worker)
+        times = (wanted.published_before, wanted.since, wanted.until)
         states = stored_states(wanted.states) if wanted.states else False
-        wanted_values = (wanted.task, wanted.queue, wanted.worker, wanted.published_before)
-        filters = [states, *(False if value is None else value for value in wanted_values)]
-        found: dict[str, tuple[float, str, Record]] = {}
-        cursor: int | None = 0
-        while cursor is not None and len(found) < limit:  # in portions: an index may be long
-            arguments = pack(index, cursor, *filters, limit - len(found), FIELDS)
-            following, *rows = await self._run("list", arguments)
-            for job, score, *parts in rows:
+        filters = [
+            states,
+            *(False if one is None else one for one in (*names, *times, wanted.id_end)),
+        ]
+        found: dict[str, tuple[Record, Cursor]] = {}
+        cursor, read = start, 0
+        while True:  # in portions: an index may be long
+            place = (cursor.position, cursor.job) if cursor.position < inf else (False, "")
+            arguments = pack(index, *place, *filters, wanted.limit - len(found), FIELDS)
+            score, last, some, *rest = await self._run("list", arguments)
+            for job, at, *parts in rest:
                 record = read_record(text(job), self._namespace, *parts)
                 if record is not None:
-                    found[record.id] = (optional_float(score) or 0.0, record.id, record)
-            cursor = following or None
-        return [*found.values()]
+                    here = Cursor(start.is_live, optional_float(at) or 0.0, record.id)
+                    found[record.id] = (record, here)
+            read += some
+            if not score or len(found) >= wanted.limit:
+                return [*found.values()], None, read
+            cursor = Cursor(start.is_live, optional_float(score) or 0.0, text(last))
+            if read >= rows and not start.is_live:
+                return [*found.values()], cursor, read
 
     def _known(self, job: str, fields: Sequence[bytes | None] | None, *gates: Any) -> Record:
         """Return a job's record, as ``read_record`` does. Raises UnknownJob."""
@@ -208,6 +228,10 @@ class RedisRecords:
 
     async def _run(self, name: str, packed: bytes) -> Any:
         return await self._database.run(LUA[name], self._root, packed)
+
+
+def _place(cursor: Cursor) -> tuple[float, str]:
+    return cursor.position, cursor.job
 
 
 def _states_in(index: str) -> frozenset[State]:

@@ -24,32 +24,43 @@ select id, task, namespace, queue, state, kind, priority, attempt, deaths, creat
 from record where namespace = :namespace and id = :id
 
 -- name: list_live
--- Live jobs that match, newest first.
+-- Live jobs that match, after a place, newest first, each with its place.
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, null, worker, content_type, body, null, null, null,
        coalesce(cancel_reason, ''), attempts, progress_done, progress_of, unique_key, traceparent,
-       headers, gate, slots, null
+       headers, gate, slots, null, seq
 from job
 where namespace = :namespace and state in ($states)
   and (:task is null or task = :task)
   and (:queue is null or queue = :queue)
   and (:worker is null or worker = :worker)
   and (:before is null or created < :before or created > :now)
+  and (:id_end is null or substr(id, -length(:id_end)) = :id_end)
+  and created between :since and :until and seq < :position
 order by seq desc limit :limit
 
 -- name: list_finished
--- Finished jobs that match, last finished first.
+-- Finished jobs that match, between two places, last finished first, each with its place.
 select id, task, namespace, queue, state, kind, priority, attempt, deaths, created, not_before,
        expires, claimed, finished, worker, content_type, body, result_type, result, failure,
        reason, attempts, progress_done, progress_of, unique_key, traceparent, headers, null,
-       null, null
+       null, null, finished
 from record
 where namespace = :namespace and state in ($states)
   and (:task is null or task = :task)
   and (:queue is null or queue = :queue)
   and (:worker is null or worker = :worker)
   and (:before is null or created < :before or created > :now)
-order by finished desc limit :limit
+  and (:id_end is null or substr(id, -length(:id_end)) = :id_end)
+  and (finished, id) < (:position, :id) and (finished, id) >= (:first, :first_id)
+order by finished desc, id desc limit :limit
+
+-- name: finished_edge
+-- The last one of a portion of the finished jobs. No row if the portion has all that are left.
+select finished, id from record
+where namespace = :namespace and $indexed
+  and (finished, id) < (:position, :id) and (finished, id) >= (:first, :first_id)
+order by finished desc, id desc limit 1 offset :skipped
 
 -- name: is_finished
 -- Whether a job is finished (1) or live (0). No row for an unknown job.

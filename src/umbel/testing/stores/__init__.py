@@ -39,7 +39,7 @@ from umbel.testing.stores.joins import (  # noqa: E402
 )
 from umbel.testing.stores.pruning import ForgettingGates, Pruning, Removing  # noqa: E402
 from umbel.testing.stores.publications import Adding, BlockedJobs, Holding  # noqa: E402
-from umbel.testing.stores.records import Finding, Progress, Searching  # noqa: E402
+from umbel.testing.stores.records import Finding, Progress, Scanning, Searching  # noqa: E402
 from umbel.testing.stores.registry import InboxReceipts, WorkerLifecycle  # noqa: E402
 from umbel.testing.stores.reopening import (  # noqa: E402
     Dropping,
@@ -54,7 +54,7 @@ from umbel.testing.stores.steps import RecordingSteps, StepLifetime, StepTransac
 __all__ = ["TOPICS", "CoordinationSuite", "JoinSuite", "StoreSuite"]
 
 TOPICS = (
-    *(Finding, Searching, GatePositions, Progress, Results, Replaying, Pruning),
+    *(Finding, Searching, Scanning, GatePositions, Progress, Results, Replaying, Pruning),
     *(ForgettingGates, Removing),
     *(WorkerLifecycle, InboxReceipts, Pauses, Cancelling, Changes),
     *(RecordingSteps, StepLifetime, StepTransactions),
@@ -68,6 +68,7 @@ TOPICS = (
 class StoreSuite(
     Finding,
     Searching,
+    Scanning,
     GatePositions,
     Progress,
     Results,

@@ -6,7 +6,15 @@ import pytest
 
 from umbel.backends import JobFilter, ProgressNote
 from umbel.errors import ConfigurationError, UnknownJob
-from umbel.messages import Failed, Interrupted, Snoozed, State, Succeeded, fresh_id
+from umbel.messages import (
+    TERMINAL,
+    Failed,
+    Interrupted,
+    Snoozed,
+    State,
+    Succeeded,
+    fresh_id,
+)
 from umbel.testing.actions import (
     FAILURE,
     FAR,
@@ -20,8 +28,12 @@ from umbel.testing.actions import (
     publish_many,
     register,
     settle,
+    settlement,
 )
 from umbel.testing.backend import Adapters, backend_test
+
+PORTION = 1000
+"""How many rows an adapter reads at once at least."""
 
 
 class Finding:
@@ -154,6 +166,127 @@ class Searching:
         await publish(b)
         async with b.another(f"{b.namespace}2") as elsewhere:
             assert await elsewhere.records.search(JobFilter()) == []
+
+
+class Scanning:
+    """Lists of jobs in pages, each of which reads a bounded number of jobs."""
+
+    @backend_test("records")
+    async def test_pages_have_every_job_once_in_the_order_of_the_list(self, b: Adapters) -> None:
+        for outcome in (Succeeded(RESULT), Failed(FAILURE)) * 3:
+            await publish_and_settle(b, outcome)
+        await publish_many(b, 4)
+        every = [one.id for one in await b.records.search(JobFilter())]
+        assert len(every) == 10
+        for size in (1, 3, 4, 10, 11):
+            assert await read_pages(b, JobFilter(limit=size)) == every, size
+
+    @backend_test("records")
+    async def test_a_page_continues_after_any_job_of_the_page_before(self, b: Adapters) -> None:
+        for _ in range(3):
+            await publish_and_settle(b)
+        await publish_many(b, 3)
+        every = [one.id for one in await b.records.search(JobFilter())]
+        seen: list[str] = []
+        for wanted in (JobFilter(), JobFilter(states=tuple(TERMINAL))):
+            page = await b.records.scan(wanted, rows=100)
+            for job, cursor in zip(page.jobs, page.cursors, strict=True):
+                rest = await read_pages(b, wanted, after=cursor)
+                assert rest == every[every.index(job.id) + 1 :]
+                seen.append(job.id)
+        assert seen == every
+
+    @backend_test("records")
+    async def test_a_page_continues_after_a_job_that_was_deleted(self, b: Adapters) -> None:
+        done = [await publish_and_settle(b) for _ in range(4)]
+        page = await b.records.scan(JobFilter(states=tuple(TERMINAL), limit=2), rows=100)
+        await b.records.remove([page.jobs[-1].id])
+        assert page.after is not None
+        assert await read_pages(b, JobFilter(), after=page.after) == done[1::-1]
+
+    @backend_test("records")
+    async def test_a_page_of_a_rare_task_ends_after_so_many_finished_jobs(
+        self, b: Adapters
+    ) -> None:
+        rare = await publish_and_settle(b, subject="tests.rare")
+        for _ in range(3 * (PORTION // 500)):
+            await settle_many(b, 500)
+        wanted = JobFilter(task="tests.rare", states=tuple(TERMINAL))
+        page = await b.records.scan(wanted, rows=PORTION)
+        assert (page.jobs, page.read) == ([], PORTION)
+        assert page.after is not None
+        assert await read_pages(b, wanted, rows=PORTION) == [rare]
+        assert [one.id for one in await b.records.search(wanted)] == [rare]
+
+    @backend_test("records")
+    async def test_jobs_are_listed_by_the_time_at_which_they_finished(self, b: Adapters) -> None:
+        done = []
+        for outcome in (Succeeded(RESULT), Failed(FAILURE), Succeeded(RESULT)):
+            done.append(await publish_and_settle(b, outcome))
+            if b.time_travels:
+                b.advance(0.1)
+        times = {job: (await b.records.find(job)).finished for job in done}
+        assert len({*times.values()}) == 3
+        for job, finished in times.items():
+            assert await read_pages(b, JobFilter(since=finished, until=finished)) == [job]
+            later = [one for one in done[::-1] if times[one] >= finished]  # type: ignore[operator]
+            assert await read_pages(b, JobFilter(since=finished)) == later
+            earlier = [one for one in done[::-1] if times[one] <= finished]  # type: ignore[operator]
+            assert await read_pages(b, JobFilter(until=finished)) == earlier
+            assert await read_pages(b, JobFilter(until=finished, limit=1)) == earlier
+        assert await read_pages(b, JobFilter(since=1e300)) == []
+        assert await read_pages(b, JobFilter(since=-1e300, until=1e300)) == done[::-1]
+
+    @backend_test("records")
+    async def test_live_jobs_are_listed_by_the_time_of_their_publication(self, b: Adapters) -> None:
+        job = (await publish(b)).id
+        created = (await b.records.find(job)).created
+        for found in (
+            JobFilter(since=created - 1, until=created + 1),
+            JobFilter(since=created - 1),
+            JobFilter(until=created + 1),
+        ):
+            assert await read_pages(b, found) == [job]
+        for missed in (JobFilter(since=created + 1), JobFilter(until=created - 1)):
+            assert await read_pages(b, missed) == []
+
+    @backend_test("records")
+    async def test_jobs_are_listed_by_the_end_of_their_id(self, b: Adapters) -> None:
+        done, live = await publish_and_settle(b), (await publish_many(b, 3))[1].id
+        for job in (live, done):
+            assert await read_pages(b, JobFilter(id_end=job[-8:])) == [job]
+        assert await read_pages(b, JobFilter(id_end="%")) == []
+
+    @backend_test("records")
+    async def test_a_text_that_is_not_a_cursor_is_refused(self, b: Adapters) -> None:
+        for text in ("x", "live_", "live_x", "ended_1", "ended_nan_a", f"live_{'9' * 400}"):
+            with pytest.raises(ConfigurationError, match="is not a cursor"):
+                await b.records.scan(JobFilter(), after=text, rows=10)
+
+
+async def settle_many(b: Adapters, many: int) -> None:
+    """Publish so many jobs, and let them succeed."""
+    owner = await register(b)
+    await publish_many(b, many)
+    left = many
+    while left:
+        held = await claim(b, owner)
+        assert await b.broker.settle([settlement(one, Succeeded(RESULT)) for one in held]) == []
+        left -= len(held)
+
+
+async def read_pages(
+    b: Adapters, wanted: JobFilter, after: str = "", rows: int = 100_000
+) -> list[str]:
+    """Return the ids of all pages."""
+    found: list[str] = []
+    cursor: str | None = after
+    while cursor is not None:
+        page = await b.records.scan(wanted, after=cursor, rows=rows)
+        assert len(page.jobs) <= wanted.limit
+        found += [job.id for job in page.jobs]
+        cursor = page.after
+    return found
 
 
 class Progress:

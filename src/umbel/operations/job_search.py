@@ -1,0 +1,146 @@
+"""Searches jobs by the text of their errors and by their arguments, within a bounded window.
+
+The store selects by state, task, queue, worker and time, which its indexes support. What remains
+is compared here, job by job, so that no adapter needs a text search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from umbel.backends import JobFilter, Records
+from umbel.errors import BadMessage, ConfigurationError
+from umbel.messages import BodyCodec, Record
+from umbel.tasks import Registry
+
+_PAGE_JOBS = 1_000
+_PAGE_ROWS = 10_000
+
+
+class JobSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to search for, from where, and how many to read at most.
+
+    Raises:
+        ConfigurationError: a text is empty, or the window is too small.
+    """
+
+    wanted: JobFilter = JobFilter()
+    error: str | None = None
+    """Text of an error or reason, in any case of letters. Earlier attempts count, too."""
+    arguments: tuple[str, ...] = ()
+    """Each is ``name=value``, or a text that the arguments contain, in any case of letters."""
+    after: str = ""
+    """The cursor of the page before. Empty: from the beginning."""
+    window: int = 50_000
+    """Maximum number of jobs to read."""
+
+    def __post_init__(self) -> None:
+        for field, texts in (("error", (self.error,)), ("arguments", self.arguments)):
+            for text in texts:
+                if text is not None and not text.strip():
+                    raise ConfigurationError(f"{field}={text!r} is empty: give a text")
+        if self.window < 1:
+            raise ConfigurationError(f"window={self.window} is too small: read at least one job")
+
+
+class FoundJobs(msgspec.Struct, frozen=True):
+    """The jobs that a search has found."""
+
+    jobs: list[Record]
+    cursors: list[str]
+    """For each job, the cursor from which a search continues after it."""
+    after: str | None
+    """Where the search continues. None: there are no more jobs."""
+    read: int
+    """How many jobs were read at least."""
+    is_cut: bool
+    """Whether the window ended before the search had found as many jobs as wanted."""
+
+
+async def search_jobs(
+    records: Records, search: JobSearch, codec: BodyCodec, registry: Registry
+) -> FoundJobs:
+    """Return the next jobs that match, and where to continue."""
+    matches = _matcher(search, codec, registry)
+    limit = search.wanted.limit
+    jobs: list[Record] = []
+    cursors: list[str] = []
+    after: str | None = search.after
+    read = 0
+    # One job more than wanted tells whether more follow.
+    size = max(_PAGE_JOBS, limit + 1) if matches is not None else limit + 1
+    while after is not None and len(jobs) <= limit and read < search.window:
+        rows = min(_PAGE_ROWS, search.window - read)
+        many = min(size, rows) if matches is not None else size - len(jobs)
+        wanted = msgspec.structs.replace(search.wanted, limit=many)
+        page = await records.scan(wanted, after=after, rows=rows)
+        for job, cursor in zip(page.jobs, page.cursors, strict=True):
+            if matches is None or matches(job):
+                jobs.append(job)
+                cursors.append(cursor)
+        after, read = page.after, read + page.read
+    is_cut = after is not None and len(jobs) <= limit
+    if len(jobs) > limit:
+        after = cursors[limit - 1]
+    return FoundJobs(jobs[:limit], cursors[:limit], after, read, is_cut)
+
+
+def _matcher(
+    search: JobSearch, codec: BodyCodec, registry: Registry
+) -> Callable[[Record], bool] | None:
+    """Return what a job must fulfil beyond the conditions of the store; None for nothing."""
+    if search.error is None and not search.arguments:
+        return None
+    error = (search.error or "").casefold()
+
+    def matches(job: Record) -> bool:
+        if error and not any(error in text.casefold() for text in _error_texts(job)):
+            return False
+        if not search.arguments:
+            return True
+        named, text = _arguments(job, codec, registry)
+        return all(_has_argument(one, named, text) for one in search.arguments)
+
+    return matches
+
+
+def _error_texts(job: Record) -> Iterator[str]:
+    yield from (job.reason, *(attempt.reason for attempt in job.attempts))
+    for failure in (job.failure, *(attempt.failure for attempt in job.attempts)):
+        if failure is not None:
+            yield f"{failure.type.rpartition(':')[2]}: {failure.message}"
+
+
+def _arguments(job: Record, codec: BodyCodec, registry: Registry) -> tuple[Mapping[str, Any], str]:
+    """Return the arguments of a job by name, and all of them as text.
+
+    Positional arguments have names only if the application has the task.
+    """
+    try:
+        call = codec.decode(job.body)
+    except BadMessage:
+        return {}, job.body.data.decode(errors="replace").casefold()
+    text = _as_text(call).casefold()
+    if not isinstance(call, dict):
+        return {}, text
+    args, kwargs = call.get("args", ()), call.get("kwargs", {})
+    if not isinstance(args, list | tuple) or not isinstance(kwargs, dict):
+        return call, text
+    task = registry.get(job.task)
+    names = [] if task is None else [*task.parameters.signature.parameters]
+    named = dict(zip(names, args, strict=False)) | kwargs
+    return named, _as_text([*args, kwargs]).casefold()
+
+
+def _has_argument(wanted: str, named: Mapping[str, Any], text: str) -> bool:
+    name, equals, value = wanted.partition("=")
+    if equals and name.isidentifier():
+        return name in named and value in (str(named[name]), _as_text(named[name]))
+    return wanted.casefold() in text
+
+
+def _as_text(value: Any) -> str:
+    return msgspec.json.encode(value, enc_hook=repr).decode()
