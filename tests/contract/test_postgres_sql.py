@@ -173,7 +173,7 @@ def test_pruning_reads_what_is_to_go_and_nothing_else(address: PostgresAddress) 
     assert look["Shared Hit Blocks"] + look["Shared Read Blocks"] < 10
 
 
-LIST = {"task": None, "queue": None, "worker": None, "before": None, "id_end": None}
+LIST = {"task": None, "queue": None, "worker": None, "before": None, "id_part": None}
 WHOLE_HISTORY = {
     "position": float("inf"),
     "id": "ffffffff-ffff-ffff-ffff-ffffffffffff",

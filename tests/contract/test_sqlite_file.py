@@ -175,7 +175,7 @@ def test_what_finishes_while_the_clock_is_behind_is_not_pruned_when_it_is_right_
 def test_a_page_of_jobs_is_read_by_an_index(tmp_path: Path, query: str, index: str) -> None:
     state = "state = 'buried'" if index == "record_buried" else "state <> 'expired'"
     sql = SQL[query].replace("$indexed", state).replace("state in ($states)", state)
-    names = ("namespace", "now", "task", "queue", "worker", "before", "id_end", "limit", "skipped")
+    names = ("namespace", "now", "task", "queue", "worker", "before", "id_part", "limit", "skipped")
     values = dict.fromkeys((*names, "position", "id", "first", "first_id"), 1)
     with closing(SqliteFile(str(tmp_path / "umbel.db")).connect(10.0)) as connection:
         plan = [row[3] for row in connection.execute(f"explain query plan {sql}", values)]

@@ -34,12 +34,12 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Wall time at which, or after which, the job finished; a live job: was published."""
     until: float | None = None
     """Wall time at which, or before which, the job finished; a live job: was published."""
-    id_end: str | None = None
-    """The last characters of the job's id."""
+    id_part: str | None = None
+    """The first or last characters of the job's id, in lower case."""
     limit: int = 50
 
     def __post_init__(self) -> None:
-        for field in ("task", "queue", "worker", "id_end"):
+        for field in ("task", "queue", "worker", "id_part"):
             name = getattr(self, field)
             if name is not None and not name.strip():
                 raise ConfigurationError(

@@ -9,7 +9,7 @@ import msgspec
 
 from umbel.cli.formatting import count, duration, local_time, relative_time
 from umbel.cli.output import colored, print_line, print_table
-from umbel.cli.short_names import short_ids
+from umbel.cli.short_names import short_id, short_ids
 from umbel.operations import Audit, CodeChanges, DeployView, DeployWorkerView, RunView
 
 _MAX_NAMES = 10
@@ -91,7 +91,8 @@ def print_runs(runs: Sequence[tuple[DeployWorkerView, RunView]]) -> None:
 def run_text(one: DeployWorkerView, run: RunView) -> str:
     """Return the line about one running job."""
     suffix = " (interruptible)" if run.interruptible else ""
-    return f"  {run.task} for {duration(run.seconds)} on {one.name}, job {run.job}{suffix}"
+    job = f"{short_id(run.job)}{suffix}"
+    return f"  {run.task} for {duration(run.seconds)} on {one.name}, job {job}"
 
 
 def print_code_changes(code: CodeChanges) -> None:
@@ -142,4 +143,4 @@ def print_audit(found: Audit) -> None:
     for one in found.tasks:
         print_line()
         print_line(f"{one.task}: {one.advice}")
-        print_line(f"  longest: {', '.join(one.jobs)}")
+        print_line(f"  longest: {', '.join(map(short_id, one.jobs))}")

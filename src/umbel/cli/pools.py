@@ -14,6 +14,7 @@ from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.errors import Failure
 from umbel.cli.formatting import count
 from umbel.cli.output import print_json, print_line, print_table
+from umbel.cli.short_names import short_id
 from umbel.operations import Operations, PoolView
 from umbel.tasks import Pool
 
@@ -75,7 +76,7 @@ def _condition(member: PoolMember, paused: bool) -> str:
         words.append(f"{member.condition}: {count(member.failures, 'check')} failed")
     elif member.condition != "ready" or not member.job:
         words.append(member.condition)
-    words += [f"held by {member.job}"] if member.job else []
+    words += [f"held by {short_id(member.job)}"] if member.job else []
     words += ["paused"] if paused else []
     return ", ".join(words)
 

@@ -8,19 +8,18 @@ from collections.abc import Iterable, Sequence
 
 from umbel.backends import Gate, JobFilter
 from umbel.errors import UnknownJob, UnknownTask
-from umbel.messages import POOL_PREFIX, TOKEN_SEPARATOR
-from umbel.operations import Operations
+from umbel.messages import POOL_PREFIX, TOKEN_SEPARATOR, State
+from umbel.operations import JobSearch, Operations
 from umbel.tasks import Registry
 
-_MAX_SEARCHED_JOBS = 1_000
+_RECENT_JOBS = 1_000
+_SEARCH_WINDOW = 200_000
+"""How many jobs are read to find one by a part of its id."""
 _MIN_ID_LETTERS = 4
 _FULL_ID_LETTERS = 36
 _SHORT_ID_LETTERS = 8
-_TIME_DIGITS = 12
-"""Hexadecimal digits of the time in milliseconds, with which a UUID of version 7 begins."""
-_CLOCK_DIFFERENCE_SECONDS = 60.0
-"""By how much the clock of a publisher may differ from the store's."""
 _MAX_CANDIDATES = 10
+_BURIED = (State.BURIED,)
 
 
 def find_task_name(registry: Registry, name: str) -> str:
@@ -75,7 +74,9 @@ def can_have_tokens(rule: str) -> bool:
 
 
 async def find_job_id(operations: Operations, given: str) -> str:
-    """Return the id of the one job with this id, or of a recent one whose id starts or ends so.
+    """Return the id of the one job with this id, or whose id starts or ends so.
+
+    Only the newest jobs and the newest buried ones are searched for a part of an id.
 
     Raises:
         UnknownJob: no job or several jobs match.
@@ -87,50 +88,48 @@ async def find_job_id(operations: Operations, given: str) -> str:
     given = given.lower()
     if len(given) < _MIN_ID_LETTERS:
         raise UnknownJob(f"{given!r}: give at least {_MIN_ID_LETTERS} letters of a job's id")
-    found = await _search(operations, given, None)
-    if not found and (before := _latest_time(given)) is not None:
-        found = await _search(operations, given, before)
+    found = await _search(operations, given, ()) or await _search(operations, given, _BURIED)
     if len(found) == 1:
         return found[0]
     if not found:
         raise UnknownJob(
-            f"no job {given}… among the {_MAX_SEARCHED_JOBS:,} newest; give the full id"
+            f"no job {given} among the {_SEARCH_WINDOW:,} newest; give the full id, which umbel"
+            " jobs list --json prints"
         )
     some = ", ".join(found[:_MAX_CANDIDATES]) + (" …" if len(found) > _MAX_CANDIDATES else "")
-    raise UnknownJob(f"{given!r} matches {len(found)} jobs: {some}; give more letters")
+    number = "several" if len(found) > _MAX_CANDIDATES else len(found)
+    raise UnknownJob(f"{given!r} matches {number} jobs: {some}; give more letters")
 
 
-async def _search(operations: Operations, given: str, before: float | None) -> list[str]:
-    """Return the ids that start or end so, among the newest jobs published before a time."""
-    wanted = JobFilter(limit=_MAX_SEARCHED_JOBS, published_before=before)
-    jobs = [record.id for record in await operations.jobs(wanted)]
-    exact = [job for job in jobs if job.lower() == given]
-    return exact or [job for job in jobs if job.lower().startswith(given) or job.endswith(given)]
-
-
-def _latest_time(given: str) -> float | None:
-    """Return a time before which a job whose id begins so was published; None if it has none."""
-    digits = given.replace("-", "")[:_TIME_DIGITS]
-    if len(digits) < _SHORT_ID_LETTERS or not re.fullmatch("[0-9a-f]+", digits):
-        return None
-    return int(digits.ljust(_TIME_DIGITS, "f"), 16) / 1000 + _CLOCK_DIFFERENCE_SECONDS
+async def _search(operations: Operations, given: str, states: tuple[State, ...]) -> list[str]:
+    """Return the ids that start or end so, among the newest jobs in these states."""
+    wanted = JobFilter(id_part=given, states=states, limit=_MAX_CANDIDATES + 1)
+    found = await operations.search(JobSearch(wanted=wanted, window=_SEARCH_WINDOW))
+    ids = [job.id for job in found.jobs]
+    return [job for job in ids if job.lower() == given] or ids
 
 
 async def recent_ids(operations: Operations) -> list[str]:
-    """Return the ids among which ``find_job_id`` searches first."""
-    return [record.id for record in await operations.jobs(JobFilter(limit=_MAX_SEARCHED_JOBS))]
+    """Return the ids of the newest jobs, from which a short id must differ."""
+    return [record.id for record in await operations.jobs(JobFilter(limit=_RECENT_JOBS))]
 
 
 def short_ids(jobs: Sequence[str], among: Sequence[str] = ()) -> dict[str, str]:
-    """Return the beginning of each id, as long as needed to tell the ids apart.
+    """Return the end of each id, as long as needed to tell the ids apart.
 
-    The ids in ``among`` are not shown, but must not begin so either.
+    An id begins with the time, so ids of jobs that were published together differ at the end.
+    The ids in ``among`` are not shown, but must not end so either.
     """
     different = {*jobs, *among}
     letters = _SHORT_ID_LETTERS
-    while len({job[:letters] for job in different}) < len(different):
+    while len({job[-letters:] for job in different}) < len(different):
         letters += 1
-    return {job: job[:letters] for job in different}
+    return {job: job[-letters:] for job in different}
+
+
+def short_id(job: str) -> str:
+    """Return the end of one id."""
+    return job[-_SHORT_ID_LETTERS:]
 
 
 async def _exists(operations: Operations, job: str) -> bool:

@@ -39,7 +39,8 @@ where namespace = %(namespace)s and state in ($states)
   and (%(worker)s::text is null or worker = %(worker)s)
   and (%(before)s::float8 is null or created < to_timestamp(%(before)s)
        or created > statement_timestamp())
-  and (%(id_end)s::text is null or right(id::text, length(%(id_end)s)) = %(id_end)s)
+  and (%(id_part)s::text is null or %(id_part)s in (left(id::text, length(%(id_part)s)),
+                                                    right(id::text, length(%(id_part)s))))
   and created between to_timestamp(%(since)s::float8) and to_timestamp(%(until)s::float8)
   and seq < %(position)s
 order by seq desc limit %(limit)s
@@ -59,7 +60,8 @@ where namespace = %(namespace)s and state in ($states)
   and (%(worker)s::text is null or worker = %(worker)s)
   and (%(before)s::float8 is null or created < to_timestamp(%(before)s)
        or created > statement_timestamp())
-  and (%(id_end)s::text is null or right(id::text, length(%(id_end)s)) = %(id_end)s)
+  and (%(id_part)s::text is null or %(id_part)s in (left(id::text, length(%(id_part)s)),
+                                                    right(id::text, length(%(id_part)s))))
   and (finished, id) < (to_timestamp(%(position)s::float8), %(id)s::uuid)
   and (finished, id) >= (to_timestamp(%(first)s::float8), %(first_id)s::uuid)
 order by r.finished desc, r.id desc limit %(limit)s

@@ -13,10 +13,10 @@ local gate, slots = gate_and_slots(id, job[1])
 return {redis.call('HMGET', root .. ':job:' .. id, unpack(fields)), gate, slots, gate and ahead_of(id, gate)}
 
 -- name: list
--- {index, score, after, states, task, queue, worker, before, since, last, id_end, limit, fields}: returns the jobs that
+-- {index, score, after, states, task, queue, worker, before, since, last, id_part, limit, fields}: returns the jobs that
 -- match, newest first, of a portion of an index after a place (a score and an id): {score and id of the last job that
 -- was read, or 0 and '' at the end, how many were read, {id, score, fields, gate, slots} ...}; empty filters are false.
-local index, score, after, states, task, queue, worker, before, since, last, id_end, limit, fields =
+local index, score, after, states, task, queue, worker, before, since, last, id_part, limit, fields =
   unpack(cmsgpack.unpack(ARGV[1]), 1, 13)
 local key, is_live = root .. ':' .. index, index == 'live'
 local rank = redis.call('ZREVRANK', key, after)
@@ -28,7 +28,10 @@ local answer = {0, '', #found / 2}
 if #found == 2 * PORTION then answer[1], answer[2] = found[#found], found[#found - 1] end
 
 local function matches(id, place)
-  if id_end and string.sub(id, -#id_end) ~= id_end then return false end
+  local name = id_part and string.lower(id)
+  if id_part and string.sub(name, 1, #id_part) ~= id_part and string.sub(name, -#id_part) ~= id_part then
+    return false
+  end
   if not rank and score and place == score and id >= after then return false end
   local job = read_job(id, 'task', 'queue', 'worker', 'created')
   if not job then return false end

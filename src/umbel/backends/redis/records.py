@@ -199,7 +199,7 @@ class RedisRecords:
         states = stored_states(wanted.states) if wanted.states else False
         filters = [
             states,
-            *(False if one is None else one for one in (*names, *times, wanted.id_end)),
+            *(False if one is None else one for one in (*names, *times, wanted.id_part)),
         ]
         found: dict[str, tuple[Record, Cursor]] = {}
         cursor, read = start, 0

@@ -134,7 +134,7 @@ class SqlRecords(SqlRole):
             queue=wanted.queue,
             worker=wanted.worker,
             before=wanted.published_before,
-            id_end=wanted.id_end,
+            id_part=wanted.id_part,
             since=since,
             until=until,
             limit=wanted.limit,
@@ -156,7 +156,7 @@ class SqlRecords(SqlRole):
 
 def _selects(wanted: JobFilter, chosen: frozenset[State]) -> bool:
     """Return whether some finished jobs in the searched part of the index may not match."""
-    values = (wanted.task, wanted.queue, wanted.worker, wanted.published_before, wanted.id_end)
+    values = (wanted.task, wanted.queue, wanted.worker, wanted.published_before, wanted.id_part)
     return any(value is not None for value in values) or chosen not in (TERMINAL, _BURIED)
 
 

@@ -35,7 +35,8 @@ where namespace = :namespace and state in ($states)
   and (:queue is null or queue = :queue)
   and (:worker is null or worker = :worker)
   and (:before is null or created < :before or created > :now)
-  and (:id_end is null or substr(id, -length(:id_end)) = :id_end)
+  and (:id_part is null or :id_part in (substr(lower(id), 1, length(:id_part)),
+                                        substr(lower(id), -length(:id_part))))
   and created between :since and :until and seq < :position
 order by seq desc limit :limit
 
@@ -51,7 +52,8 @@ where namespace = :namespace and state in ($states)
   and (:queue is null or queue = :queue)
   and (:worker is null or worker = :worker)
   and (:before is null or created < :before or created > :now)
-  and (:id_end is null or substr(id, -length(:id_end)) = :id_end)
+  and (:id_part is null or :id_part in (substr(lower(id), 1, length(:id_part)),
+                                        substr(lower(id), -length(:id_part))))
   and (finished, id) < (:position, :id) and (finished, id) >= (:first, :first_id)
 order by finished desc, id desc limit :limit
 

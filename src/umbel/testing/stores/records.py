@@ -251,11 +251,13 @@ class Scanning:
             assert await read_pages(b, missed) == []
 
     @backend_test("records")
-    async def test_jobs_are_listed_by_the_end_of_their_id(self, b: Adapters) -> None:
+    async def test_jobs_are_listed_by_either_end_of_their_id(self, b: Adapters) -> None:
         done, live = await publish_and_settle(b), (await publish_many(b, 3))[1].id
         for job in (live, done):
-            assert await read_pages(b, JobFilter(id_end=job[-8:])) == [job]
-        assert await read_pages(b, JobFilter(id_end="%")) == []
+            for part in (job[-8:], job[:-1], job[1:], job):
+                assert await read_pages(b, JobFilter(id_part=part)) == [job]
+        for part in ("%", live[1:-1], f"{live}0"):
+            assert await read_pages(b, JobFilter(id_part=part)) == []
 
     @backend_test("records")
     async def test_a_text_that_is_not_a_cursor_is_refused(self, b: Adapters) -> None:
