@@ -129,7 +129,8 @@ class Task(Generic[P, R_co]):
         counted: list[Limit | Rate] = [*declared.limit, *declared.rate]
         _check_tokens(self.parameters, [one.token for one in counted])
         _check_tokens(self.parameters, [declared.affinity], "affinity")
-        self._call_options = AS_DECLARED
+        self.call_options = AS_DECLARED
+        """The options of its calls: see ``options``."""
         self._sender: Sender | None = None
         self._queue_gates: Mapping[str, GateSet] = _NO_QUEUE_GATES
         self.fan_out_task: IOTask[..., Any] | None = None
@@ -139,12 +140,12 @@ class Task(Generic[P, R_co]):
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
         """Return the call as a value, to publish later or in bulk. Raise BadArguments."""
         self.parameters.check(args, kwargs)
-        return Signature(self, args, kwargs, self._call_options)
+        return Signature(self, args, kwargs, self.call_options)
 
     def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
         """Like ``s``, but ignore the result of the previous task in a chain. Raise BadArguments."""
         self.parameters.check(args, kwargs)
-        return Signature(self, args, kwargs, self._call_options, True)
+        return Signature(self, args, kwargs, self.call_options, True)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Publish from sync code; durable when it returns.
@@ -162,7 +163,7 @@ class Task(Generic[P, R_co]):
     def options(self, **changes: Unpack[Changes]) -> Task[P, R_co]:
         """Return this task with options for its calls: ``add.options(delay=30).delay(1, 2)``."""
         changed = copy.copy(self)
-        changed._call_options = self._call_options.merged(dict(changes))
+        changed.call_options = self.call_options.merged(dict(changes))
         return changed
 
     def bind(self, sender: Sender, queue_gates: Mapping[str, GateSet] = _NO_QUEUE_GATES) -> None:

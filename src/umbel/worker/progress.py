@@ -50,6 +50,10 @@ class ProgressNotes:
             self._has_notes.clear()
             await asyncio.sleep(_WRITE_DELAY)
             if self._notes:
-                notes, self._notes = self._notes, {}
-                await self._records.record_progress(list(notes.values()))
+                await self.write()
                 working()
+
+    async def write(self) -> None:
+        """Write the notes collected so far."""
+        notes, self._notes = self._notes, {}
+        await self._records.record_progress(list(notes.values()))

@@ -125,7 +125,7 @@ class Settler:
 
     async def _settle(self, reports: list[Report]) -> None:
         worker = self._incarnation.name
-        refused = await self._intake.settle([_settlement(report, worker) for report in reports])
+        refused = await self._intake.settle([settlement_of(report, worker) for report in reports])
         lost = {(lease.job, lease.fence) for lease in refused}
         self._emits_success = self._telemetry.is_needed(events.JobSucceeded)
         for report in reports:
@@ -148,7 +148,8 @@ def _unrecordable(report: Report, error: Exception) -> Report:
     return Report(report.delivery, failed, report.started, report.finished)
 
 
-def _settlement(report: Report, worker: str) -> Settlement:
+def settlement_of(report: Report, worker: str) -> Settlement:
+    """Return what the store is to record of a report."""
     delivery, outcome = report.delivery, report.outcome
     if isinstance(outcome, Succeeded):
         attempt = Attempt(delivery.attempt, worker, report.started, report.finished, "succeeded")

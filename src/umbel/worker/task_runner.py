@@ -162,11 +162,7 @@ class TaskRunner:
 
     def decide(self, ended: EndedRun) -> Report:
         """Decide the outcome, in the thread that ran the task: encoding a result takes time."""
-        activation = ended.activation
-        outcome = decide_outcome(ended, self._codec, self._clock.now())
-        keep = activation.track is not Track.FAILURES
-        now, held = self._clock.now(), activation.run.held(self._clock.monotonic())
-        return Report(activation.delivery, outcome, ended.started, now, keep, held)
+        return report_of(ended, self._codec, self._clock)
 
     # --- settle ------------------------------------------------------------------------------
 
@@ -237,6 +233,15 @@ class TaskRunner:
             if isinstance(stop, Stop) and stop.cause is StopCause.CANCEL:
                 outcome = Cancelled(stop.reason)
             self._settle_at_once(activation.delivery, outcome)
+
+
+def report_of(ended: EndedRun, codec: BodyCodec, clock: Clock) -> Report:
+    """Decide the outcome of a run, and return what is to be settled."""
+    activation = ended.activation
+    outcome = decide_outcome(ended, codec, clock.now())
+    keep = activation.track is not Track.FAILURES
+    now, held = clock.now(), activation.run.held(clock.monotonic())
+    return Report(activation.delivery, outcome, ended.started, now, keep, held)
 
 
 async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:

@@ -203,7 +203,7 @@ class ThreadExecutor:
         try:
             try:
                 target.enter(activation)
-                value = _call_task(activation)
+                value = call_task_blocking(activation)
             except BaseException as raised:  # noqa: BLE001 - SystemExit and Stop included
                 error = raised
             target.leave()
@@ -237,7 +237,8 @@ class ThreadExecutor:
                 self._completion.settle(report)
 
 
-def _call_task(activation: Activation) -> Any:
+def call_task_blocking(activation: Activation) -> Any:
+    """Check the pool members, then call the function, unless its dedupe policy forbids it."""
     for pool, member in activation.unchecked:
         if not check_member_blocking(pool, member):
             raise Unfit(pool.name, member)
