@@ -110,7 +110,7 @@ class _Broadcast:
         """Record the result of one worker's job, unless it is still running there."""
         name, job = self._names[index], self._part_id(index)
         try:
-            record = await self._client.bridge.arun(self._client.wait_finished(job, _CHECK_SECONDS))
+            record = await self._client.await_finished(job, _CHECK_SECONDS)
         except ResultTimeout:
             workers = {one.index: one for one in await self._workers()}
             if index in workers and workers[index].alive and workers[index].worker == name:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 from msgspec.structs import replace
@@ -51,6 +51,22 @@ _BACKLOG_CHECKS = Backoff(first=0.02, factor=1.5, cap=0.25, jitter=0.0)
 """Delays between checks whether a job is still in the backlog."""
 
 
+class InlineJobs(Protocol):
+    """Runs the jobs of a client in its callers, instead of in workers: see ``umbel.testing``."""
+
+    def after_publish(self, envelopes: Sequence[Envelope], *, committed: bool) -> None:
+        """Called after messages were published, or added to the caller's open transaction."""
+
+    async def aafter_publish(self, envelopes: Sequence[Envelope], *, committed: bool) -> None:
+        """``after_publish`` for async code."""
+
+    def before_wait(self, job: str, timeout: float | None) -> float | None:
+        """Called before a caller waits for a job. Return the timeout with which to wait."""
+
+    async def abefore_wait(self, job: str, timeout: float | None) -> float | None:
+        """``before_wait`` for async code."""
+
+
 class Client:
     """Publishes the calls of one application's tasks, and answers for their handles.
 
@@ -67,20 +83,31 @@ class Client:
         keys: KeyFile | None = None,
     ) -> None:
         self.codec = codec
+        self.inline_jobs: InlineJobs | None = None
+        """Runs the jobs in the callers. None: workers run them."""
+        self._telemetry = telemetry or Telemetry()
+        self._connections = Connections(backend, settings, clock, self._telemetry)
+        self._warned_tasks: set[str] = set()
+        self._configure(settings, clock, keys)
+
+    def _configure(self, settings: Settings, clock: Clock, keys: KeyFile | None) -> None:
         self.clock = clock
         self._settings = settings
-        self._telemetry = telemetry or Telemetry()
-        self._builder = Builder(codec, settings.namespace, clock, keys)
-        self._connections = Connections(backend, settings, clock, self._telemetry)
+        self._builder = Builder(self.codec, settings.namespace, clock, keys)
         self._reentrant = ReentrantConnections(
             self._connections,
             clock,
             deadline=settings.deadline,
             has_backlog=settings.backlog != "none",
         )
-        self._warned_tasks: set[str] = set()
         self._may_ignore_priority = True
         """Until the broker is known to respect priorities, or the warning was given."""
+
+    def use(self, backend: Backend, settings: Settings, clock: Clock, keys: KeyFile | None) -> None:
+        """Close the connections, and use this backend from now on."""
+        self.close()
+        self._connections.use(backend, settings, clock)
+        self._configure(settings, clock, keys)
 
     # --- publishing --------------------------------------------------------------------------
 
@@ -94,13 +121,17 @@ class Client:
         if self._may_ignore_priority:
             self._warn_of_ignored_priority(envelopes)
         connection = self._connection(signatures)
-        if connection is None and self._hold(signatures, envelopes):
+        held = connection is None and self._hold(signatures, envelopes)
+        if held:
             published = [Published(envelope.id) for envelope in envelopes]
         elif connection is not None:
             broker = self._connections.get().roles.broker
             published = broker.publish_within(envelopes, unwrap(connection))
         else:
             published = self._publish(envelopes)
+        if self.inline_jobs is not None and not held:
+            new = _without_existing(envelopes, published)
+            self.inline_jobs.after_publish(new, committed=connection is None)
         return self._handles(signatures, published)
 
     async def asend(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
@@ -113,18 +144,26 @@ class Client:
         if self._may_ignore_priority:
             self._warn_of_ignored_priority(envelopes)
         connection = self._connection(signatures)
-        if connection is None and self._hold(signatures, envelopes):
+        held = connection is None and self._hold(signatures, envelopes)
+        if held:
             published = [Published(envelope.id) for envelope in envelopes]
         elif connection is not None:
             within = await self._connections.backend.unwrap(connection)
             published = await self._connections.get().roles.broker.publish(envelopes, within)
         else:
             published = await self._apublish(envelopes)
+        if self.inline_jobs is not None and not held:
+            new = _without_existing(envelopes, published)
+            await self.inline_jobs.aafter_publish(new, committed=connection is None)
         return self._handles(signatures, published)
 
     def send_envelope(self, envelope: Envelope) -> Handle[Any]:
         """Publish a message that was built elsewhere."""
-        return Handle(self._publish([envelope])[0].id, self)
+        published = self._publish([envelope])
+        if self.inline_jobs is not None:
+            new = _without_existing([envelope], published)
+            self.inline_jobs.after_publish(new, committed=True)
+        return Handle(published[0].id, self)
 
     async def asend_envelopes(self, envelopes: list[Envelope]) -> list[Published]:
         """Publish messages that were built elsewhere."""
@@ -295,18 +334,24 @@ class Client:
         Raises:
             UnknownJob: no such job. ResultTimeout: not final in time.
         """
+        given = timeout
+        if self.inline_jobs is not None:
+            timeout = self.inline_jobs.before_wait(job, timeout)
         until, find = self._end_of(timeout), self._connections.get().find_finished
         if find is not None and not reentry.here.level:
             with reentry.entered(), suppress(Unavailable):  # the wait below tries again
                 if (record := find(job, _LOOKUP_TIMEOUT_SECONDS)) is not None:
                     return record
         left = self._left(until)
-        with _as_result_timeout(timeout, job):
+        with _as_result_timeout(given, job):
             return self.bridge.run(self.wait_finished(job, left), _with_grace(left))
 
     async def await_finished(self, job: str, timeout: float | None) -> Record:
         """``wait_finished_blocking`` for async code."""
-        with _as_result_timeout(timeout, job):
+        given = timeout
+        if self.inline_jobs is not None:
+            timeout = await self.inline_jobs.abefore_wait(job, timeout)
+        with _as_result_timeout(given, job):
             return await self.bridge.arun(self.wait_finished(job, timeout), _with_grace(timeout))
 
     async def cancel(self, job: str, reason: str) -> bool:
@@ -375,6 +420,14 @@ class Client:
         """Close the connections. Using the client again opens new ones."""
         self._connections.close()
         self._reentrant.close()
+
+
+def _without_existing(
+    envelopes: Sequence[Envelope], published: Sequence[Published]
+) -> list[Envelope]:
+    """Return the envelopes that are new jobs: not those whose unique key another job holds."""
+    parts = zip(envelopes, published, strict=True)
+    return [envelope for envelope, one in parts if not one.existing]
 
 
 def _names_workers(signatures: Sequence[Signature[Any]]) -> bool:

@@ -56,6 +56,10 @@ class Connections:
         import_backlog(settings)
         os.register_at_fork(after_in_child=self._replace_lock)
 
+    def use(self, backend: Backend, settings: Settings, clock: Clock) -> None:
+        """Open connections to this backend from now on. Call ``close`` first."""
+        self.backend, self._settings, self._clock = backend, settings, clock
+
     def get(self) -> OpenConnections:
         """Return the connections of this process. Open them if they are not open."""
         generation = self.bridge.generation

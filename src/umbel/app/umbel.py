@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +38,7 @@ from umbel.telemetry import Telemetry, events
 if TYPE_CHECKING:
     # A process that only publishes never loads these.
     from umbel.app.link_service import LinkService
+    from umbel.backends import Backend
     from umbel.operations import Operations
     from umbel.worker import Worker, WorkerOptions
     from umbel.worker.intake import Intake
@@ -357,6 +360,26 @@ class Umbel:
         if not self.settings.keys:
             return None
         return KeyFile(Path(self.settings.keys), self.clock, report_unreadable)
+
+    @contextmanager
+    def redirected(self, url: str, *, deadline: float, clock: Clock) -> Iterator[Client]:
+        """Use another broker and store until the block ends; yield the client. For tests.
+
+        All tasks, handles and routes of the application use it, also those made before.
+        """
+        before = self.settings, self.clock, self.backend
+        elsewhere: dict[str, Any] = {"broker": url, "brokers": {}, "store": "", "keys": ""}
+        settings = replace(self.settings, **elsewhere, backlog="none", deadline=deadline)
+        self._use(settings, clock, open_backend(settings, clock, self.telemetry))
+        try:
+            yield self._client
+        finally:
+            self._use(*before)
+
+    def _use(self, settings: Settings, clock: Clock, backend: Backend) -> None:
+        self.settings, self.clock, self.backend = settings, clock, backend
+        self._keys = self._open_keys()
+        self._client.use(backend, settings, clock, self._keys)
 
     def close(self) -> None:
         """Close the connections. Using the application again opens new ones."""

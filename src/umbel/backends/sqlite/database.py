@@ -107,6 +107,7 @@ class SqliteFile:
         with self._lock:
             if self._shared is None:
                 self._shared = _open(":memory:", "off", busy)
+                weakref.finalize(self, self._shared.close).atexit = False
             return self._shared
 
     def check(self, connection: sqlite3.Connection) -> None:
