@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import cycle
+from math import inf
 from zlib import crc32
 
 
@@ -39,6 +40,30 @@ class FakeClock:
 
     def _readings(self) -> tuple[float, float]:
         return self._stopped_at or (time.time(), time.monotonic())
+
+
+class VirtualClock:
+    """The machine's clock plus the time by which it was advanced, as jobs see it.
+
+    Monotonic time is the machine's: moving the clock does not end a wait that is in progress.
+    """
+
+    __slots__ = ("_ahead",)
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def now(self) -> float:
+        return time.time() + self._ahead
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock forward."""
+        if not 0 <= seconds < inf:
+            raise ValueError(f"seconds={seconds}: time only goes forward; give 0 or more")
+        self._ahead += seconds
 
 
 OFFSETS = (-30 * 86_400.0, 86_400.0, -86_400.0, 30 * 86_400.0)
