@@ -46,6 +46,7 @@ from umbel.observability.metrics import HELP
 from umbel.operations import Operations
 from umbel.tasks import CallOptions, Retry, TaskOptions, Track, current
 from umbel.telemetry import events
+from umbel.testing import InMemoryJobs
 from umbel.testing.brokers import TOPICS as BROKER_TOPICS
 from umbel.testing.stores import TOPICS as STORE_TOPICS
 from umbel.worker import WorkerOptions
@@ -474,6 +475,7 @@ def test_the_api_page_names_everything_public() -> None:
         "Handle": Handle,
         "Operations": Operations,
         "current": type(current),
+        "umbel.testing": InMemoryJobs,
     }
     for title, kind in kinds.items():
         named = set(re.findall(r"\w+", " ".join(rows(section(text, title)))))

@@ -129,6 +129,10 @@ class InlineWorker:
             elif not await self._advance(until):
                 return None
 
+    def put_back(self, activation: Activation) -> None:
+        """Make a job that was claimed and not run the next one that ``claim`` returns."""
+        self._claimed.appendleft(activation.delivery)
+
     async def settle(self, run: InlineRun) -> tuple[FinishedJob | None, tuple[Envelope, ...]]:
         """Record the outcome. Return the job if it has ended, and the messages that follow it."""
         await self._progress.write()

@@ -64,6 +64,10 @@ class SqliteBackend:
             SqliteCoordination(database, **common),
         )
 
+    def close(self) -> None:
+        """Delete a database in memory. For a file, do nothing."""
+        self._file.close()
+
     async def migrate(self) -> list[int]:
         before, _ = await self.version()
         database = Database(self._file)

@@ -107,8 +107,13 @@ class SqliteFile:
         with self._lock:
             if self._shared is None:
                 self._shared = _open(":memory:", "off", busy)
-                weakref.finalize(self, self._shared.close).atexit = False
             return self._shared
+
+    def close(self) -> None:
+        """Delete a database in memory: close its connection. For a file, do nothing."""
+        with self._lock:
+            if self._shared is not None:
+                self._shared.close()
 
     def check(self, connection: sqlite3.Connection) -> None:
         """Refuse a caller's connection whose main database is another one.
