@@ -280,6 +280,13 @@ def test_within_leaves_jobs_that_are_due_later(jobs: InMemoryJobs) -> None:
     assert [job.result for job in jobs.drain(within=0)] == ["order 2 paid"]
 
 
+def test_moving_the_time_does_not_end_waits_in_progress(jobs: InMemoryJobs) -> None:
+    now, monotonic = app.clock.now(), app.clock.monotonic()
+    jobs.advance(1e6)
+    assert app.clock.now() >= now + 1e6
+    assert app.clock.monotonic() < monotonic + 1e5
+
+
 def test_within_must_not_be_negative(jobs: InMemoryJobs) -> None:
     with pytest.raises(ConfigurationError, match="within=-1"):
         jobs.drain(within=-1)
@@ -523,6 +530,12 @@ def test_an_eager_call_has_run_when_delay_returns() -> None:
         ]
 
 
+def test_calls_after_an_eager_block_stay_in_their_queue(jobs: InMemoryJobs) -> None:
+    with jobs.eager():
+        charge.delay(1)
+    assert charge.delay(2).state is State.QUEUED
+
+
 def test_current_works_in_an_eager_call() -> None:
     @app.task(name="test_in_memory.inspect_current")
     def inspect_current() -> list[object]:
@@ -641,6 +654,16 @@ def test_assert_published_compares_arguments_as_the_task_gets_them(jobs: InMemor
     jobs.refute_published(charge, 8)
     jobs.refute_published(charge, 7, "other")
     jobs.refute_published(double)
+
+
+def test_assert_published_accepts_arguments_as_they_were_passed(jobs: InMemoryJobs) -> None:
+    @app.task(name="test_in_memory.untyped")
+    def untyped(value):  # type: ignore[no-untyped-def]
+        return None
+
+    untyped.delay(("a", "b"))
+    jobs.assert_published(untyped, ["a", "b"])
+    jobs.assert_published(untyped, ("a", "b"))
 
 
 def test_assert_published_compares_the_options_that_are_given(jobs: InMemoryJobs) -> None:
