@@ -18,9 +18,9 @@ from umbel.tasks import running
 from umbel.tasks.steps import is_in_event_loop
 from umbel.telemetry import Telemetry
 from umbel.worker.coroutines import CoroutineExecutor
-from umbel.worker.decide import report_of
 from umbel.worker.runs import Activation, EndedRun, Report
 from umbel.worker.stops import Stop
+from umbel.worker.task_runner import report_of
 from umbel.worker.threads import call_task_blocking
 
 
@@ -108,7 +108,7 @@ class InlineExecutor:
         return InlineRun(self._report(EndedRun(activation, value, error, started)), error)
 
     def _report(self, ended: EndedRun) -> Report:
-        return report_of(ended, self._codec, self._clock.now(), self._clock.monotonic())
+        return report_of(ended, self._codec, self._clock)
 
 
 class _Completion:
