@@ -44,6 +44,7 @@ COMMANDS = {
     "resume": "umbel.cli.control",
     "router": "umbel.cli.router",
     "send": "umbel.cli.send",
+    "shell": "umbel.cli.shell",
     "worker": "umbel.cli.worker",
     "workers": "umbel.cli.workers",
 }
@@ -68,6 +69,7 @@ SUMMARIES = {
     "routes": "Show which worker has which key; release and move routes.",
     "router": "Serve workers and publishers that have no credentials.",
     "send": "Publish a job; optionally wait for its result.",
+    "shell": "Start a Python prompt with the application, its tasks and operations.",
     "worker": "Run tasks until the worker is stopped.",
     "workers": "Show running workers; send a command to one.",
 }
