@@ -39,6 +39,7 @@ import umbel
 from umbel import Handle, Limit, Pool, Rate, Signature, Snooze, Task, Umbel, Unique, errors
 from umbel.backends.sqlite.database import SqliteFile
 from umbel.cli.entry import cli
+from umbel.cli.worker import worker
 from umbel.configuration import Settings
 from umbel.messages import TRANSITIONS, State
 from umbel.messages.wire import schema
@@ -423,7 +424,8 @@ def test_the_options_page_lists_the_defaults() -> None:
 def variables() -> set[str]:
     """Every environment variable that a user may set."""
     of_settings = {f"UMBEL_{field.name.upper()}" for field in dataclasses.fields(Settings)}
-    return of_settings | {"UMBEL_URL", "UMBEL_APP"}
+    of_flags = {one.envvar for one in worker.params if isinstance(one.envvar, str)}
+    return of_settings | of_flags | {"UMBEL_URL", "UMBEL_APP"}
 
 
 def test_the_options_page_names_every_environment_variable() -> None:

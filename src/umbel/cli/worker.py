@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -13,6 +14,8 @@ log_level_option = click.option(
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
     show_default=True,
+    envvar="UMBEL_LOG_LEVEL",
+    show_envvar=True,
     help="Least level of log lines.",
 )
 log_format_option = click.option(
@@ -20,6 +23,8 @@ log_format_option = click.option(
     type=click.Choice(["auto", "pretty", "json"]),
     default="auto",
     show_default=True,
+    envvar="UMBEL_LOG_FORMAT",
+    show_envvar=True,
     help="Form of log lines; auto is pretty on a terminal and JSON elsewhere.",
 )
 
@@ -38,13 +43,21 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
         return host.strip("[]") or "127.0.0.1", int(port)
 
 
+def _option(name: str, *others: str, **settings: Any) -> Callable[[Any], Any]:
+    """Return a flag that also has an environment variable, such as UMBEL_WORKER_QUEUES."""
+    variable = f"umbel_worker_{name.removeprefix('--')}".replace("-", "_").upper()
+    return click.option(name, *others, envvar=variable, show_envvar=True, **settings)
+
+
 @command()
-@click.option("--queues", metavar="A,B", help="Queues to serve. Default: every queue of the tasks.")
-@click.option(
+@_option(
+    "--queues", "-Q", metavar="A,B", help="Queues to serve. Default: every queue of the tasks."
+)
+@_option(
     "--processes", type=click.IntRange(1, 1000), default=1, help="Number of worker processes (1)."
 )
-@click.option("--name", help="Name of the worker. Default: the host's name.")
-@click.option(
+@_option("--name", help="Name of the worker. Default: the host's name.")
+@_option(
     "--index",
     type=click.IntRange(0, 999_999),
     help="Index among the workers, 0 and up; the worker is then called NAME.INDEX. Default: the"
@@ -52,36 +65,30 @@ class HostAndPort(click.ParamType[tuple[str, int]]):
 )
 @click.option("--of", type=int, hidden=True)
 @click.option("--replica", type=int, hidden=True)
-@click.option("--io", type=int, help="Number of async def tasks that run at once (100).")
-@click.option("--cpu", type=int, help="Number of def tasks that run at once, in threads.")
-@click.option(
-    "--lease", type=float, help="Seconds without a heartbeat until others take the jobs (10)."
-)
-@click.option(
+@_option("--io", type=int, help="Number of async def tasks that run at once (100).")
+@_option("--cpu", "-c", type=int, help="Number of def tasks that run at once, in threads.")
+@_option("--lease", type=float, help="Seconds without a heartbeat until others take the jobs (10).")
+@_option(
     "--order",
     metavar="ORDER",
     help="Which queue comes first: strict (as given), weighted, short-first, long-first,"
     " rare-first, saturation, or MODULE:FUNCTION.",
 )
-@click.option(
+@_option(
     "--weights",
     metavar="A=5,B=1",
     help="With --order weighted: how often each queue comes first.",
 )
-@click.option("--grace", type=float, help="Seconds for running tasks to finish at a stop (30).")
-@click.option(
-    "--probe", type=HostAndPort(), help="Serve /livez, /readyz and /metrics at this address."
-)
-@click.option(
-    "--listen", metavar="URL", help="Also accept jobs directly from clients at this address."
-)
-@click.option("--no-inbox", is_flag=True, help="Reject messages that address this worker alone.")
-@click.option(
+@_option("--grace", type=float, help="Seconds for running tasks to finish at a stop (30).")
+@_option("--probe", type=HostAndPort(), help="Serve /livez, /readyz and /metrics at this address.")
+@_option("--listen", metavar="URL", help="Also accept jobs directly from clients at this address.")
+@_option("--no-inbox", is_flag=True, help="Reject messages that address this worker alone.")
+@_option(
     "--no-signing", is_flag=True, help="Accept such messages unsigned, even if there are keys."
 )
 @log_level_option
 @log_format_option
-@click.option("--no-uvloop", is_flag=True, help="Use asyncio's own event loop.")
+@_option("--no-uvloop", is_flag=True, help="Use asyncio's own event loop.")
 def worker(
     context: CommandContext,
     processes: int,
@@ -102,6 +109,8 @@ def worker(
     With --listen umbel+tcp://127.0.0.1:5682, clients send jobs to this worker without a broker.
     They use that address as their UMBEL_URL. With UMBEL_URL=sqlite:///:memory: the worker needs no
     broker either.
+
+    A flag takes precedence over its environment variable.
     """
     style: Any = "json" if as_json else log_format
     if processes > 1 and options.get("listen"):

@@ -72,7 +72,8 @@ def child_command(
 ) -> list[str]:
     """Return the command line of one child."""
     command = [sys.executable, "-m", "umbel", *(["-A", address] if address else []), "worker"]
-    command += [f"--name={name}", f"--index={index}", f"--of={processes}"]
+    # A child is no parent of a fleet, even if the environment sets the number of processes.
+    command += [f"--name={name}", f"--index={index}", f"--of={processes}", "--processes=1"]
     command += [f"--log-format={style}", f"--log-level={level}"]
     command += [f"--{o}={options[o]}" for o in _VALUE_OPTIONS if options.get(o) is not None]
     command += [f"--{flag.replace('_', '-')}" for flag in _FLAGS if options.get(flag)]
