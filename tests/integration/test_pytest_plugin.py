@@ -91,6 +91,23 @@ def test_a_wrong_application_is_named_with_the_remedy(
     assert 'umbel_app = "module:app"' in done.stdout
 
 
+def test_a_failed_test_shows_its_own_line_and_that_of_the_task(folder: Path) -> None:
+    tests = "from shop import charge\ndef test_paid(umbel_jobs):\n    charge.delay(0)\n"
+    failing = SHOP.replace('return f"order {order} paid"', 'raise ValueError("closed")')
+    (folder / "shop.py").write_text(failing.replace("@app.task", "@app.task(retry=0)"), "utf-8")
+    (folder / "test_shop.py").write_text(f"{tests}    umbel_jobs.drain()\n", "utf-8")
+    (folder / "test_assert.py").write_text(
+        f"{tests}    umbel_jobs.assert_published(charge, 1)\n", "utf-8"
+    )
+    done = run_pytest(folder, UMBEL_APP="shop:app")
+    assert "2 failed" in done.stdout
+    assert ">       umbel_jobs.drain()" in done.stdout
+    assert '>       raise ValueError("closed")' in done.stdout
+    assert ">       umbel_jobs.assert_published(charge, 1)" in done.stdout
+    assert "inline_" not in done.stdout
+    assert "memory.py" not in done.stdout
+
+
 def test_a_test_run_that_does_not_use_the_fixture_imports_no_application(folder: Path) -> None:
     imported = "import sys\ndef test_imports():\n    assert 'umbel.app' not in sys.modules\n"
     imported += "    assert 'umbel.testing.plugin' in sys.modules\n"

@@ -23,6 +23,8 @@ from umbel.worker.stops import Stop
 from umbel.worker.task_runner import report_of
 from umbel.worker.threads import call_task_blocking
 
+__tracebackhide__ = True  # pytest shows the lines of the test and of the task
+
 
 class InlineRun(NamedTuple):
     """A run that has ended."""

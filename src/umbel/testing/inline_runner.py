@@ -16,6 +16,7 @@ from umbel.testing.inline_worker import FinishedJob, InlineWorker
 from umbel.testing.published import PublishedCall, read_call
 from umbel.worker.runs import Activation
 
+__tracebackhide__ = True  # pytest shows the lines of the test and of the task
 T = TypeVar("T")
 Errors = Literal["raise", "collect"]
 Steps = Generator[Activation | Coroutine[Any, Any, Any], Any, T]

@@ -10,6 +10,7 @@ import os
 import socket
 from collections import deque
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -55,6 +56,7 @@ _LAST_STEP_SECONDS = 40 * 86_400.0
 """How far the clock is moved at once while a rate delays jobs: first, and at most."""
 _AFTER_SECONDS = 0.001
 """How long after the time at which a job is due the clock stops."""
+_PACKAGE_FOLDER = str(Path(__file__).parent.parent)
 
 
 class FinishedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,7 +254,16 @@ def _error(ended: Finish, run: InlineRun) -> BaseException:
     """Return the exception of a buried job: the one that its task raised, if it raised one."""
     job = run.report.delivery.id
     if run.error is not None and ended.failure is not None:
-        return run.error if isinstance(run.error, Exception) else rebuild(ended.failure, job)
+        own = run.error if isinstance(run.error, Exception) else rebuild(ended.failure, job)
+        return _without_own_frames(own)
     if ended.failure is not None:
         return rebuild(ended.failure, job)
     return JobFailed(f"job {job} was buried: {ended.reason}")
+
+
+def _without_own_frames(error: Exception) -> Exception:
+    """Return the error with a traceback that begins in the task, if it was raised there."""
+    inner = error.__traceback__
+    while inner is not None and inner.tb_frame.f_code.co_filename.startswith(_PACKAGE_FOLDER):
+        inner = inner.tb_next
+    return error if inner is None else error.with_traceback(inner)

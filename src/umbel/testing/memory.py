@@ -15,6 +15,7 @@ from umbel.testing.inline_runner import MAX_RUNS, Errors, InlineRunner, check_er
 from umbel.testing.inline_worker import FinishedJob
 from umbel.testing.published import PublishedCall, WantedCall, list_calls
 
+__tracebackhide__ = True  # pytest shows the lines of the test and of the task
 _URL = "sqlite:///:memory:"
 _DEADLINE = 60.0
 """The publishing deadline in seconds: a busy machine must not fail a test."""
