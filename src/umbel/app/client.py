@@ -157,6 +157,10 @@ class Client:
             await self.inline_jobs.aafter_publish(new, committed=connection is None)
         return self._handles(signatures, published)
 
+    def build(self, signature: Signature[Any]) -> Envelope:
+        """Return the message of a call, without publishing it. Raise what ``Builder`` raises."""
+        return self._builder.build([signature])[0]
+
     def send_envelope(self, envelope: Envelope) -> Handle[Any]:
         """Publish a message that was built elsewhere."""
         published = self._publish([envelope])

@@ -37,7 +37,7 @@ from umbel.messages import Envelope, Record
 from umbel.messages.documents import ReplyRequest, add_correlation, document_from_record
 from umbel.messages.wire import MEDIA_TYPE, attributes, read_message
 from umbel.router import Dispatcher, DuplicateFilter, SharedRouter
-from umbel.services import run_periodically
+from umbel.services import Service, keep_running, run_periodically
 from umbel.telemetry import Telemetry, events
 from umbel.worker.intake import Intake
 
@@ -154,6 +154,7 @@ class LinkService:
         publish: Publish,
         *,
         open_upkeep: Callable[[float], list[Callable[[], Awaitable[object]]]] | None,
+        open_services: Callable[[Roles], Sequence[Service]] | None,
         operate: bool,
         clock: Clock,
         telemetry: Telemetry,
@@ -162,6 +163,7 @@ class LinkService:
         self._open_backend = open_backend
         self._publish = publish
         self._open_upkeep = open_upkeep
+        self._open_services = open_services
         self._operate = operate
         self._clock = clock
         self._telemetry = telemetry
@@ -184,9 +186,10 @@ class LinkService:
             self._telemetry,
         )
         duties = self._open_upkeep(_UPKEEP_INTERVAL_SECONDS) if self._open_upkeep else []
-        upkeep = asyncio.create_task(
-            run_periodically(duties, _UPKEEP_INTERVAL_SECONDS, self._telemetry)
-        )
+        running = [run_periodically(duties, _UPKEEP_INTERVAL_SECONDS, self._telemetry)]
+        services = self._open_services(backend) if self._open_services is not None else ()
+        running += [keep_running(one, self._telemetry) for one in services]
+        tasks = [*map(asyncio.create_task, running)]
         try:
             address = await server.start()
             self.address.set_result(address)
@@ -196,8 +199,9 @@ class LinkService:
             await server.close()
             self._telemetry.emit(events.LinksClosed(address=address))
         finally:
-            upkeep.cancel()
-            await asyncio.wait([upkeep])
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
             await server.close()
             await dispatcher.close()
             await backend.close()

@@ -7,10 +7,11 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from umbel.app.backends import open_backend
 from umbel.app.broadcasts import fan_out_task
@@ -19,6 +20,7 @@ from umbel.app.foreign_messages import ForeignMessages
 from umbel.app.included_modules import find_modules
 from umbel.app.link_backend import LinkBackend
 from umbel.app.routes import AppRoutes
+from umbel.backends import Roles
 from umbel.backends.backlog import BacklogStatus
 from umbel.clock import Clock, SystemClock
 from umbel.configuration import Settings
@@ -38,6 +40,7 @@ from umbel.telemetry import Telemetry, events
 if TYPE_CHECKING:
     # A process that only publishes never loads these.
     from umbel.app.link_service import LinkService
+    from umbel.app.schedules import DeclaredSchedules
     from umbel.backends import Backend
     from umbel.operations import Operations
     from umbel.worker import Worker, WorkerOptions
@@ -99,6 +102,7 @@ class Umbel:
         self.clock = clock or SystemClock()
         self.registry = Registry()
         self._services: list[Service] = []
+        self._schedules: DeclaredSchedules | None = None
         self.telemetry = Telemetry()
         self.codec = BodyCodec(
             content_type=self.settings.content_type,
@@ -212,6 +216,8 @@ class Umbel:
         if task.declared.broadcast:
             task.fan_out_task = fan_out_task(task, self._client)
             task.fan_out_task.bind(self._client)
+        if task.declared.schedule_options():
+            self.schedules.add_task(task)
         self._warn_of_ignored_limits(task.name, task.declared.limit, task.declared.rate)
         return task
 
@@ -220,6 +226,56 @@ class Umbel:
     ) -> None:
         if limits and rates:
             emit_or_log(self.telemetry, events.LimitIgnored(owner=owner))
+
+    def schedule(
+        self,
+        name: str,
+        signature: Signature[Any],
+        *,
+        cron: str | None = None,
+        every: float | None = None,
+        at: datetime | None = None,
+        calendar: Callable[[datetime], datetime | None] | None = None,
+        zone: str = "UTC",
+        phase: int = 0,
+        overlap: Literal["skip", "queue", "allow"] = "skip",
+        catch_up: Literal["none", "last", "all"] = "last",
+        jitter: int = 0,
+    ) -> None:
+        """Publish a call by time: ``app.schedule("nightly", report.s(7), cron="0 3 * * *")``.
+
+        Give one of ``cron``, ``every`` (seconds, counted from 1970, and ``phase`` seconds later),
+        ``at``, and ``calendar``, a function that returns the first time after its argument. The
+        times of ``cron`` are in ``zone``. ``overlap`` is for a tick whose predecessor has not
+        ended, ``catch_up`` for ticks that were missed. ``jitter`` delays each by up to so many
+        seconds.
+
+        Raises:
+            ConfigurationError: an option is wrong, another schedule has the name, or it never
+                fires.
+        """
+        self.schedules.add(
+            name,
+            signature,
+            cron=cron,
+            every=every,
+            at=at,
+            calendar=calendar,
+            zone=zone,
+            phase=phase,
+            overlap=overlap,
+            catch_up=catch_up,
+            jitter=jitter,
+        )
+
+    @property
+    def schedules(self) -> DeclaredSchedules:
+        """The schedules that this application declares."""
+        if self._schedules is None:
+            from umbel.app.schedules import DeclaredSchedules
+
+            self._schedules = DeclaredSchedules(lambda call: self._client.build(call), self.clock)
+        return self._schedules
 
     # --- publishing --------------------------------------------------------------------------
 
@@ -284,6 +340,7 @@ class Umbel:
             telemetry=self.telemetry,
             open_upkeep=self._upkeep(),
             services=self._services,
+            open_services=partial(self._open_scheduler, options.name, options.scheduler),
             transactions=backend.transactions(),
             keys=self._keys,
             shared=not self.settings.broker.startswith("sqlite:"),  # a file has one owner
@@ -331,6 +388,10 @@ class Umbel:
             self.backend.open,
             self._foreign.apublish,
             open_upkeep=open_upkeep,
+            # A router schedules for the workers behind it, a publisher does not.
+            open_services=partial(self._open_scheduler, f"router {address.label}", True)
+            if open_upkeep is not None
+            else None,
             operate=operate,
             clock=self.clock,
             telemetry=self.telemetry,
@@ -347,6 +408,25 @@ class Umbel:
             codec=self.codec,
             registry=self.registry,
         )
+
+    def _open_scheduler(self, candidate: str, may_lead: bool, roles: Roles) -> list[Service]:
+        """Return the scheduler of a process. Behind a link, the router schedules."""
+        declared = self._schedules.all() if self._schedules is not None else []
+        if isinstance(self.backend, LinkBackend) or not (may_lead or declared):
+            return []
+        from umbel.schedules import Scheduler
+
+        return [
+            Scheduler(
+                roles,
+                declared,
+                namespace=self.settings.namespace,
+                candidate=candidate,
+                may_lead=may_lead,
+                clock=self.clock,
+                telemetry=self.telemetry,
+            )
+        ]
 
     def _upkeep(self) -> Callable[[float], list[Callable[[], Awaitable[object]]]]:
         from umbel.app.upkeep import open_upkeep

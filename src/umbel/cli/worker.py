@@ -86,6 +86,7 @@ def _option(name: str, *others: str, **settings: Any) -> Callable[[Any], Any]:
 @_option(
     "--no-signing", is_flag=True, help="Accept such messages unsigned, even if there are keys."
 )
+@click.option("--no-scheduler", is_flag=True, help="Leave the ticks of schedules to others.")
 @log_level_option
 @log_format_option
 @_option("--no-uvloop", is_flag=True, help="Use asyncio's own event loop.")

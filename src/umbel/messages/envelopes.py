@@ -56,6 +56,10 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+SCHEDULE = "schedule"
+"""The header with the name of the schedule that published a job."""
+NOMINAL_TIME = "nominaltime"
+"""The header with the time at which such a job was due, in seconds since 1970."""
 DEFAULT_KINDS = ("io", "cpu")
 """The kinds of tasks for which every worker can have capacity: coroutines and threads."""
 KINDS = ("", *DEFAULT_KINDS)

@@ -49,6 +49,8 @@ HELP: dict[str, tuple[Kind, str]] = {
     "umbel_unreachable_total": ("counter", "Times a server could not be reached, by service."),
     "umbel_unreachable": ("gauge", "1 while a service cannot reach its server."),
     "umbel_inbox_refused_total": ("counter", "Messages to this worker's inbox that were refused."),
+    "umbel_ticks_total": ("counter", "Jobs that schedules have published, by schedule."),
+    "umbel_ticks_missed_total": ("counter", "Ticks that no scheduler published in time."),
     "umbel_records_pruned_total": ("counter", "Old job records deleted."),
     "umbel_running": ("gauge", "Tasks running now."),
     "umbel_free_slots": ("gauge", "Tasks that could start now, by kind."),
@@ -133,6 +135,10 @@ class Metrics:
                 self._add("umbel_jobs_recovered_total", jobs)
             case events.RecordsPruned(records=records):
                 self._add("umbel_records_pruned_total", records)
+            case events.TickPublished(schedule=schedule):
+                self._add("umbel_ticks_total", schedule=schedule)
+            case events.TicksMissed(schedule=schedule, missed=missed):
+                self._add("umbel_ticks_missed_total", missed, schedule=schedule)
             case events.InboxRefused(why=why):
                 self._add("umbel_inbox_refused_total", why=why)
             case events.WorkerLost():

@@ -100,6 +100,7 @@ def _options(app: Umbel, given: Mapping[str, Any]) -> WorkerOptions:
         "uvloop": not given.get("no_uvloop"),
         "inbox": not given.get("no_inbox"),
         "signing": not given.get("no_signing"),
+        "scheduler": not given.get("no_scheduler"),
     }
     options |= {name: given.get(name) for name in ("io", "cpu", "lease", "grace")}
     options["order"] = _order(given.get("order"))

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from umbel.errors import ConfigurationError, UmbelError
-from umbel.messages import POOL_PREFIX, Envelope, Lease, Slot, route_key, subtract_wait
+from umbel.messages import (
+    NOMINAL_TIME,
+    POOL_PREFIX,
+    SCHEDULE,
+    Envelope,
+    Lease,
+    Slot,
+    route_key,
+    subtract_wait,
+)
 
 if TYPE_CHECKING:
     from umbel.tasks.steps import StepRunner
     from umbel.tasks.task import Task
+
+
+_NOMINAL = re.compile("[0-9]{1,12}")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +46,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """When this run was claimed, by the same clock."""
     traceparent: str | None = None
     headers: dict[str, str] = {}
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the schedule that published it; None for other jobs."""
+        return self.headers.get(SCHEDULE)
+
+    @property
+    def nominal(self) -> datetime | None:
+        """When its schedule was due, in UTC, however late it runs; None for other jobs."""
+        text = self.headers.get(NOMINAL_TIME, "")
+        return datetime.fromtimestamp(int(text), UTC) if _NOMINAL.fullmatch(text) else None
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,6 +121,19 @@ class TaskOptions:
     """With affinity: if no worker has the key, the job is cancelled instead of routed."""
     max_deaths: int = 3
     """How many worker deaths it may cause before it is buried; with 1 it never runs again."""
+    cron: str | None = None
+    """Publish it at these times, without arguments: ``"0 3 * * *"``."""
+    every: float | None = None
+    """Publish it every so many seconds, without arguments."""
+    zone: str | None = None
+    """The time zone of ``cron``; UTC by default."""
+    overlap: str | None = None
+    """With a schedule: what happens if its previous job has not ended: ``skip``, ``queue``,
+    ``allow``."""
+    catch_up: str | None = None
+    """With a schedule: which missed ticks are published later: ``none``, ``last``, ``all``."""
+    jitter: int | None = None
+    """With a schedule: by up to how many seconds its jobs are delayed, so that they spread."""
 
     def __post_init__(self) -> None:
         _check_shared(self)
@@ -151,6 +164,12 @@ class TaskOptions:
             raise ConfigurationError(f'publishing={self.publishing!r}: give "held" or "now"')
         if not isinstance(self.max_deaths, int) or not 1 <= self.max_deaths <= 32767:
             raise ConfigurationError(f"max_deaths={self.max_deaths!r}: give 1 to 32767")
+
+    def schedule_options(self) -> dict[str, Any]:
+        """Return the options of its schedule; empty if it has none."""
+        names = ("cron", "every", "zone", "overlap", "catch_up", "jitter")
+        found = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def from_declaration(cls, declaration: Mapping[str, Any]) -> TaskOptions:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -53,6 +53,12 @@ class Declaration(TypedDict, total=False):
     only_if_routed: bool
     broadcast: bool | float
     max_deaths: int
+    cron: str
+    every: float
+    zone: str
+    overlap: Literal["skip", "queue", "allow"]
+    catch_up: Literal["none", "last", "all"]
+    jitter: int
 
 
 class Changes(TypedDict, total=False):

@@ -417,3 +417,62 @@ class RecordsPruned(Event, frozen=True, kw_only=True):
     level = "debug"
     text = "old records pruned"
     records: int
+
+
+# --- schedules -----------------------------------------------------------------------------
+
+
+class SchedulerElected(Event, frozen=True, kw_only=True):
+    text = "publishes the ticks of all schedules from now on"
+    scheduler: str
+
+
+class TickPublished(Event, frozen=True, kw_only=True):
+    level = "debug"
+    text = "a schedule has published a job"
+    schedule: str
+    job: str
+    task: str
+    late: float
+
+
+class TicksMissed(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "ticks of a schedule were missed because no scheduler was running"
+    schedule: str
+    missed: int
+    exact: bool
+    published: int
+
+
+class ScheduleOverlaps(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "ticks of a schedule were skipped because its earlier jobs have not ended"
+    schedule: str
+    ticks: int
+
+
+class ScheduleSetBack(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "the store's clock was set back; a schedule continues from the present time"
+    schedule: str
+    seconds: float
+
+
+class ScheduleFailed(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = "the next time of a schedule could not be computed"
+    schedule: str
+    error: str
+
+
+class ScheduleDoubtful(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "a schedule may not do what is expected"
+    schedule: str
+    reason: str
+
+
+class ScheduleRetired(Event, frozen=True, kw_only=True):
+    text = "a schedule was retired: no running worker declares it"
+    schedule: str

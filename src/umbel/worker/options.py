@@ -53,6 +53,8 @@ class WorkerOptions:
     """Whether it accepts messages to itself: commands, calls with ``worker=``, broadcasts."""
     signing: bool = True
     """Whether these messages must be signed, if there are keys."""
+    scheduler: bool = True
+    """Whether it may publish the ticks of schedules. It declares its own schedules anyway."""
     uvloop: bool = True
     """Use uvloop's event loop when it is installed."""
 

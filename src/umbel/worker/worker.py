@@ -20,7 +20,7 @@ from contextlib import AsyncExitStack, suppress
 import anyio
 from msgspec.structs import replace
 
-from umbel.backends import Demand, NoTransactions, Transactions, WorkerEntry
+from umbel.backends import Demand, NoTransactions, Roles, Transactions, WorkerEntry
 from umbel.clock import Clock
 from umbel.control import MISSING, Pauses, PauseState
 from umbel.errors import IndexTaken, UmbelError
@@ -70,6 +70,7 @@ class Worker:
         telemetry: Telemetry,
         open_upkeep: Callable[[float], list[Callable[[], Awaitable[object]]]] = lambda every: [],
         services: Sequence[Service] = (),
+        open_services: Callable[[Roles], Sequence[Service]] = lambda roles: (),
         transactions: Transactions = NO_TRANSACTIONS,
         keys: KeyFile | None = None,
         shared: bool = False,
@@ -77,7 +78,6 @@ class Worker:
     ) -> None:
         self._registry = registry
         self._options = options
-        self._services = services
         self._telemetry = telemetry
         self._host: asyncio.AbstractEventLoop
         self._stop_requested = anyio.Event()
@@ -101,6 +101,7 @@ class Worker:
         )
         self._intake = open_intake()
         roles = self._intake.roles
+        self._services = [*services, *open_services(roles)]
         self._settler = Settler(self._intake, self._incarnation, telemetry)
         self._progress = ProgressNotes(roles.records)
         self._gate_sync = GateSync(self._intake, registry, telemetry)
