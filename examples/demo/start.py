@@ -1,5 +1,9 @@
-"""Run two workers on SQLite with example tasks, and print what happens. ``make run`` starts it."""
+"""Run two workers with example tasks, and print what happens. ``make run`` starts it.
 
+They use SQLite, or the broker and store in UMBEL_URL.
+"""
+
+import asyncio
 import importlib
 import json
 import os
@@ -32,9 +36,10 @@ def main() -> int:
     """Publish the first jobs, run two workers until Ctrl-C, and return their exit code."""
     sys.path.insert(0, str(ROOT))
     demo = importlib.import_module(APP)
+    asyncio.run(demo.app.backend.migrate())  # creates the schema if there is none
     demo.publish_tour()
     demo.app.close()
-    print_banner()
+    print_banner(demo.app.settings.public()["broker"])
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     workers = subprocess.Popen(
         [
@@ -57,15 +62,18 @@ def main() -> int:
     return workers.wait()
 
 
-def print_banner() -> None:
+def print_banner(url: str) -> None:
     """Print commands that work in the current folder."""
     script = Path(sys.executable).with_name("umbel")
     umbel = os.path.relpath(script) if script.exists() else f"{sys.executable} -m umbel"
-    print("Two workers on umbel-demo.db. In half a minute you see a retry, a limit, and")
-    print("a worker that is killed. Ctrl-C stops. Try in another terminal, in this folder:")
+    print(f"Two workers on {url}.")
+    print("In half a minute you see a retry, a limit, and a worker that is killed.")
+    print("Ctrl-C stops. Try in another terminal, in this folder:")
     print()
     if Path.cwd() != ROOT:
         print(f"  export PYTHONPATH={os.path.relpath(ROOT)}")
+    if "UMBEL_URL" in os.environ:
+        print("  export UMBEL_URL=...  # the same as here")
     for words in ("jobs list", "queues", "workers", "send charge_card 3 --wait"):
         print(f"  {umbel} -A {APP} {words}")
     print(flush=True)

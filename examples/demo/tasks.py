@@ -7,7 +7,7 @@ import time
 
 from umbel import Retry, Snooze, Umbel, Unique, current
 
-app = Umbel("sqlite:///umbel-demo.db")
+app = Umbel(os.environ.get("UMBEL_URL", "sqlite:///umbel-demo.db"))
 
 
 @app.task

@@ -166,7 +166,8 @@ class StepsChanged(UmbelError):
 
 
 class ResultTimeout(UmbelError, TimeoutError):
-    """The job has not finished within the timeout. It continues; ask again later."""
+    """The job has not finished within the timeout. It continues; ask again later. If it cannot
+    start, the text says why."""
 
 
 class JobFailed(UmbelError):

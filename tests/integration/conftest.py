@@ -209,6 +209,21 @@ def postgres_url() -> Iterator[str]:
 
 
 @pytest.fixture
+def new_schema() -> Iterator[str]:
+    """The URL of a schema on PostgreSQL that does not exist yet."""
+    schema = f"umbel_it_{os.getpid()}_{fresh_id()[-6:]}"
+    try:
+        connection = psycopg.connect(POSTGRES, autocommit=True, connect_timeout=2)
+    except psycopg.OperationalError as error:
+        pytest.skip(f"not run: integration tests on PostgreSQL ({error})")
+    with connection:
+        try:
+            yield f"{POSTGRES}?schema={schema}"
+        finally:
+            connection.execute(f'drop schema if exists "{schema}" cascade')
+
+
+@pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[Place]:
     with _sqlite(tmp_path) as place:
         yield place

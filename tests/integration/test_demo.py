@@ -51,6 +51,31 @@ def test_the_demo_shows_a_retry_a_limit_and_a_killed_worker(tmp_path: Path) -> N
     assert counted == (["started", "succeeded"] * 3)[: len(counted)]
 
 
+@pytest.mark.slow
+def test_the_demo_creates_the_schema_of_the_database_in_its_environment(
+    tmp_path: Path, new_schema: str
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples/demo/start.py")],
+        cwd=tmp_path,
+        env=os.environ | {"UMBEL_URL": new_schema},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    demo = Running(process)
+    try:
+        demo.wait_for(f"Two workers on {new_schema}.")
+        demo.wait_for("charge_card    succeeded in")
+        os.killpg(process.pid, signal.SIGINT)
+        assert demo.end() == 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert not (tmp_path / "umbel-demo.db").exists()
+
+
 def _commands(demo: Running) -> list[str]:
     return [line for line in demo.lines if line.startswith("  ") and not line.startswith("   ")]
 

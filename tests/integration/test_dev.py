@@ -151,3 +151,58 @@ def test_json_lines_for_programs(shell: Shell) -> None:
         dev.wait_for("worker started")
         stop(dev)
         assert all(json.loads(line) for line in dev.lines)
+
+
+# --- the schema ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_postgres(shell: Shell, new_schema: str) -> Shell:
+    shell.env["UMBEL_URL"] = new_schema
+    return shell
+
+
+def test_it_creates_a_schema_that_is_missing_and_says_so_once(on_postgres: Shell) -> None:
+    shell = on_postgres
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("worker started")
+        assert shell.say("send", "add", "1", "2", "--wait") == "3"
+        stop(dev)
+    assert sum("the database schema was created    version=1" in line for line in dev.lines) == 1
+    with shell.start("dev", app=None) as again:
+        again.wait_for("worker started")
+        stop(again)
+    assert not [line for line in again.lines if "schema was" in line]
+
+
+NEXT_MIGRATION = """
+from umbel.backends.postgres import schema
+
+released = schema.migrations()
+schema.migrations = lambda: [*released, (2, "create table $schema.later (id integer)")]
+"""
+
+
+def test_it_upgrades_an_older_schema_and_says_so(on_postgres: Shell) -> None:
+    shell = on_postgres
+    assert shell.say("db", "migrate") == "Applied 1. The schema is at version 1."
+    tasks = shell.folder / "tasks.py"
+    tasks.write_text(NEXT_MIGRATION + tasks.read_text())
+    assert "is at version 1; this Umbel needs 2" in shell.run("db", "status").stdout
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("the database schema was upgraded   before=1 version=2")
+        dev.wait_for("worker started")
+        assert shell.say("send", "add", "1", "2", "--wait") == "3"
+        stop(dev)
+
+
+def test_a_schema_of_a_newer_umbel_is_not_touched(on_postgres: Shell) -> None:
+    shell = on_postgres
+    tasks = shell.folder / "tasks.py"
+    released = tasks.read_text()
+    tasks.write_text(NEXT_MIGRATION + released)
+    shell.say("db", "migrate")
+    tasks.write_text(released)
+    done = shell.run("dev", app=None)
+    assert done.returncode != 0
+    assert "has version 2, this Umbel knows 1; upgrade it" in done.stderr

@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -23,6 +24,7 @@ import trio
 from processes import until
 
 from integration.conftest import HANG, Place, in_threads, working
+from integration.running import Signal
 from umbel import Retry, State, Umbel
 from umbel.backends.postgres.records import PostgresRecords
 from umbel.errors import (
@@ -509,13 +511,76 @@ def test_a_job_that_is_not_finished_in_time_raises_result_timeout(
         return 1
 
     handle = one.delay()
-    with pytest.raises(ResultTimeout, match=f"{handle.id} has not finished within {timeout} s"):
+    with pytest.raises(ResultTimeout, match=f"{handle.id} has not finished within {timeout} s$"):
         handle.get(timeout=timeout)
     with pytest.raises(TimeoutError):
         asyncio.run(handle.aget(timeout=timeout))
     assert handle.state is State.QUEUED, "it goes on waiting for a worker"
     with working(app):
         assert handle.get(HANG) == 1
+
+
+UNSERVED = (
+    "No running worker serves the queue mail. Start one: umbel -A MODULE:APP worker --queues mail"
+)
+
+
+def test_a_wait_that_times_out_says_that_no_worker_serves_the_queue(place: Place) -> None:
+    app = place.app()
+
+    @app.task(queue="mail")
+    def one() -> int:
+        return 1
+
+    handle = one.delay()
+    expected = f"{handle.id} has not finished within 1 s. {UNSERVED}$"
+    with working(app, queues=("other",)):
+        with pytest.raises(ResultTimeout, match=expected):
+            handle.get(timeout=1)
+        with pytest.raises(ResultTimeout, match=expected):
+            asyncio.run(handle.aget(timeout=1))
+
+
+def test_a_wait_for_a_job_that_runs_says_nothing_of_workers(place: Place) -> None:
+    app, began, end = place.app(), Signal(), Signal()
+
+    @app.task
+    def one() -> None:
+        began.set()
+        end.wait()
+
+    with working(app):
+        handle = one.delay()
+        began.wait()
+        with pytest.raises(ResultTimeout, match=f"{handle.id} has not finished within 1 s$"):
+            handle.get(timeout=1)
+        end.set()
+        handle.get(HANG)
+
+
+def test_a_long_wait_warns_once_that_no_worker_serves_the_queue_and_goes_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("umbel.app.client._WARNING_DELAY_SECONDS", 0.05)
+    app = place.app()
+
+    @app.task(queue="mail")
+    def one() -> int:
+        return 1
+
+    def warnings() -> list[str]:
+        return [text for text in caplog.messages if UNSERVED in text]
+
+    def wait(_: int) -> int:
+        return one.delay().get(HANG)
+
+    with ThreadPoolExecutor(3) as pool:
+        waiting = pool.map(wait, range(3))
+        until(lambda: bool(warnings()), "the warning")
+        with working(app):
+            assert list(waiting) == [1, 1, 1]
+    assert len(warnings()) == 1
+    assert warnings()[0].startswith("this process waits for a job that does not start job=")
 
 
 def test_a_result_is_waited_for_when_a_first_look_had_no_answer(

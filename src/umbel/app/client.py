@@ -46,6 +46,10 @@ _LOOKUP_TIMEOUT_SECONDS = 0.1
 """How long the first lookup of a record, in the caller's own thread, may take."""
 _STORE_GRACE_SECONDS = 0.1
 """How long after its timeout a store may take to answer that a job has not finished."""
+_SHORT_WAIT_SECONDS = 1.0
+"""A shorter wait that ends in a timeout is not explained: the caller may be polling."""
+_WARNING_DELAY_SECONDS = 3.0
+"""After so long, a caller that waits is told why the job does not start."""
 _FLUSH_CHECK_SECONDS = 0.02
 _BACKLOG_CHECKS = Backoff(first=0.02, factor=1.5, cap=0.25, jitter=0.0)
 """Delays between checks whether a job is still in the backlog."""
@@ -88,6 +92,9 @@ class Client:
         self._telemetry = telemetry or Telemetry()
         self._connections = Connections(backend, settings, clock, self._telemetry)
         self._warned_tasks: set[str] = set()
+        self._warned_reasons: set[str] = set()
+        self._next_check = 0.0
+        self._checks: set[asyncio.Task[None]] = set()
         self._configure(settings, clock, keys)
 
     def _configure(self, settings: Settings, clock: Clock, keys: KeyFile | None) -> None:
@@ -314,6 +321,7 @@ class Client:
 
         Raises:
             UnknownJob: no such job. ResultTimeout: not final in time.
+            _InBacklog: the message was not published in time.
         """
         forwarder, until, checks = self.forwarder, self._end_of(timeout), 0
         # No job is missed by checking the backlog first: it is published before it is removed.
@@ -324,10 +332,15 @@ class Client:
         ):
             left, checks = self._left(until), checks + 1
             if left is not None and left <= 0:
-                raise ResultTimeout(f"job {job} has not finished within {timeout} s")
+                raise _InBacklog(f"job {job} has not finished within {timeout} s")
             pause = _BACKLOG_CHECKS.delay(checks)
             await asyncio.sleep(pause if left is None else min(pause, left))
-        return await self._connections.get().roles.records.wait_finished(job, self._left(until))
+        records, loop = self._connections.get().roles.records, asyncio.get_running_loop()
+        warning = loop.call_later(_WARNING_DELAY_SECONDS, self._check_start, job)
+        try:
+            return await records.wait_finished(job, self._left(until))
+        finally:
+            warning.cancel()
 
     def wait_finished_blocking(self, job: str, timeout: float | None) -> Record:
         """Return the job's record once it is final, for a caller that blocks.
@@ -336,7 +349,8 @@ class Client:
         waits for, most have finished while it waited for the first.
 
         Raises:
-            UnknownJob: no such job. ResultTimeout: not final in time.
+            UnknownJob: no such job. ResultTimeout: not final in time. Finding out why a job did not
+            start may take until the deadline in addition.
         """
         given = timeout
         if self.inline_jobs is not None:
@@ -347,16 +361,50 @@ class Client:
                 if (record := find(job, _LOOKUP_TIMEOUT_SECONDS)) is not None:
                     return record
         left = self._left(until)
-        with _as_result_timeout(given, job):
+        try:
             return self.bridge.run(self.wait_finished(job, left), _with_grace(left))
+        except TimeoutError as error:
+            is_asked = _may_be_explained(error, timeout)
+            reasons = self.bridge.run(self._hindrances(job)) if is_asked else []
+            raise _result_timeout(error, job, given, reasons) from None
 
     async def await_finished(self, job: str, timeout: float | None) -> Record:
         """``wait_finished_blocking`` for async code."""
         given = timeout
         if self.inline_jobs is not None:
             timeout = await self.inline_jobs.abefore_wait(job, timeout)
-        with _as_result_timeout(given, job):
+        try:
             return await self.bridge.arun(self.wait_finished(job, timeout), _with_grace(timeout))
+        except TimeoutError as error:
+            is_asked = _may_be_explained(error, timeout)
+            reasons = await self.bridge.arun(self._hindrances(job)) if is_asked else []
+            raise _result_timeout(error, job, given, reasons) from None
+
+    async def _hindrances(self, job: str) -> list[str]:
+        """Return reasons why a job does not start; an empty list if none is known in time."""
+        from umbel.operations import Operations  # most processes never load it
+
+        roles, namespace = self._connections.get().roles, self._settings.namespace
+        operations = Operations(roles, clock=self.clock, namespace=namespace)
+        with suppress(TimeoutError, UmbelError):
+            async with asyncio.timeout(self._settings.deadline):
+                return await operations.hindrances(await operations.job(job))
+        return []
+
+    def _check_start(self, job: str) -> None:
+        """Warn if the job does not start. Of many that wait, one is checked every few seconds."""
+        now = self.clock.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + _WARNING_DELAY_SECONDS
+            check = asyncio.get_running_loop().create_task(self._warn_of_hindrances(job))
+            self._checks.add(check)
+            check.add_done_callback(self._checks.discard)
+
+    async def _warn_of_hindrances(self, job: str) -> None:
+        for reason in await self._hindrances(job):
+            if reason not in self._warned_reasons:
+                self._warned_reasons.add(reason)
+                emit_or_log(self._telemetry, events.JobNotStarting(job=job, reason=reason))
 
     async def cancel(self, job: str, reason: str) -> bool:
         """Keep a job from running, or stop it. Return False if it ended otherwise.
@@ -476,19 +524,27 @@ def _result_type(signature: Signature[Any]) -> Any:
     return signature.task.parameters.returns
 
 
-@contextmanager
-def _as_result_timeout(timeout: float | None, job: str) -> Iterator[None]:
-    """Raise ResultTimeout, with the caller's own timeout, for a wait that took too long."""
-    try:
-        yield
-    except ResultTimeout:
-        raise ResultTimeout(f"job {job} has not finished within {timeout} s") from None
-    except TimeoutError as error:
-        if isinstance(error, UmbelError):
-            raise
-        raise ResultTimeout(
-            f"job {job} has not finished within {timeout} s: its store has not answered"
-        ) from None
+class _InBacklog(ResultTimeout):
+    """The message is still in the backlog of this process."""
+
+
+def _may_be_explained(error: TimeoutError, timeout: float | None) -> bool:
+    """Return whether the store has answered that the job has not finished, after a long wait."""
+    return type(error) is ResultTimeout and timeout is not None and timeout >= _SHORT_WAIT_SECONDS
+
+
+def _result_timeout(
+    error: TimeoutError, job: str, timeout: float | None, reasons: Sequence[str]
+) -> TimeoutError:
+    """Return the error for a wait that took too long, with the caller's own timeout."""
+    text = f"job {job} has not finished" + ("" if timeout is None else f" within {timeout:g} s")
+    if isinstance(error, _InBacklog):
+        return ResultTimeout(f"{text}: the broker is unreachable, so it is still in the backlog")
+    if isinstance(error, ResultTimeout):
+        return ResultTimeout(". ".join([text, *reasons]))
+    if isinstance(error, UmbelError):
+        return error
+    return ResultTimeout(f"{text}: its store has not answered")
 
 
 def _with_grace(timeout: float | None) -> float | None:

@@ -47,8 +47,9 @@ Give -A module:app, or begin with tasks.py:
 def dev(context: CommandContext, no_reload: bool, grace: float, as_json: bool) -> int:
     """Run everything here: a worker that reloads when your code changes.
 
-    Without -A it looks for an application in tasks.py, app.py, main.py and umbel_app.py. It brings
-    the database schema up to date. Ctrl-C stops it; jobs that still run return to their queue.
+    Without -A it looks for an application in tasks.py, app.py, main.py and umbel_app.py. It creates
+    or upgrades the database schema, and says so. Ctrl-C stops it; jobs that still run return to
+    their queue.
     """
     address = context.address or find_app_module()
     if address is None:

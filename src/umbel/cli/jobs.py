@@ -223,7 +223,8 @@ def show(context: CommandContext, job: str, as_json: bool) -> None:
 
     async def work(operations: Operations) -> tuple[Record, list[Step], list[str]]:
         found = await operations.job(await find_job_id(operations, job))
-        return found, await operations.steps(found.id), await operations.hindrances(found)
+        reasons = await operations.hindrances(found, context.address or "MODULE:APP")
+        return found, await operations.steps(found.id), reasons
 
     record, steps, hindrances = context.run(work)
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,10 +18,12 @@ from umbel.cli.command_context import Command, CommandContext, command
 from umbel.cli.output import print_json, print_line, print_note
 from umbel.cli.short_names import find_task_name, parse_worker
 from umbel.errors import ResultTimeout, UmbelError, UnknownJob
-from umbel.messages import Record, State, is_inbox
+from umbel.messages import Record, State
 from umbel.operations import Operations
 from umbel.processes.exit_codes import FAILED
+from umbel.publisher import log_event
 from umbel.tasks import Handle
+from umbel.telemetry import events
 
 _FOREVER = float("inf")
 _NOTE_DELAY_SECONDS = 1.0
@@ -156,6 +157,7 @@ def _report(context: CommandContext, handle: Handle[Any], wait: float | None, as
         return 0
     if not as_json:
         print_note(f"{handle.id}: waiting for the result. Ctrl-C stops waiting, not the job.")
+    app.telemetry.subscribe(_log_other_events, "warning")
     explain = None if as_json else lambda: _print_hindrances(context, handle.id)
     record = _finished(handle, wait, explain)
     if record is None:
@@ -170,21 +172,18 @@ def _report(context: CommandContext, handle: Handle[Any], wait: float | None, as
     return 0 if record.state is State.SUCCEEDED else FAILED
 
 
+def _log_other_events(event: events.Event) -> None:
+    """Log an event as a program without subscribers does, except what this command prints."""
+    if not isinstance(event, events.JobNotStarting):
+        log_event(event)
+
+
 def _print_hindrances(context: CommandContext, job: str) -> None:
     """Print why a job does not start, if that is known. The caller continues to wait."""
 
     async def work(operations: Operations) -> list[str]:
         record = await operations.job(job)
-        if record.state is State.RUNNING or record.state.finished:
-            return []
-        workers = [one for one in await operations.workers() if one.state != "silent"]
-        if is_inbox(record.queue) or any(record.queue in one.queues for one in workers):
-            return await operations.hindrances(record)
-        queue, address = shlex.quote(record.queue), context.address or "MODULE:APP"
-        return [
-            f"No running worker serves the queue {record.queue}."
-            f" Start one: umbel -A {address} worker --queues {queue}"
-        ]
+        return await operations.hindrances(record, context.address or "MODULE:APP")
 
     with suppress(UmbelError):
         for reason in context.run(work):

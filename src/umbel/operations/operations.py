@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,7 @@ from umbel.operations.views import (
     WorkerView,
 )
 from umbel.tasks import Registry
+from umbel.tasks.inbox import is_command
 
 _CONFIRM_CHECK_SECONDS = 0.05
 _FORGETTABLE = tuple(state for state in State if state in TERMINAL and state is not State.BURIED)
@@ -202,17 +204,29 @@ class Operations:
             if one.queue in tasks and one.task not in tasks[one.queue]
         )
 
-    async def hindrances(self, record: Record) -> list[str]:
-        """Return reasons why a waiting job does not start, if an operator can remove them."""
+    async def hindrances(self, record: Record, address: str = "MODULE:APP") -> list[str]:
+        """Return reasons why a waiting job does not start, if an operator can remove them.
+
+        ``address`` is that of the application, for the command that starts a worker.
+        """
         if record.state not in (State.QUEUED, State.WAITING, State.SCHEDULED):
             return []
         found = pauses_of_job(record, (await self._pauses.state()).pauses)
-        return [*map(why_paused, found), *await self._missing_workers(record)]
+        return [*map(why_paused, found), *await self._missing_workers(record, address)]
 
-    async def _missing_workers(self, record: Record) -> list[str]:
-        members = await self._roles.registry.workers()
-        if not members:
-            return ["No workers are running."]
+    async def _missing_workers(self, record: Record, address: str) -> list[str]:
+        workers = await self._roles.registry.workers()
+        members = [one for one in workers if _worker_state(one, set()) != "silent"]
+        is_served = any(record.queue in _served(member) for member in members)
+        if not is_served and is_inbox(record.queue):
+            return [f"No running worker has the inbox {record.queue}."]
+        if not is_served:
+            return [
+                f"No running worker serves the queue {record.queue}. Start one:"
+                f" umbel -A {address} worker --queues {shlex.quote(record.queue)}"
+            ]
+        if is_command(record.task):
+            return []
         if not any(record.task in member.entry.tasks for member in members):
             return [f"No running worker has the task {record.task}."]
         if record.task not in _tasks_by_queue(members).get(record.queue, set()):

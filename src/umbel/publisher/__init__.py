@@ -7,7 +7,7 @@ from umbel.publisher.bridge import Bridge, blocking_send, waker
 from umbel.publisher.building import Builder
 from umbel.publisher.forwarder import BROKER_TIME_SHARE, Forwarder
 from umbel.publisher.publisher import Publisher, Send
-from umbel.publisher.reporting import emit_or_log
+from umbel.publisher.reporting import emit_or_log, log_event
 
 __all__ = [
     "BROKER_TIME_SHARE",
@@ -18,5 +18,6 @@ __all__ = [
     "Send",
     "blocking_send",
     "emit_or_log",
+    "log_event",
     "waker",
 ]

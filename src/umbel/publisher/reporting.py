@@ -19,5 +19,10 @@ def emit_or_log(telemetry: Telemetry, event: events.Event) -> None:
     if telemetry.is_needed(type(event)):
         telemetry.emit(event)
     else:
-        fields = " ".join(f"{k}={v!r}" for k, v in msgspec.structs.asdict(event).items())
-        _log.log(logging.getLevelName(event.level.upper()), "%s %s", event.text, fields)
+        log_event(event)
+
+
+def log_event(event: events.Event) -> None:
+    """Write the event to the program's own log, as ``umbel``."""
+    fields = " ".join(f"{k}={v!r}" for k, v in msgspec.structs.asdict(event).items())
+    _log.log(logging.getLevelName(event.level.upper()), "%s %s", event.text, fields)

@@ -160,6 +160,13 @@ class PriorityIgnored(Event, frozen=True, kw_only=True):
     priority: int
 
 
+class JobNotStarting(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "this process waits for a job that does not start"
+    job: str
+    reason: str
+
+
 class BacklogStarted(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "the broker is unreachable; new messages go to the backlog and are published later"
@@ -231,6 +238,17 @@ class BacklogLost(Event, frozen=True, kw_only=True):
 
 
 # --- workers -------------------------------------------------------------------------------
+
+
+class SchemaCreated(Event, frozen=True, kw_only=True):
+    text = "the database schema was created"
+    version: int
+
+
+class SchemaUpgraded(Event, frozen=True, kw_only=True):
+    text = "the database schema was upgraded"
+    before: int
+    version: int
 
 
 class WorkerStarted(Event, frozen=True, kw_only=True):
