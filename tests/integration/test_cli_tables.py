@@ -49,7 +49,7 @@ def test_no_table_is_wider_than_the_terminal_or_has_empty_lines(shell: Shell) ->
         shell.say("send", "add", "1", "2", "--queue", "a-queue-with-a-long-name", "--delay", "60")
         shell.say("pause", "mail", "--reason", LONG_TEXT)
         wait_until(lambda: any(job["state"] == "buried" for job in shell.ask("jobs", "list")))
-        for words in (("jobs", "list"), ("workers",), ("pause", "list"), ("config",)):
+        for words in (("jobs", "list"), ("tasks",), ("workers",), ("pause", "list"), ("config",)):
             for columns in (40, 80, 200):
                 lines = on_terminal(shell, columns, *words)
                 assert len(lines) > 1

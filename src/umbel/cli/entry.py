@@ -45,6 +45,7 @@ COMMANDS = {
     "router": "umbel.cli.router",
     "send": "umbel.cli.send",
     "shell": "umbel.cli.shell",
+    "tasks": "umbel.cli.tasks",
     "worker": "umbel.cli.worker",
     "workers": "umbel.cli.workers",
 }
@@ -70,6 +71,7 @@ SUMMARIES = {
     "router": "Serve workers and publishers that have no credentials.",
     "send": "Publish a job; optionally wait for its result.",
     "shell": "Start a Python prompt with the application, its tasks and operations.",
+    "tasks": "Show tasks: their options, run times and workers.",
     "worker": "Run tasks until the worker is stopped.",
     "workers": "Show running workers; send a command to one.",
 }

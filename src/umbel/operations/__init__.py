@@ -16,7 +16,9 @@ from umbel.operations.views import (
     MissingTask,
     PoolView,
     QueueView,
+    RunStatistics,
     RunView,
+    TaskView,
     WorkerView,
 )
 
@@ -33,6 +35,8 @@ __all__ = [
     "Operations",
     "PoolView",
     "QueueView",
+    "RunStatistics",
     "RunView",
+    "TaskView",
     "WorkerView",
 ]

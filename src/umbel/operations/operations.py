@@ -22,7 +22,7 @@ from umbel.backends import (
 )
 from umbel.clock import Clock
 from umbel.control import Deployments, LimitOverrides, Pause, Pauses, Resumed, Scope
-from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
+from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob, UnknownTask
 from umbel.messages import (
     POOL_PREFIX,
     TERMINAL,
@@ -42,11 +42,13 @@ from umbel.operations.pause_texts import (
     why_paused,
     without_missing_tasks,
 )
+from umbel.operations.task_views import describe_tasks, recent_runs
 from umbel.operations.views import (
     Health,
     MissingTask,
     PoolView,
     QueueView,
+    TaskView,
     WorkerState,
     WorkerView,
 )
@@ -148,6 +150,28 @@ class Operations:
             if not removed:
                 break
         return gone
+
+    # --- tasks -------------------------------------------------------------------------------
+
+    async def tasks(self, task: str | None = None, *, window: int = 10_000) -> list[TaskView]:
+        """Return the tasks that are declared here or that running workers have, or one of them.
+
+        Run times are those of the newest ``window`` finished jobs, of all tasks or of this one.
+
+        Raises:
+            UnknownTask: no task has this name.
+        """
+        registered = await self._roles.registry.workers()
+        workers = [one for one in registered if _worker_state(one, set()) != "silent"]
+        found = await self.search(recent_runs(task, window))
+        views = describe_tasks(self._registry, workers, found.jobs)
+        if task is not None:
+            views = [view for view in views if view.name == task]
+            if not views:
+                raise UnknownTask(
+                    f"no task {task!r} is declared here, and no running worker has it"
+                )
+        return views
 
     # --- queues ------------------------------------------------------------------------------
 

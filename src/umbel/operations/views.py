@@ -51,6 +51,37 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
 
 
+class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the runs of a task took, of the newest finished jobs."""
+
+    jobs: int
+    runs: int
+    """Runs of these jobs; a retried job has several."""
+    buried: int
+    p50: float
+    p95: float
+    longest: float
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that the application declares or that a worker has."""
+
+    name: str
+    is_declared: bool = True
+    """Whether this application declares it. If not, only the workers and the runs are known."""
+    kind: str = ""
+    queue: str = ""
+    signature: str = ""
+    description: str = ""
+    """The first line of the function's docstring."""
+    options: dict[str, str] = {}
+    """The options that differ from the defaults, as text."""
+    workers: tuple[str, ...] = ()
+    """The running workers that have it."""
+    runs: RunStatistics | None = None
+    """None if none of the newest jobs has run."""
+
+
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """A pool, its members, and the number of jobs that wait for one."""
 
