@@ -12,7 +12,6 @@ from umbel.messages import TERMINAL, Record, State
 from umbel.operations.job_search import JobSearch
 from umbel.operations.views import RunStatistics, TaskView
 from umbel.tasks import Limit, Pool, Rate, Retry, Task, TaskOptions
-from umbel.tasks.inbox import is_command
 
 _RATE_UNITS = {1.0: "s", 60.0: "m", 3600.0: "h", 86_400.0: "d"}
 _SECONDS = ("delay", "expires", "timeout", "keep", "broadcast")
@@ -34,8 +33,7 @@ def describe_tasks(
     holders: dict[str, list[str]] = {}
     for worker in workers:
         for name in worker.entry.tasks:
-            if not is_command(name):
-                holders.setdefault(name, []).append(worker.entry.name)
+            holders.setdefault(name, []).append(worker.entry.name)
     history: dict[str, list[Record]] = {}
     for job in jobs:
         history.setdefault(job.task, []).append(job)
