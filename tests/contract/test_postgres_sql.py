@@ -54,8 +54,9 @@ from umbel.messages import (
 def listening_pids(address: PostgresAddress) -> list[int]:
     with connect() as connection:
         rows = connection.execute(
-            "select pid from pg_stat_activity where query like %s and pid <> pg_backend_pid()",
-            (f'%listen "{address.channel}"',),
+            "select pid from pg_stat_activity where application_name = 'umbel listening'"
+            " and strpos(query, %s) > 0",
+            (address.schema,),
         )
         return [row[0] for row in rows]
 

@@ -26,6 +26,22 @@ def test_a_missing_database_is_answered_with_how_to_create_it() -> None:
     assert "create it with createdb" in str(translate_error(error, "PostgreSQL"))
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        'FATAL: too many connections for role "x"',
+        "FATAL: sorry, too many clients already",
+        "FATAL: remaining connection slots are reserved for roles with the SUPERUSER attribute",
+    ],
+)
+def test_a_server_without_free_connections_is_answered_with_how_many_are_needed(said: str) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    from umbel.backends.postgres.errors import translate_error
+
+    error = psycopg.OperationalError(f"connection failed: {said}")
+    assert "an idle worker needs 3 connections" in str(translate_error(error, "PostgreSQL"))
+
+
 @pytest.mark.parametrize("number", [111, -2])
 def test_the_address_of_redis_is_named_once(number: int) -> None:
     redis_errors = pytest.importorskip("redis.exceptions")

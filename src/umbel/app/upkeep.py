@@ -10,7 +10,14 @@ from umbel.backends import Backend
 from umbel.clock import Clock
 from umbel.configuration import Settings
 from umbel.control import Deployments, Pauses
-from umbel.router import DeadWorkerReaper, DeploymentReaper, MissingTasks, Pruner, StoreSweeper
+from umbel.router import (
+    DeadWorkerReaper,
+    DeploymentReaper,
+    MissingTasks,
+    Pruner,
+    SharedInterval,
+    StoreSweeper,
+)
 from umbel.telemetry import Telemetry
 
 _DAY_SECONDS = 86_400
@@ -22,6 +29,10 @@ def open_upkeep(
     """Return the duties, each to be called every ``every`` seconds in the current event loop."""
     if isinstance(backend, LinkBackend):
         return []  # the router at the other end of the link has these duties
+
+    def shared(intervals: float) -> SharedInterval:
+        return SharedInterval(intervals * every, clock, reaper.count_workers)
+
     roles = backend.open()
     common: dict[str, Any] = {"clock": clock, "telemetry": telemetry}
     reaper = DeadWorkerReaper(
@@ -45,21 +56,25 @@ def open_upkeep(
         Pauses(roles.coordination),
         roles.records,
         after=settings.missing_task_days * _DAY_SECONDS,
+        interval=shared(3),
         worker_count=reaper.count_workers,
         **common,
     )
-    deployment_reaper = DeploymentReaper(Deployments(roles.coordination), telemetry=telemetry)
+    deployment_reaper = DeploymentReaper(
+        Deployments(roles.coordination), interval=shared(3), telemetry=telemetry
+    )
     sweeper = StoreSweeper(
         roles.broker,
         roles.joins,
         roles.coordination,
-        worker_count=reaper.count_workers,
-        **common,
+        interval=shared(1.5),
+        tidy_interval=shared(6),
+        telemetry=telemetry,
     )
     return [
         reaper.run_once,
-        sweeper.run_once,
-        pruner.run_once,
-        deployment_reaper.run_once,
         missing_tasks.run_once,
+        sweeper.run_once,
+        deployment_reaper.run_once,
+        pruner.run_once,
     ]

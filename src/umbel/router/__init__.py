@@ -9,7 +9,13 @@ from umbel.router.duplicate_filter import DuplicateFilter
 from umbel.router.missing_tasks import MissingTasks
 from umbel.router.ordering import Experience, Load, strategy
 from umbel.router.router import Router
-from umbel.router.upkeep import DeadWorkerReaper, DeploymentReaper, Pruner, StoreSweeper
+from umbel.router.upkeep import (
+    DeadWorkerReaper,
+    DeploymentReaper,
+    Pruner,
+    SharedInterval,
+    StoreSweeper,
+)
 
 __all__ = [
     "DeadWorkerReaper",
@@ -21,6 +27,7 @@ __all__ = [
     "MissingTasks",
     "Pruner",
     "Router",
+    "SharedInterval",
     "SharedRouter",
     "StoreSweeper",
     "strategy",

@@ -12,6 +12,7 @@ from umbel.backends import Control, JobFilter, Records, RegisteredWorker, Regist
 from umbel.clock import Clock
 from umbel.control import MISSING, NO_WORKER, Pause, Pauses
 from umbel.messages import State
+from umbel.router.upkeep import SharedInterval, one_worker
 from umbel.telemetry import Telemetry, events
 
 _WAITING = (State.QUEUED, State.WAITING)
@@ -55,23 +56,28 @@ class MissingTasks:
         records: Records,
         *,
         after: float,
+        interval: SharedInterval,
         clock: Clock,
         telemetry: Telemetry,
-        worker_count: Callable[[], int] = lambda: 1,
+        worker_count: Callable[[], int] = one_worker,
     ) -> None:
         self._registry = registry
         self._control = control
         self._pauses = pauses
         self._records = records
         self._after = after
+        self._interval = interval
         self._clock = clock
         self._telemetry = telemetry
         self._crowd = worker_count
         self._searched = clock.monotonic()
 
     async def run_once(self) -> None:
-        """Search for missing tasks if it is time, and resume or bury."""
+        """Search for missing tasks, resume or bury, each if it is time."""
         await self._search()
+        if not self._interval.is_due():
+            return
+        self._interval.record_done()
         pauses = await _missing(self._pauses)
         if not pauses:
             return

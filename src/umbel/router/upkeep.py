@@ -25,11 +25,49 @@ _ROUNDS_PER_RECOVERY = 3
 """Recovery also runs once in this many rounds without a death."""
 _LATE_INTERVALS = 2.0
 """A round is late if it comes after this many intervals."""
+_WATCHERS = 5
+"""How many workers watch the others at a time, on average."""
+_WATCH_ROUNDS = 12
+"""Rounds after which a worker decides again whether it watches: several leases."""
 _PRUNE_INTERVAL = 60.0
 _NO_LIMIT = 2**31 - 1
 _SWEEP_BATCH = 1_000
-_SWEEP_INTERVAL = 3.0
-"""Seconds between two sweeps of the store by all workers together."""
+
+
+def one_worker() -> int:
+    """Return the number of workers where only one is known."""
+    return 1
+
+
+class SharedInterval:
+    """Spreads a duty over all workers: together they do it about once per interval.
+
+    So the more workers there are, the less often each one does it, each at its own random pace.
+    """
+
+    def __init__(
+        self, seconds: float, clock: Clock, worker_count: Callable[[], int] = one_worker
+    ) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._worker_count = worker_count
+        self._random_share = _random_share()
+        self._last = float("-inf")
+
+    def is_due(self) -> bool:
+        """Return whether it is this worker's turn."""
+        others = max(self._worker_count() - 1, 0)
+        wait = self._seconds * (1 + 2 * others * self._random_share)
+        return self._clock.monotonic() - self._last >= wait
+
+    def record_done(self) -> None:
+        """Start the next interval."""
+        self._last = self._clock.monotonic()
+
+
+def _random_share() -> float:
+    """Return a number from 0 to 1."""
+    return int(random_hex(2), 16) / 2**16
 
 
 class DeadWorkerReaper:
@@ -39,6 +77,9 @@ class DeadWorkerReaper:
     earlier, because it counts from before its last heartbeat, so its jobs are never claimed while
     it runs them. After an outage of the store, every worker has a whole lease again. A round that
     comes late, because this process or the store was frozen, counts as one interval.
+
+    Of many workers, only some watch at a time, chosen at random for several leases, so that the
+    cost for the store does not grow with the square of their number.
     """
 
     def __init__(
@@ -62,11 +103,15 @@ class DeadWorkerReaper:
         self._telemetry = telemetry
         self._seen: dict[str, tuple[int, float]] = {}
         self._shared: set[str] = set()
+        self._worker_count = 0
+        self._watching_rounds = self._resting_rounds = 0
         self._rounds = 0
         self._last_round = clock.monotonic()
 
     async def run_once(self) -> list[str]:
         """Do one round. Return the ids of jobs that were put back or buried."""
+        if not self._is_watching():
+            return []
         asked, ended = self._clock.monotonic(), False
         try:
             workers = await self._registry.workers()
@@ -88,11 +133,12 @@ class DeadWorkerReaper:
                 await self._remove(entry.incarnation, worker.heartbeats, entry.name)
                 ended = True
         self._report_shared_names(workers)
-        self._seen = seen
+        self._seen, self._worker_count = seen, len(workers)
         self._rounds += 1
         # Sometimes also without a death: another reaper may have died between its two steps, and a
         # claim may have been in progress while its owner was removed.
-        if not ended and self._rounds % _ROUNDS_PER_RECOVERY != 1:
+        rounds = _ROUNDS_PER_RECOVERY * max(1, min(self._worker_count, _WATCHERS))
+        if not ended and self._rounds % rounds != 1:
             return []
         for route in await self._routes.sweep(self._idle):
             self._telemetry.emit(
@@ -102,6 +148,19 @@ class DeadWorkerReaper:
         if recovered:
             self._telemetry.emit(events.JobsRecovered(jobs=len(recovered)))
         return recovered
+
+    def _is_watching(self) -> bool:
+        """Return whether this worker watches the others in this round."""
+        if self._resting_rounds:
+            self._resting_rounds -= 1
+        elif self._watching_rounds:
+            self._watching_rounds -= 1
+        elif self._worker_count <= _WATCHERS or _random_share() * self._worker_count < _WATCHERS:
+            self._watching_rounds = _WATCH_ROUNDS - 1
+        else:
+            self._resting_rounds = _WATCH_ROUNDS
+            self._seen = {}  # the next watch begins with what it reads then
+        return not self._resting_rounds
 
     def _discount_lost_time(self, now: float) -> None:
         """If this round is late, do not count the lost time against any worker."""
@@ -124,7 +183,7 @@ class DeadWorkerReaper:
 
     def count_workers(self) -> int:
         """Return how many workers there were in the last round."""
-        return len(self._seen)
+        return self._worker_count
 
     async def _remove(self, incarnation: str, beat: int, name: str) -> None:
         if await self._registry.remove(incarnation, beat):
@@ -135,7 +194,7 @@ class Pruner:
     """Deletes records beyond their maximum age and number.
 
     Finding the end of a long history takes time, and one prune per minute by all workers together
-    is enough. So the more workers there are, the less often each one prunes, at random intervals.
+    is enough.
     """
 
     def __init__(
@@ -146,25 +205,20 @@ class Pruner:
         keep: int,
         clock: Clock,
         telemetry: Telemetry,
-        worker_count: Callable[[], int] = lambda: 1,
+        worker_count: Callable[[], int] = one_worker,
     ) -> None:
         self._records = records
         self._age = age
         self._keep = keep
-        self._clock = clock
         self._telemetry = telemetry
-        self._crowd = worker_count
-        self._random_share = int(random_hex(2), 16) / 2**16
-        self._last_round = clock.monotonic() - _PRUNE_INTERVAL
+        self._interval = SharedInterval(_PRUNE_INTERVAL, clock, worker_count)
 
     async def run_once(self) -> None:
         """Prune if it is time."""
-        now = self._clock.monotonic()
-        others = max(self._crowd() - 1, 0)
-        if now - self._last_round < _PRUNE_INTERVAL * (1 + 2 * others * self._random_share):
+        if not self._interval.is_due():
             return
         pruned = await self._records.prune(older_than=self._age, keep=self._keep, limit=_NO_LIMIT)
-        self._last_round = now
+        self._interval.record_done()
         if pruned:
             self._telemetry.emit(events.RecordsPruned(records=pruned))
 
@@ -172,12 +226,18 @@ class Pruner:
 class DeploymentReaper:
     """Ends a deployment whose command died while it waited."""
 
-    def __init__(self, deployments: Deployments, *, telemetry: Telemetry) -> None:
+    def __init__(
+        self, deployments: Deployments, *, interval: SharedInterval, telemetry: Telemetry
+    ) -> None:
         self._deployments = deployments
+        self._interval = interval
         self._telemetry = telemetry
 
     async def run_once(self) -> None:
-        """End a lapsed deployment, if there is one."""
+        """End a lapsed deployment, if there is one and it is time."""
+        if not self._interval.is_due():
+            return
+        self._interval.record_done()
         gone = await self._deployments.end_lapsed()
         if gone is not None:
             self._telemetry.emit(
@@ -189,8 +249,7 @@ class StoreSweeper:
     """Ends jobs that have expired, advances joins, and deletes lapsed entries.
 
     What an ending job completes is done in the same step. Left for this are long cascades, work of
-    processes that died, and what only time changes. All workers together do it every few seconds:
-    the more workers there are, the less often each one does.
+    processes that died, and what only time changes.
     """
 
     def __init__(
@@ -199,31 +258,32 @@ class StoreSweeper:
         joins: Joins,
         coordination: Coordination,
         *,
-        clock: Clock,
+        interval: SharedInterval,
+        tidy_interval: SharedInterval,
         telemetry: Telemetry,
-        worker_count: Callable[[], int] = lambda: 1,
     ) -> None:
+        """``tidy_interval`` is for what no job waits for."""
         self._broker = broker
         self._joins = joins
         self._coordination = coordination
-        self._clock = clock
+        self._duties = (
+            (interval, (self._expire, self._advance)),
+            (tidy_interval, (self._abandon, self._forget_lapsed)),
+        )
         self._telemetry = telemetry
-        self._crowd = worker_count
-        self._random_share = int(random_hex(2), 16) / 2**16
-        self._last_round = float("-inf")
 
     async def run_once(self) -> None:
-        """Do one round if it is time."""
-        now, others = self._clock.monotonic(), max(self._crowd() - 1, 0)
-        if now - self._last_round < _SWEEP_INTERVAL * 2 * others * self._random_share:
-            return
-        self._last_round = now
+        """Do what is due."""
         first_error: UmbelError | None = None
-        for duty in (self._expire, self._advance, self._abandon, self._forget_lapsed):
-            try:
-                await duty()
-            except UmbelError as error:  # the other duties must not wait for this one
-                first_error = first_error or error
+        for interval, duties in self._duties:
+            if not interval.is_due():
+                continue
+            interval.record_done()
+            for duty in duties:
+                try:
+                    await duty()
+                except UmbelError as error:  # the other duties must not wait for this one
+                    first_error = first_error or error
         if first_error is not None:
             raise first_error
 

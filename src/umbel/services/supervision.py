@@ -95,20 +95,33 @@ async def keep_running(
 async def run_periodically(
     duties: Sequence[Callable[[], Awaitable[object]]], every: float, telemetry: Telemetry
 ) -> None:
-    """Run each duty every ``every`` seconds, even after errors. No duty waits for another."""
+    """Run each duty every ``every`` seconds, even after errors. No duty waits for another.
+
+    They are spread over the interval, so that one connection is usually enough. An unreachable
+    server is reported once, and once more when all duties succeed again.
+    """
+    failing: set[object] = set()
     async with anyio.create_task_group() as tasks:
         for duty in duties:
-            tasks.start_soon(_run_duty, duty, every, telemetry)
+            tasks.start_soon(_run_duty, duty, every, failing, telemetry)
+            await anyio.sleep(every / len(duties))
 
 
 async def _run_duty(
-    duty: Callable[[], Awaitable[object]], every: float, telemetry: Telemetry
+    duty: Callable[[], Awaitable[object]], every: float, failing: set[object], telemetry: Telemetry
 ) -> None:
     while True:
         try:
             await duty()
-        except Unavailable:
-            pass  # services report it; the next round tries again
+        except Unavailable as error:
+            if not failing:
+                telemetry.emit(events.Unreachable(service="upkeep", error=str(error)))
+            failing.add(duty)
         except Exception as error:  # noqa: BLE001 - outermost loop of the upkeep
             telemetry.emit(events.ServiceFailed(service="upkeep", error=repr(error), delay=0))
+        else:
+            if failing:
+                failing.discard(duty)
+                if not failing:
+                    telemetry.emit(events.Reachable(service="upkeep"))
         await anyio.sleep(every)

@@ -27,6 +27,8 @@ from umbel.worker.loop_watch import LoopWatch
 
 _CONFIRM_INTERVAL = 0.02
 """Seconds between beats while an operator waits for this worker to confirm a pause."""
+_WATCH_LEASES = 3.0
+"""Leases after which a watch of control that saw no change begins again."""
 _NEVER = 1e9
 
 FENCE_AT = 0.75
@@ -115,6 +117,8 @@ class Heartbeat:
         self._control_changed = True
         self._seen = {PAUSES: 0, CANCELLATIONS: 0}
         """The revisions of what it watches, as of the last time that it was read."""
+        self._watch: asyncio.Task[dict[str, int]] | None = None
+        """Waits for a change of control, from one beat to the next."""
         self._reported_epoch = 0
         self._wall_offset = clock.now() - clock.monotonic()
         self._wall_changed = float("-inf")
@@ -167,9 +171,10 @@ class Heartbeat:
         try:
             await self._beat_until_stopped(intake)
         finally:
-            for task in others:
+            tasks = others if self._watch is None else [*others, self._watch]
+            for task in tasks:
                 task.cancel()
-            await asyncio.wait(others)
+            await asyncio.wait(tasks)
             await intake.close()
 
     async def _beat_until_stopped(self, intake: Intake) -> None:
@@ -243,7 +248,7 @@ class Heartbeat:
         held = self._held_by(incarnation)
         if held or is_full_beat:
             await self._extend(intake, incarnation, held)
-        if self._control_changed or is_full_beat:
+        if self._control_changed:
             state = await Pauses(intake.roles.coordination).state()
             self._seen[PAUSES], self._control_changed = state.epoch, False
             self._worker.control(state)
@@ -303,19 +308,33 @@ class Heartbeat:
         # not the server, whose answer may not arrive.
         due = beaten + self._lease / 3 - self._clock.monotonic()
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(due):
-                    await _first_of(self._stop.wait(), self._wait_for_control(intake, due))
-        except Unavailable:
+            await self._wait_for_control(intake, max(due, 0))
+        except (Unavailable, TimeoutError):
             await asyncio.sleep(min(self._lease / 10, max(due, 0)))
         except Exception as error:  # noqa: BLE001 - the heartbeat's outermost loop must go on
             self._emit_failed(error)
             await asyncio.sleep(self._lease / 10)
 
     async def _wait_for_control(self, intake: Intake, wait: float) -> None:
-        changes = await intake.roles.coordination.changed(self._seen, max(wait, 0))
-        self._seen |= changes
-        self._control_changed = self._control_changed or bool(changes)
+        """Wait until control changes, the heartbeat is stopped, or ``wait`` seconds have passed."""
+        assert self._stop is not None
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._watch_control(intake), name="umbel watch")
+        stop = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([stop, self._watch], timeout=wait, return_when="FIRST_COMPLETED")
+        finally:
+            stop.cancel()
+        if self._watch.done():
+            watch, self._watch = self._watch, None
+            changes = watch.result()
+            self._seen |= changes
+            self._control_changed = self._control_changed or bool(changes)
+
+    async def _watch_control(self, intake: Intake) -> dict[str, int]:
+        wait = _WATCH_LEASES * self._lease
+        async with asyncio.timeout(wait + self._lease):  # a dead server must not end the watch
+            return await intake.roles.coordination.changed(self._seen, wait)
 
     async def _watch_for_stall(self, intake: Intake) -> None:
         """Restart the fetch, then end the process, if jobs wait and slots are free for too long."""

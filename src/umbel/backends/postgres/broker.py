@@ -62,7 +62,7 @@ class PostgresBroker:
     )
 
     def __init__(
-        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 5.0
+        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 10.0
     ) -> None:
         self._database = database
         self._database_check = DatabaseCheck(database.address)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from psycopg import AsyncCursor
 
+from umbel.backends.free_connections import FreeConnections
 from umbel.backends.notifier import WakeUpListener
 from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.arrays import json_text, numbers, texts, without_nul
@@ -28,18 +29,22 @@ Work: TypeAlias = Callable[[AsyncCursor[Row]], Awaitable[T]]
 _inherited: list[Any] = []
 """Connections of a parent process. Kept, so that garbage collection does not close them here."""
 
-_SAFETY_POLL_SECONDS = 5.0
+_SAFETY_POLL_SECONDS = 10.0
 _POLL_SECONDS = 1.0
 
 
 class Database:
-    """Runs statements on up to ``size`` connections. Nothing takes longer than ``timeout``."""
+    """Runs statements on up to ``size`` connections. Nothing takes longer than ``timeout``.
+
+    If there is a listener, its connection runs statements, too. Other connections are opened while
+    that one is in use, and closed when they are idle.
+    """
 
     def __init__(self, address: PostgresAddress, *, size: int = 2, timeout: float = 10.0) -> None:
         self.address = address
         self._size = size
         self._timeout = timeout
-        self._free: list[Connection] = []
+        self._free = FreeConnections[Connection](_finish)
         self._slots = asyncio.Semaphore(size)
         self._here: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._listener: Listener | None = None
@@ -137,8 +142,7 @@ class Database:
         """Close the connections, and stop listening with the last user. Closing twice is fine."""
         self._reset_if_moved()
         self.blocking.close()
-        while self._free:
-            await self._free.pop().close()
+        self._free.close_all()
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.leave(self)
@@ -146,21 +150,27 @@ class Database:
     async def _once(self, work: Work[T], timeout: float | None) -> T:
         self._reset_if_moved()
         async with asyncio.timeout(timeout or self._timeout), self._slots:
-            connection = self._take_free() or await self.address.connect()
+            listener = self._listener
+            lent = listener.lend() if listener is not None else None
+            connection = lent or self._take_free() or await self.address.connect()
             try:
                 return await work(connection.cursor(binary=True))
             finally:
-                if is_idle(connection):
-                    self._free.append(connection)
-                else:
-                    connection.pgconn.finish()
+                self._put_back(connection, listener if lent else None)
+
+    def _put_back(self, connection: Connection, listener: Listener | None) -> None:
+        if listener is not None:
+            listener.give_back(connection)
+        elif is_idle(connection):
+            self._free.put(connection)
+        else:
+            _finish(connection)
 
     def _take_free(self) -> Connection | None:
-        while self._free:
-            connection = self._free.pop()
+        while (connection := self._free.take()) is not None:
             if is_fresh(connection):
                 return connection
-            connection.pgconn.finish()
+            _finish(connection)
         return None
 
     def _reset_if_moved(self) -> None:
@@ -171,8 +181,11 @@ class Database:
         if self._here is not None and self._here[0] != here[0]:
             _inherited.append((self._free, self._listener))
         else:
-            for connection in self._free:
-                connection.pgconn.finish()
-        self._free, self._listener = [], None
+            self._free.close_all()
+        self._free, self._listener = FreeConnections[Connection](_finish), None
         self._slots = asyncio.Semaphore(self._size)
         self._here = here
+
+
+def _finish(connection: Connection) -> None:
+    connection.pgconn.finish()

@@ -26,8 +26,12 @@ _NO_SCHEMA = (
     errors.UndefinedFunction,
     errors.InvalidSchemaName,
 )
+_MORE_CONNECTIONS = (
+    "an idle worker needs 3 connections and a publisher 1: raise max_connections or the limit of"
+    " the role, or put pgbouncer in front"
+)
 _REMEDIES: dict[type[psycopg.Error], str] = {
-    errors.TooManyConnections: "raise max_connections, or put pgbouncer in front",
+    errors.TooManyConnections: _MORE_CONNECTIONS,
     errors.DiskFull: "free some space on the server",
     errors.ReadOnlySqlTransaction: "this is a standby; add target_session_attrs=read-write",
     errors.QueryCanceled: "a statement_timeout is set for this role; raise it",
@@ -37,7 +41,13 @@ _REMEDIES: dict[type[psycopg.Error], str] = {
 }
 _CHECK_SERVER = "check that the server runs and that host, user and password are right"
 
-_CREATE_DATABASE = "create it with createdb, or correct the database in the URL"
+_CONNECT_REMEDIES = (
+    (
+        r'database "[^"]*" does not exist',
+        "create it with createdb, or correct the database in the URL",
+    ),
+    (r"too many (clients|connections)|connection slots", _MORE_CONNECTIONS),
+)
 
 
 @contextmanager
@@ -67,8 +77,8 @@ def translate_error(error: psycopg.Error, label: str) -> UmbelError:
     remedy = next((r for kind, r in _REMEDIES.items() if isinstance(error, kind)), None)
     if remedy is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
         # An error while connecting has no class of its own.
-        is_missing = re.search(r'database "[^"]*" does not exist', text)
-        remedy = _CREATE_DATABASE if is_missing else _CHECK_SERVER
+        found = (remedy for pattern, remedy in _CONNECT_REMEDIES if re.search(pattern, text))
+        remedy = next(found, _CHECK_SERVER)
     return Unavailable(f"{label}: {text}" + (f"; {remedy}" if remedy else ""))
 
 

@@ -16,16 +16,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import psycopg
 from psycopg import Notify
 
 from umbel.backends.notifier import Notifier
-from umbel.backends.postgres.connections import Connection
+from umbel.backends.postgres.connections import Connection, is_idle
 from umbel.resilience import Backoff
 
-PROBE_INTERVAL_SECONDS = 10.0
+PROBE_INTERVAL_SECONDS = 30.0
+"""A probe wakes every listener of the schema, so probes are rare; keep-alives find dead servers."""
 PROBE_TIMEOUT_SECONDS = 3.0
 _RECONNECT_BACKOFF = Backoff(first=0.1, factor=2, cap=5.0, jitter=0.5)
 
@@ -34,8 +35,9 @@ class Listener:
     """Passes every notification on to its notifier. Reconnects forever, and wakes up all listeners
     after each gap.
 
-    An idle connection costs nothing: the event loop watches the socket. Every ten seconds, a probe
-    checks that the connection still delivers notifications.
+    An idle connection costs nothing: the event loop watches the socket. From time to time, a probe
+    checks that the connection still delivers notifications. While no statement runs on it, the
+    connection can be lent, so that an idle process needs no other one.
     """
 
     def __init__(
@@ -58,6 +60,8 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
         self._answered = asyncio.Event()
         self._lost = asyncio.Event()
+        self._idle: Connection | None = None
+        """The connection while it listens and runs no statement."""
 
     def join(self, user: object) -> None:
         """Add a user. The first one starts the listener."""
@@ -75,6 +79,29 @@ class Listener:
                 task.cancel()
                 await asyncio.wait([task])
 
+    def lend(self) -> Connection | None:
+        """Return the connection for statements, or None if it is in use or not open.
+
+        Notifications that arrive during a statement are passed on, too.
+        """
+        if self._idle is not None:
+            self._read(self._idle, self._idle.pgconn.socket)  # finds out whether it was closed
+        connection, self._idle = self._idle, None
+        if connection is not None:
+            asyncio.get_running_loop().remove_reader(connection.pgconn.socket)
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Listen again on a connection that was lent. If it is broken, connect again."""
+        if not is_idle(connection):
+            connection.pgconn.finish()
+            self._lost.set()
+            return
+        self._idle, socket = connection, connection.pgconn.socket
+        # psycopg watches the socket itself while a statement runs, so both take turns.
+        asyncio.get_running_loop().add_reader(socket, self._read, connection, socket)
+        self._read(connection, socket)  # notifications that arrived in between
+
     async def _run(self, connect: Callable[[], Awaitable[Connection]]) -> None:
         tries = 0
         while True:
@@ -88,6 +115,7 @@ class Listener:
                 tries += 1
             finally:
                 self.is_listening = False
+                self.lend()
                 if connection is not None:
                     connection.pgconn.finish()
             await asyncio.sleep(_RECONNECT_BACKOFF.delay(tries, self.token))
@@ -102,27 +130,19 @@ class Listener:
     async def _wait_until_lost(self, connection: Connection) -> None:
         """Wait until the connection is lost, then raise."""
         self._lost.clear()
+        self.give_back(connection)
         while True:
-            with self._watch_socket(connection), contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._probe_interval):
                     await self._lost.wait()
                 raise psycopg.OperationalError("the listening connection was closed")
+            if self.lend() is None:
+                continue  # a statement is in progress
             self._answered.clear()
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 await connection.execute(self._sql["probe"], {"payload": f"p:{self.token}"})
-                with self._watch_socket(connection):
-                    await self._answered.wait()
-
-    @contextlib.contextmanager
-    def _watch_socket(self, connection: Connection) -> Iterator[None]:
-        # psycopg watches the socket while a statement runs, so both take turns.
-        loop, socket = asyncio.get_running_loop(), connection.pgconn.socket
-        loop.add_reader(socket, self._read, connection, socket)
-        try:
-            self._read(connection, socket)  # notifications that arrived in between
-            yield
-        finally:
-            loop.remove_reader(socket)
+                self.give_back(connection)
+                await self._answered.wait()
 
     def _read(self, connection: Connection, socket: int) -> None:
         try:
@@ -131,6 +151,7 @@ class Listener:
                 self._dispatch(found.extra.decode())
         except psycopg.Error:
             asyncio.get_running_loop().remove_reader(socket)
+            self._idle = None
             self._lost.set()
 
     def _on_notify(self, notify: Notify) -> None:

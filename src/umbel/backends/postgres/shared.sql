@@ -132,8 +132,9 @@ from pg_catalog.pg_database d where d.datname = current_database()
 select pg_notify('$channel', %(payload)s)
 
 -- name: listen
--- Delivers notifications to this connection from now on.
-listen "$channel"
+-- Delivers notifications to this connection from now on, and says so in pg_stat_activity.
+listen "$channel";
+select set_config('application_name', current_setting('application_name') || ' listening', false)
 
 -- name: known_schema
 -- Whether the schema exists, and whether its list of migrations does.

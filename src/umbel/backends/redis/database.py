@@ -9,6 +9,7 @@ from typing import Any
 
 from redis.exceptions import ReadOnlyError, ResponseError
 
+from umbel.backends.free_connections import FreeConnections
 from umbel.backends.redis.address import RedisAddress
 from umbel.backends.redis.blocking_connection import BlockingConnection
 from umbel.backends.redis.connections import Connection, abort, execute, is_usable, run_script
@@ -28,7 +29,7 @@ class Database:
         self.address = address
         self._size = size
         self._timeout = timeout
-        self._free: list[Connection] = []
+        self._free = FreeConnections[Connection](abort)
         self._semaphore = asyncio.Semaphore(size)
         self._process_and_loop: tuple[int, asyncio.AbstractEventLoop] | None = None
         self._listener: Listener | None = None
@@ -61,8 +62,7 @@ class Database:
         """Close the connections, and an otherwise unused listener. May be called twice."""
         self._reset_if_moved()
         self.blocking.close()
-        while self._free:
-            await self._free.pop().disconnect()
+        self._free.close_all()
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.leave(self)
@@ -83,12 +83,12 @@ class Database:
                     abort(connection)
                     raise
                 except ResponseError:  # an error answer: the connection remains usable
-                    self._free.append(connection)
+                    self._free.put(connection)
                     raise
                 except BaseException:
                     abort(connection)
                     raise
-                self._free.append(connection)
+                self._free.put(connection)
                 return answer
         except UmbelError:
             raise
@@ -96,8 +96,7 @@ class Database:
             raise translate_error(error, self.address.label) from error
 
     async def _take_free(self) -> Connection | None:
-        while self._free:
-            connection = self._free.pop()
+        while (connection := self._free.take()) is not None:
             if await is_usable(connection):
                 return connection
             abort(connection)
@@ -111,8 +110,7 @@ class Database:
         if self._process_and_loop is not None and self._process_and_loop[0] != current[0]:
             _inherited.append((self._free, self._listener))
         else:
-            for connection in self._free:
-                abort(connection)
-        self._free, self._listener = [], None
+            self._free.close_all()
+        self._free, self._listener = FreeConnections[Connection](abort), None
         self._semaphore = asyncio.Semaphore(self._size)
         self._process_and_loop = current

@@ -39,7 +39,7 @@ class SqliteBroker:
     )
 
     def __init__(
-        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 5.0
+        self, database: Database, *, namespace: str, clock: Clock, safety_poll: float = 10.0
     ) -> None:
         self._database = database
         self._namespace = namespace
