@@ -226,7 +226,7 @@ def wait_for_control_without_heartbeats(monkeypatch: pytest.MonkeyPatch) -> tupl
 
 def admit_one_too_many(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     change(monkeypatch, "gate", "select held", "select max(held - 1, 0)")
-    return ("is held by",)
+    return ("is held by", "no job is live, and")  # the count of held slots is wrong, too
 
 
 def assign_a_pool_member_twice(monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:

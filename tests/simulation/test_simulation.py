@@ -15,7 +15,7 @@ from umbel.testing.simulation import Outcome, simulate, simulate_some
 SEEDS = 1_000
 GATED = 250
 CHUNK = 125
-WITHIN = 600
+WITHIN = 1500
 """The maximum number of seeds until a planted bug is found."""
 
 
