@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from integration.conftest import Place
 from integration.running import Proxy
 from umbel import Umbel
+from umbel.app.client import Client
 from umbel.backends.backlog import Backlog
 from umbel.backends.postgres.backlog import PostgresBacklog
 from umbel.backends.sqlite.backlog import SqliteBacklog
@@ -80,7 +81,7 @@ def test_what_is_published_during_an_outage_is_published_after_it_in_order(
     proxy.cut()
     handles = [note.delay(number) for number in range(1, 30)]
     assert numbers(postgres) == [0]
-    assert app._client.forwarder.status().messages == 29
+    assert app.flush(0) == 29
     proxy.mend()
     until(lambda: len(numbers(postgres)) == 30, "what was kept")
     assert numbers(postgres) == [*range(30)]
@@ -95,16 +96,19 @@ def test_a_silent_broker_hangs_no_caller_and_its_breaker_opens(
     distant: Place, proxy: Proxy
 ) -> None:
     app = distant.app(deadline=1.0, backlog="memory")
-    note = adder(app)
-    note.delay(0)
-    proxy.silence()
-    begun = time.monotonic()
-    for number in range(8):
-        note.delay(number)
-    assert time.monotonic() - begun < SOON
-    forwarder = app._client.forwarder
-    until(lambda: forwarder.circuit() is not Circuit.CLOSED, "the breaker to open")
-    assert forwarder.status().messages == 8
+    with closing(Client(app.backend, app.settings, app.codec, app.clock)) as client:
+        note = adder(app)
+        note.bind(client)
+        note.delay(0)
+        proxy.silence()
+        begun = time.monotonic()
+        for number in range(8):
+            note.delay(number)
+        assert time.monotonic() - begun < SOON
+        forwarder = client.forwarder
+        assert forwarder is not None
+        until(lambda: forwarder.circuit() is not Circuit.CLOSED, "the breaker to open")
+        assert forwarder.status().messages == 8
 
 
 def test_new_messages_queue_up_behind_the_backlog(
@@ -245,12 +249,13 @@ def test_a_broker_that_answers_with_a_refusal_is_no_outage(postgres: Place) -> N
     note.options(unique="x").delay(0)
     with pytest.raises(DuplicateJob):
         note.options(unique="x").delay(1)
-    assert app._client.forwarder.status().messages == 0
+    assert app.flush(0) == 0
 
 
 PUBLISH = """
 import sys, time
 from umbel import Umbel
+from umbel.app.client import Client
 app = Umbel(sys.argv[1], namespace=sys.argv[2], deadline=0.5, backlog=sys.argv[3])
 @app.task(name="note")
 def note(number: int) -> None: ...
