@@ -291,14 +291,19 @@ atexit.register(handle)
 def test_the_end_of_a_process_is_a_reason_to_try_once_more(
     postgres: Place, distant: Place, proxy: Proxy
 ) -> None:
-    """However long the breaker would have waited."""
+    """The open breaker of this process would allow the next try after an hour."""
     code = """
+from functools import partial
+from umbel.app import connections
+from umbel.resilience import Backoff, Breaker, Circuit
+
+breaker = Breaker(failures=1, pause=Backoff(first=3600.0, cap=3600.0))
+connections.Forwarder = partial(connections.Forwarder, breaker=breaker)
 note.delay(0)
 say("connected")
 hear()
 note.delay(1)
-forwarder = app._client.forwarder
-while forwarder._breaker._until - time.monotonic() < 1.5:
+while breaker.state is not Circuit.OPEN:
     time.sleep(0.01)
 say("waiting")
 hear()
