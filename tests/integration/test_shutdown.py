@@ -30,7 +30,10 @@ from running import (
 import umbel.worker.shutdown as phases
 from umbel import Retry, State, Umbel, WorkerOptions
 from umbel.errors import Unavailable
+from umbel.router import DuplicateFilter, Router
 from umbel.telemetry import events
+from umbel.worker.heartbeat import Heartbeat
+from umbel.worker.incarnation import Incarnation
 
 SOON = 20.0
 """Seconds a stop may take; only one that hangs uses them up."""
@@ -581,16 +584,41 @@ def test_a_worker_that_unregistered_is_not_registered_again_by_a_heartbeat(memor
     assert not heard.all(events.LeasesLost)
 
 
-def test_a_heartbeat_that_is_stopped_at_once_stops(memory: Umbel) -> None:
-    async def run() -> float:
+def test_a_heartbeat_that_is_stopped_at_once_stops(
+    memory: Umbel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_requested, new_event_loop = threading.Event(), asyncio.events.new_event_loop
+
+    def new_event_loop_late() -> asyncio.AbstractEventLoop:
+        assert stop_requested.wait(SOON)
+        return new_event_loop()
+
+    async def run() -> bool:
+        common: Any = {"clock": memory.clock, "telemetry": memory.telemetry}
+        router = Router(
+            memory.backend.open(), queues=["default"], duplicates=DuplicateFilter(0), **common
+        )
         worker = memory.worker(WorkerOptions(queues=("default",)))
-        worker._host = asyncio.get_running_loop()
-        await worker._start()
-        worker._heartbeat.start()
-        await worker._heartbeat.stop()
-        thread = worker._heartbeat._thread
-        await worker._intake.close()
-        return thread.is_alive()
+        await router.register(worker.entry())
+        incarnation = Incarnation("worker")
+        incarnation.id = worker.incarnation
+        heartbeat = Heartbeat(
+            incarnation,
+            worker,
+            lease=10.0,
+            stall=60.0,
+            open_intake=lambda: router,
+            open_upkeep=lambda every: [],
+            **common,
+        )
+        monkeypatch.setattr(asyncio.events, "new_event_loop", new_event_loop_late)
+        heartbeat.start()
+        stopping = asyncio.create_task(heartbeat.stop())
+        await asyncio.sleep(0)
+        stop_requested.set()
+        await stopping
+        await router.close()
+        return heartbeat.alive
 
     assert not asyncio.run(run()), "it was stopped before its loop ran"
 
