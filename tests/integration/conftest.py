@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import msgspec
 import psycopg
@@ -27,10 +28,13 @@ from servers import PrivatePostgres, private_postgres
 from integration.command_line import Shell
 from integration.running import Proxy
 from umbel import Umbel, WorkerOptions
-from umbel.app.client import Client
-from umbel.backends import JobFilter, Roles
+from umbel.app.backends import open_backend
+from umbel.backends import Backend, JobFilter, Roles
+from umbel.clock import Clock
+from umbel.configuration import Settings
 from umbel.messages import Record, fresh_id
 from umbel.operations import Operations
+from umbel.telemetry import Telemetry
 from umbel.worker import Worker
 
 T = TypeVar("T")
@@ -43,17 +47,17 @@ HANG = 60.0
 
 
 class PatientBackend:
-    """A site whose adapters practically never look by themselves: they must be woken."""
+    """A backend whose adapters do not poll in practice: only a notification ends their waits."""
 
-    def __init__(self, place: Place, app: Umbel) -> None:
+    def __init__(self, place: Place, inner: Backend, clock: Clock) -> None:
         self._place = place
-        self._app = app
-        self._inner = app.backend
+        self._clock = clock
+        self._inner = inner
 
     def open(self, *, is_loop_dedicated: bool = False) -> Roles:
         looks: Any = {
             "namespace": self._place.namespace,
-            "clock": self._app.clock,
+            "clock": self._clock,
             "safety_poll": PATIENCE,
         }
         roles = self._inner.open(is_loop_dedicated=is_loop_dedicated)
@@ -101,10 +105,12 @@ class Place:
 
     def patient_app(self) -> Umbel:
         """An application whose handles and workers wait for a push and, in effect, never poll."""
-        app = self.app()
-        app.backend = PatientBackend(self, app)
-        app._client = Client(app.backend, app.settings, app.codec, app.clock)
-        return app
+
+        def open_patiently(settings: Settings, clock: Clock, telemetry: Telemetry) -> Any:
+            return PatientBackend(self, open_backend(settings, clock, telemetry), clock)
+
+        with patch("umbel.app.umbel.open_backend", open_patiently):
+            return self.app()
 
     def ask(self, question: Callable[[Operations], Any]) -> Any:
         """Ask the store, through connections of its own."""
