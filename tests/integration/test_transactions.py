@@ -7,7 +7,7 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -758,11 +758,16 @@ def test_a_waiting_worker_is_woken_by_the_commit_of_async_code(
 
 
 WAIT = """
-import asyncio
+import asyncio, functools
 from umbel.backends import Demand, WorkerEntry
+from umbel.backends.postgres import backend as postgres
+from umbel.backends.sqlite import backend as sqlite
+def poll_every(seconds, broker):
+    return functools.partial(broker, safety_poll=seconds)
+postgres.PostgresBroker = poll_every(float(sys.argv[3]), postgres.PostgresBroker)
+sqlite.SqliteBroker = poll_every(float(sys.argv[3]), sqlite.SqliteBroker)
 async def main():
     backend = app.backend.open()
-    backend.broker._safety_poll = float(sys.argv[3])
     await backend.registry.register(WorkerEntry(
         incarnation="00000000-0000-7000-8000-000000000001", name="w", host="h", pid=1,
         queues=("default",), capacity={"io": 1, "cpu": 9}, lease=3600.0, tasks=()))
@@ -808,8 +813,8 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def watched(tmp_path: Path, act: Callable[[LogWatch, Path], int]) -> None:
-    """Fails unless the watch calls back more often than ``act`` says it had before."""
+def watched(tmp_path: Path, act: Callable[[LogWatch, Path], Awaitable[int]]) -> None:
+    """Fail unless the watch calls back more often than the number that ``act`` returns."""
 
     async def main() -> None:
         log = tmp_path / "umbel.db-wal"
@@ -823,7 +828,7 @@ def watched(tmp_path: Path, act: Callable[[LogWatch, Path], int]) -> None:
 
         watch = LogWatch(str(log), note)
         watch.attach()
-        enough = act(watch, log)
+        enough = await act(watch, log)
         try:
             async with asyncio.timeout(HANG / 4):
                 while len(calls) <= enough:
@@ -848,7 +853,7 @@ def test_a_write_noticed_together_with_another_commit_is_checked_again(
 ) -> None:
     """The touch says that some commit is complete, not that the one just being written is."""
 
-    def act(watch: LogWatch, log: Path) -> int:
+    async def act(watch: LogWatch, log: Path) -> int:
         touch(str(log))  # of a worker's own commit, heard of ...
         write(log)  # ... together with a caller's, which is not visible yet
         return 1  # the look for the first may come too early for the second
@@ -857,9 +862,10 @@ def test_a_write_noticed_together_with_another_commit_is_checked_again(
 
 
 def test_a_write_noticed_by_a_fetch_that_ends_is_checked_by_the_next(tmp_path: Path) -> None:
-    def act(watch: LogWatch, log: Path) -> int:
+    async def act(watch: LogWatch, log: Path) -> int:
         write(log)
-        watch._drain()
+        for _ in range(2):  # in the first round the loop sees the write, in the second the watch
+            await asyncio.sleep(0)
         watch.detach()  # the fetch returned with another job ...
         watch.attach()  # ... and the next one finds the commit not visible yet
         return 0
