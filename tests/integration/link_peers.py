@@ -50,7 +50,7 @@ class Certificates:
     """Certificates of one authority, as files."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         folder.mkdir()
         self._authority = trustme.CA()
         self._authority.cert_pem.write_to_path(folder / "ca.pem")
@@ -60,14 +60,14 @@ class Certificates:
             issued.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
 
     def query(self, name: str, trusting: Certificates | None = None) -> str:
-        authority = (trusting or self)._folder / "ca.pem"
-        own = f"certfile={self._folder}/{name}.pem&keyfile={self._folder}/{name}.key"
+        authority = (trusting or self).folder / "ca.pem"
+        own = f"certfile={self.folder}/{name}.pem&keyfile={self.folder}/{name}.key"
         return f"?cafile={authority}&{own}"
 
     def client_context(self) -> ssl.SSLContext:
         """A context that trusts this authority and presents no certificate."""
-        return ssl.create_default_context(cafile=self._folder / "ca.pem")
+        return ssl.create_default_context(cafile=self.folder / "ca.pem")
 
     def present(self, name: str, context: ssl.SSLContext) -> None:
         """Have a context present one of these certificates."""
-        context.load_cert_chain(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")

@@ -27,7 +27,7 @@ class Bench:
         self.commits = 0
 
     async def together(self, *works: Work, writes: bool = True) -> list[Any]:
-        await self.database.run(self._prepare)
+        await self.database.run(self.prepare)
         go = threading.Event()
         held = asyncio.create_task(self.database.run(lambda _: go.wait(30)))
         await asyncio.sleep(0)
@@ -40,7 +40,7 @@ class Bench:
         await held
         return await asyncio.gather(*asked, return_exceptions=True)
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def prepare(self, connection: sqlite3.Connection) -> None:
         connection.execute("create table if not exists note (word text check (word <> 'bad'))")
 
     def _counting(self, work: Work) -> Work:
@@ -122,7 +122,7 @@ def test_only_work_that_writes_is_put_together(tmp_path: Path, writes: bool) -> 
 def test_work_cancelled_before_it_began_does_not_happen(tmp_path: Path) -> None:
     async def tale() -> None:
         bench = Bench(tmp_path / "a.db")
-        await bench.database.run(bench._prepare)
+        await bench.database.run(bench.prepare)
         go = threading.Event()
         held = asyncio.create_task(bench.database.run(lambda _: go.wait(30)))
         await asyncio.sleep(0)
