@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from local_servers import NEVER, POSTGRES_URL
 from postgres_broker import (
     OWNER,
     QUICK,
+    TestedBroker,
     broker_at,
     connect,
     envelope,
@@ -30,12 +31,14 @@ from postgres_broker import (
 from umbel.backends.broker import Demand
 from umbel.backends.postgres import scan_cursor
 from umbel.backends.postgres.address import PostgresAddress
-from umbel.backends.postgres.broker import PostgresBroker
+from umbel.backends.postgres.arrays import numbers, texts
+from umbel.backends.postgres.broker import PostgresBroker, broker_queries
 from umbel.backends.postgres.gates import PostgresGates
 from umbel.backends.postgres.job_store import PostgresJobStore
 from umbel.clock import SystemClock
 from umbel.errors import LeaseLost
 from umbel.messages import (
+    KINDS,
     Attempt,
     Delivery,
     Interrupted,
@@ -53,8 +56,8 @@ ROOM = Demand.of(io=5, cpu=5)
 @asynccontextmanager
 async def gated(
     address: PostgresAddress, capacity: int = 1
-) -> AsyncIterator[tuple[PostgresBroker, Any]]:
-    """A broker and its gates: one limit, and one pool of two."""
+) -> AsyncIterator[tuple[TestedBroker, Any]]:
+    """Yield a broker and its gates: a limit, and a pool of two members."""
     async with broker_at(address) as broker:
         gates = PostgresGates(broker.database, namespace="umbel", clock=SystemClock())
         await gates.declare(
@@ -62,6 +65,20 @@ async def gated(
         )
         await gates.add_members("pair", {"one": {}, "two": {}})
         yield broker, gates
+
+
+async def grant(broker: TestedBroker, owner: str | None, demand: Demand) -> list[Any]:
+    """Let jobs of the queue ``q`` pass their gates, without the claim that follows in a fetch."""
+    values = {
+        "namespace": "umbel",
+        "queue": texts(["q"]),
+        "lane": texts([*KINDS]),
+        "capacity": numbers([demand.capacity(kind) for kind in KINDS]),
+        "without": "{}",
+        "owner": owner,
+    }
+    query = broker_queries(broker.database.address)["grant"]
+    return await broker.database.rows(query, values)
 
 
 async def settle(
@@ -214,13 +231,13 @@ def test_a_fetch_of_queues_without_waiting_jobs_does_not_wake_for_every_freed_sl
             fetch = await waiting_fetch(broker)
             await asyncio.sleep(0.05)
             looks: list[str] = []
-            claim = broker._claim
+            perform = broker.database.perform
 
-            def noted(query: str, values: dict[str, Any]) -> Any:
-                looks.append(query)
-                return claim(query, values)
+            def noted(steps: Callable[[], Any]) -> Any:
+                looks.append("claim")
+                return perform(steps)
 
-            monkeypatch.setattr(broker, "_claim", noted)
+            monkeypatch.setattr(broker.database, "perform", noted)
             for _ in jobs:
                 await settle(other, await other.fetch(["r"], ROOM, OWNER, 0))
             await asyncio.sleep(0.1)
@@ -322,10 +339,7 @@ def test_what_passed_for_a_fetch_that_never_ended_goes_back(address: PostgresAdd
         async with gated(address) as (broker, gates):
             jobs = [envelope(gates=(PAIR, THREE), kind="io") for _ in range(2)]
             await broker.publish(jobs)
-            room = Demand.of(io=5, cpu=5)
-            (row,) = await broker._grant(
-                ["q"], room, {"owner": OWNER}
-            )  # and then its process is stopped
+            (row,) = await grant(broker, OWNER, ROOM)  # and then its process is stopped
             assert (row[1], row[-1]) == (jobs[0].id, True)
             assert await broker.fetch(["q"], ROOM, OWNER, 0) == []
             assert await broker.extend(OWNER, [], -60.0) == []
@@ -361,14 +375,15 @@ def test_what_has_passed_is_on_the_disk_when_a_fetch_returns(
 
     async def scenario() -> None:
         async with gated(address, capacity=100) as (broker, _):
-            grant, written = broker._grant, list[Any]()
+            rows, written = broker.database.rows, list[Any]()
 
-            async def noted(*given: Any) -> Any:
-                found = await grant(*given)
-                written.append(lsn("pg_current_wal_insert_lsn"))
+            async def noted(query: bytes, *given: Any) -> Any:
+                found = await rows(query, *given)
+                if query == broker_queries(address)["grant"]:
+                    written.append(lsn("pg_current_wal_insert_lsn"))
                 return found
 
-            monkeypatch.setattr(broker, "_grant", noted)
+            monkeypatch.setattr(broker.database, "rows", noted)
             for _ in range(5):
                 await broker.publish([envelope(gates=(THREE,), kind="io") for _ in range(5)])
                 assert len(await broker.fetch(["q"], Demand.of(io=5, cpu=5), OWNER, QUICK)) == 5
@@ -426,7 +441,7 @@ def test_who_has_passed_and_is_in_its_queue_is_not_overtaken_at_the_gate(
         async with gated(address, capacity=9) as (broker, _):
             jobs = [envelope(gates=(THREE,), kind="io") for _ in range(3)]
             await broker.publish(jobs)
-            await broker._grant(["q"], Demand.of(io=1), {})  # as for another broker that carries it
+            await grant(broker, None, Demand.of(io=1))  # as for another broker that carries it
             found = await broker.fetch(["q"], Demand.of(io=1), OWNER, 0)
             assert [one.id for one in found] == [jobs[0].id]
 

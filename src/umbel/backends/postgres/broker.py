@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from umbel.backends.broker import Capabilities, Demand, Depth, Published, needed
+from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.arrays import numbers, texts
 from umbel.backends.postgres.caller_connections import CallerConnection, block_within
 from umbel.backends.postgres.database import Database
@@ -69,12 +70,7 @@ class PostgresBroker:
         self._namespace = namespace
         self._clock = clock
         self._safety_poll = safety_poll
-        queries = database.address.queries("broker.sql")
-        self._sql = database.address.sql | {
-            name: _strip_comments(sql) for name, sql in queries.items()
-        }
-        for name in ("claim", "claim_mixed", "promote"):
-            self._sql[f"{name}_wait_for_locks"] = self._sql[name].replace(b" skip locked", b"")
+        self._sql = broker_queries(database.address)
         self._scan_cursors: dict[tuple[str, ...], ScanCursor] = {}
         self._stop_count = 0
         self._joins = PostgresJoins(database, namespace=namespace, clock=clock)
@@ -375,6 +371,14 @@ class PostgresBroker:
 
     async def _rows(self, query: str, **values: Any) -> list[Row]:
         return await self._database.rows(self._sql[query], {"namespace": self._namespace, **values})
+
+
+def broker_queries(address: PostgresAddress) -> dict[str, bytes]:
+    """Return all queries of a broker, by name, for the tables of this address."""
+    own = {name: _strip_comments(sql) for name, sql in address.queries("broker.sql").items()}
+    for name in ("claim", "claim_mixed", "promote"):
+        own[f"{name}_wait_for_locks"] = own[name].replace(b" skip locked", b"")
+    return address.sql | own
 
 
 def _strip_comments(sql: bytes) -> bytes:
