@@ -17,6 +17,7 @@ from postgres_adapters import async_transaction, open_postgres
 
 from umbel.backends import Put
 from umbel.backends.postgres.address import PostgresAddress
+from umbel.backends.postgres.database import Database
 from umbel.errors import UnknownJob
 from umbel.messages import Failed, State, Succeeded, fresh_id
 from umbel.testing import Adapters, wrong_clocks
@@ -246,7 +247,7 @@ def test_waiting_a_second_for_changes_asks_rarely_while_a_lapsed_entry_is_locked
 ) -> None:
     async def scenario(b: Adapters, server: Server) -> None:
         await b.coordination.commit({}, [Put("w/x", b"")])
-        queries = count_queries(monkeypatch, b)
+        queries = count_queries(monkeypatch)
         await b.coordination.commit({}, [Put(key := f"{section}lapses", b"", 0.05)])
         async with server.lock("entry", namespace=b.namespace, key=key):
             await asyncio.sleep(0.1)
@@ -267,14 +268,14 @@ async def section_revision(b: Adapters, server: Server) -> int:
         return int((await cursor.fetchall())[0][0])
 
 
-def count_queries(monkeypatch: pytest.MonkeyPatch, b: Adapters) -> list[None]:
-    """Return a list that grows with each statement or transaction of the coordination."""
-    database: Any = b.coordination._database  # type: ignore[attr-defined]
-    once, found = database.run, []
+def count_queries(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Return a list that grows with each statement or transaction of this process."""
+    run_once: Any = Database.run
+    found: list[None] = []
 
-    async def run_and_count(*args: Any, **options: Any) -> Any:
+    async def run_and_count(database: Database, *args: Any, **options: Any) -> Any:
         found.append(None)
-        return await once(*args, **options)
+        return await run_once(database, *args, **options)
 
-    monkeypatch.setattr(database, "run", run_and_count)
+    monkeypatch.setattr(Database, "run", run_and_count)
     return found
