@@ -617,6 +617,14 @@ def test_many_threads_publish_at_once(start_redis: Callable[..., RedisServer]) -
     asyncio.run(scenario())
 
 
+def wait_until_one_command_waits(client: Any) -> None:
+    """Wait until the server holds back a command of Umbel."""
+    until = time.monotonic() + 30
+    while not any("b" in one["flags"] for one in client.client_list() if one["name"] == "umbel"):
+        assert time.monotonic() < until, client.client_list()
+        time.sleep(0.01)
+
+
 @needs_server
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_opens_a_connection_of_its_own(start_redis: Callable[..., RedisServer]) -> None:
@@ -627,7 +635,10 @@ def test_a_child_opens_a_connection_of_its_own(start_redis: Callable[..., RedisS
     asyncio.run(broker.publish([envelope()]))
     with server.client() as client:
         before = {one["id"] for one in client.client_list() if one["name"] == "umbel"}
-        database.blocking._lock.acquire()  # as a thread of the parent may, just then
+        client.client_pause(60_000, all=False)  # all writes wait
+        thread = threading.Thread(target=broker.publish_blocking, args=([envelope()], 60.0))
+        thread.start()  # it uses the parent's connection during the fork
+        wait_until_one_command_waits(client)
         child = os.fork()
         if child == 0:
             try:
@@ -636,12 +647,13 @@ def test_a_child_opens_a_connection_of_its_own(start_redis: Callable[..., RedisS
                 os._exit(0)
             finally:
                 os._exit(1)
-        database.blocking._lock.release()
+        client.client_unpause()
+        thread.join()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         broker.publish_blocking([envelope()], 5.0)
         after = {one["id"] for one in client.client_list() if one["name"] == "umbel"}
         assert after == before, "the parent's connection was closed or replaced"
-        assert client.get("umbel:{umbel}:sequence") == b"5"
+        assert client.get("umbel:{umbel}:sequence") == b"6"
     asyncio.run(broker.close())
 
 
