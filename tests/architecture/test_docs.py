@@ -1,33 +1,24 @@
 """What the documentation says is so: snippets run, commands exist, reference pages are complete.
 
-A comment before a fenced block says what is done with it:
-
-``<!-- run -->``             runs, in the order of the page, in one process of the page's own
-``<!-- run: worker -->``     the same, with a worker for the page's ``app``
-``<!-- run: postgres -->``   the same on PostgreSQL, in a process beside; words combine
-``<!-- run: greenlet -->``   the same, if that module is installed
-``<!-- file: NAME -->``      is a file beside what runs; ``test_*.py`` is handed to pytest
-``<!-- output -->``          is exactly what the block that ran before it printed
-
-Every other Python block must compile.
+``docs/write_outputs.py`` explains the comments before blocks, runs the blocks, and writes outputs.
 """
 
 from __future__ import annotations
 
 import ast
-import asyncio
 import dataclasses
 import importlib.util
 import inspect
-import json
 import os
 import re
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
-import uuid
+import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,6 +27,8 @@ import click
 import pytest
 
 import umbel
+from docs import write_outputs
+from docs.write_outputs import blocks
 from umbel import Handle, Limit, Pool, Rate, Signature, Snooze, Task, Umbel, Unique, errors
 from umbel.backends.sqlite.database import SqliteFile
 from umbel.cli.entry import cli
@@ -54,9 +47,9 @@ from umbel.worker import WorkerOptions
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.rglob("*.md"))
+PAGES = write_outputs.PAGES
 TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
+GENERATED = {DOCS / f"reference/{name}.md" for name in ("api", "capabilities", "cli")}
 INTERNAL = {"UMBEL_FLEET", "UMBEL_DEV_CHANGED", "UMBEL_COMPLETE"}
 """Variables that Umbel's processes hand to one another; nobody else sets them."""
 OF_TESTS = {"UMBEL_TEST_POSTGRES"}
@@ -72,39 +65,30 @@ def read(page: str) -> str:
 
 # --- blocks ----------------------------------------------------------------------------------
 
-
-@dataclasses.dataclass(frozen=True)
-class Block:
-    """A fenced block: its language, the words of the comment before it, its text."""
-
-    line: int
-    language: str
-    mark: str
-    words: frozenset[str]
-    text: str
+MUST_BE_MARKED = {"python", "console", "sh", "js", "sql", "text", ""}
+"""Languages that a newcomer runs, or that show what was printed."""
 
 
-_FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*).*?$")
-_MARK = re.compile(r"^ *<!-- (?P<mark>run|file|output)(?:: (?P<rest>.*?))? -->$")
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_is_run_or_checked_or_says_why_not(page: Path) -> None:
+    if page in GENERATED:
+        return
+    unmarked = [
+        f"{name_of(page)}:{block.line}"
+        for block in blocks(page)
+        if not block.mark and block.language in MUST_BE_MARKED
+    ]
+    assert not unmarked, "docs/write_outputs.py lists the marks"
 
 
-def blocks(page: Path) -> list[Block]:
-    found: list[Block] = []
-    lines = page.read_text(encoding="utf-8").splitlines()
-    at, mark = 0, None
-    while at < len(lines):
-        fence = _FENCE.match(lines[at])
-        if fence is None:
-            mark = _MARK.match(lines[at]) or (mark if not lines[at].strip() else None)
-            at += 1
-            continue
-        end = next(n for n in range(at + 1, len(lines)) if lines[n].strip() == "```")
-        indent = len(fence["indent"])
-        text = "".join(f"{line[indent:]}\n" for line in lines[at + 1 : end])
-        rest = frozenset((mark["rest"] or "").split()) if mark else frozenset()
-        found.append(Block(at + 1, fence["language"], mark["mark"] if mark else "", rest, text))
-        at, mark = end + 1, None
-    return found
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_block_that_is_not_run_has_a_reason_and_a_checked_block_its_test(page: Path) -> None:
+    for block in blocks(page):
+        place = f"{name_of(page)}:{block.line}"
+        if block.mark == "not run":
+            assert len(block.rest.split()) > 1, place
+        elif block.mark == "checked":
+            assert block.rest in known_tests(), place
 
 
 @pytest.mark.parametrize("page", TEXTS, ids=name_of)
@@ -115,128 +99,71 @@ def test_every_python_block_compiles(page: Path) -> None:
             compile(block.text, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
-RUNNER = """
-import ast, asyncio, contextlib, inspect, io, json, sys, threading, types
-from umbel import WorkerOptions
-
-module = types.ModuleType("tasks")
-sys.modules["tasks"] = module
-space = module.__dict__
-workers = []
-
-def work(app):
-    started = threading.Event()
-    async def main():
-        queues = tuple(app.registry.queues())
-        worker = app.worker(WorkerOptions(queues=queues, name="docs", grace=0))
-        workers.append((asyncio.get_running_loop(), worker))
-        running = asyncio.ensure_future(worker.run())
-        await worker.started.wait()
-        started.set()
-        await running
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
-    thread.start()
-    assert started.wait(30), "the worker does not start"
-    return thread
-
-def run(block):
-    code = compile(block["text"], f"line {block['line']}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if code.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(eval(code, space))
-    else:
-        exec(code, space)
-
-threads, printed = [], []
-for block in json.load(sys.stdin):
-    heard = io.StringIO()
-    with contextlib.redirect_stdout(heard):
-        if "worker" in block["words"] and not threads:
-            threads.append(work(space["app"]))
-        run(block)
-    printed.append(heard.getvalue())
-for loop, worker in workers:
-    loop.call_soon_threadsafe(worker.stop)
-for thread in threads:
-    thread.join(30)
-if "app" in space:
-    space["app"].close()
-json.dump(printed, sys.stdout)
-"""
-
-
-def runs() -> list[Any]:
-    found = []
-    for page in PAGES:
-        marked = [block for block in blocks(page) if block.mark == "run"]
-        for place in ("sqlite", "postgres"):
-            if any(("postgres" in block.words) == (place == "postgres") for block in marked):
-                found.append(pytest.param(page, place, id=f"{name_of(page)}-{place}"))
-    return found
-
-
-def runs_here(block: Block, place: str) -> bool:
-    modules = block.words - {"worker", "postgres"}
-    there = all(importlib.util.find_spec(module) is not None for module in modules)
-    return there and ("postgres" in block.words) == (place == "postgres")
-
-
 @pytest.fixture
-def url(place: str, tmp_path: Path) -> Iterator[str]:
-    if place == "sqlite":
-        yield f"sqlite:///{tmp_path}/umbel.db"
-        return
+def folder() -> Iterator[Path]:
+    """A folder with a short name: a socket in it has a path of at most 100 characters."""
+    with tempfile.TemporaryDirectory(prefix="umbel-docs-") as name:
+        yield Path(name)
+
+
+@contextmanager
+def postgres_or_skip(opened: AbstractContextManager[str]) -> Iterator[str]:
     psycopg = pytest.importorskip("psycopg")
     try:
-        connection = psycopg.connect(POSTGRES, autocommit=True, connect_timeout=2)
+        psycopg.connect(write_outputs.POSTGRES, connect_timeout=2).close()
     except psycopg.OperationalError as error:
         pytest.skip(f"not run: snippets on PostgreSQL ({error})")
-    name = f"umbel_docs_{uuid.uuid4().hex[:8]}"
-    asyncio.run(Umbel(f"{POSTGRES}?schema={name}").backend.migrate())
-    yield f"{POSTGRES}?schema={name}"
-    connection.execute(f"drop schema {name} cascade")
-    connection.close()
+    with opened as url:
+        yield url
 
 
-@pytest.mark.parametrize(("page", "place"), runs())
-def test_marked_snippets_run_and_print_what_the_page_says(
-    page: Path, place: str, url: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("page", "place"),
+    [
+        pytest.param(page, place, id=f"{name_of(page)}-{place}")
+        for page in PAGES
+        for place in write_outputs.places(page)
+    ],
+)
+def test_python_blocks_run_and_print_what_the_page_says(
+    page: Path, place: str, folder: Path
 ) -> None:
-    wanted: list[Block] = []
-    outputs: dict[int, str] = {}
-    last: Block | None = None
-    for block in blocks(page):
-        if block.mark == "file":
-            (tmp_path / next(iter(block.words))).write_text(block.text, encoding="utf-8")
-        elif block.mark == "run":
-            last = block if runs_here(block, place) else None
-            wanted += [last] if last else []
-        elif block.mark == "output" and last:
-            outputs[len(wanted) - 1] = block.text
-    environment = {**os.environ, "UMBEL_URL": url, "DATABASE_URL": url.partition("?")[0]}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUNNER],
-        input=json.dumps([{**vars(b), "words": list(b.words)} for b in wanted]),
-        env={**environment, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    printed = json.loads(done.stdout)
-    assert {at: printed[at] for at in outputs} == outputs
+    if place == "sqlite":
+        url = f"sqlite:///{folder}/umbel.db"
+        assert write_outputs.python_differences(page, place, url, folder) == {}
+        return
+    with postgres_or_skip(write_outputs.private_schema()) as url:
+        assert write_outputs.python_differences(page, place, url, folder) == {}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if write_outputs.has_commands(page)], ids=name_of
+)
+def test_commands_run_and_print_what_the_page_says(page: Path, folder: Path) -> None:
+    missing = [tool for tool in write_outputs.tools(page) if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(f"not run: the commands of a page, which need {', '.join(missing)}")
+    if not write_outputs.needs_database(page):
+        assert write_outputs.console_differences(page, folder, None) == {}
+        return
+    with postgres_or_skip(write_outputs.private_database(page)) as database:
+        assert write_outputs.console_differences(page, folder, database) == {}
 
 
 @pytest.mark.parametrize(
     "page",
-    [p for p in PAGES if any(b.mark == "file" and "test_" in b.text for b in blocks(p))],
+    [
+        page
+        for page in PAGES
+        if any((block.file or "").startswith("test_") for block in blocks(page))
+        and "-m pytest" not in page.read_text(encoding="utf-8")
+    ],
     ids=name_of,
 )
 def test_the_tests_on_a_page_pass(page: Path, tmp_path: Path) -> None:
     for block in blocks(page):
-        if block.mark == "file":
-            (tmp_path / next(iter(block.words))).write_text(block.text, encoding="utf-8")
+        if block.file:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."],
         cwd=tmp_path,
@@ -249,6 +176,32 @@ def test_the_tests_on_a_page_pass(page: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_every_sql_block_runs() -> None:
+    with postgres_or_skip(write_outputs.private_schema()) as url:
+        address, _, schema = url.partition("?schema=")
+        psycopg = pytest.importorskip("psycopg")
+        with psycopg.connect(address) as connection:
+            for block in blocks(DOCS / "reference/sql-schema.md"):
+                if block.language == "sql":
+                    connection.execute(block.text.replace("umbel.", f"{schema}."))
+
+
+def test_an_output_that_differs_is_found_and_the_page_is_corrected(folder: Path) -> None:
+    page = folder / "page.md"
+    page.write_text(
+        "<!-- run -->\n```python\nprint(1 + 1)\n```\n\n<!-- output -->\n```text\n3\n```\n\n"
+        "<!-- console -->\n```console\n$ echo one\ntwo\n$ echo three\n…\n```\n"
+    )
+    found = write_outputs.python_differences(page, "sqlite", "sqlite:///umbel.db", folder)
+    found |= write_outputs.console_differences(page, folder, None)
+    write_outputs.replace_texts(page, found)
+    assert [block.text for block in blocks(page)[1:]] == [
+        "2\n",
+        "$ echo one\none\n$ echo three\n…\n",
+    ]
+    assert write_outputs.console_differences(page, folder, None) == {}
+
+
 # --- commands --------------------------------------------------------------------------------
 
 
@@ -256,9 +209,12 @@ def commands(page: Path) -> Iterator[str]:
     """Every command line of ``umbel`` that a page names, in prose or in blocks."""
     text = page.read_text(encoding="utf-8")
     for block in blocks(page):
+        begin = "^" if block.language == "sh" else r"^\$ "
         if block.language != "python":
             yield from re.findall(
-                r"(?:^\$ |[=\"]|/bin/)(?:\w+=\S+ )*(umbel [^|;&>#'\"\n]*)", block.text, re.MULTILINE
+                rf"(?:{begin}|[=\"]|/bin/)(?:\w+=\S+ )*(umbel [^|;&>#'\"\n]*)",
+                block.text,
+                re.MULTILINE,
             )
     prose = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
     yield from re.findall(r"`(umbel [^`]*)`", prose)
@@ -549,4 +505,5 @@ def test_the_adapter_page_names_every_topic_of_the_suites() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     told = re.findall(r"[\w/.-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    assert sorted(told) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+    pages = [str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents]
+    assert sorted(told) == sorted(pages)

@@ -137,9 +137,7 @@ def _print_go(view: DeployView) -> None:
     if not running:
         print_line("go: no workers are running")
     elif left:
-        print_line(
-            f"go: {who} fetch no jobs; {count(len(left), 'interruptible task')} still running:"
-        )
+        print_line(f"go: {who} paused; {count(len(left), 'interruptible task')} still running:")
         print_runs([(one, run) for one in running for run in one.runs])
     else:
         print_line(f"go: {who} idle, fetching no jobs")
