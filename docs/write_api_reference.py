@@ -99,8 +99,8 @@ SECTIONS: list[tuple[str, type, str]] = [
         "Operations",
         Operations,
         "`app.operations()` returns an `Operations` object. Close it when you are done. The command"
-        ' line uses it, too. An empty name (`""`) of a queue, task, pool, rule, key or worker raises'
-        ' `ConfigurationError`; it never means "all".',
+        ' line uses it, too. An empty name (`""`) of a queue, task, pool, rule, key or worker'
+        ' raises `ConfigurationError`; it never means "all".',
     ),
     (
         "Deployments",
