@@ -63,7 +63,12 @@ class RedisServer:
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         until = time.monotonic() + 10
         while time.monotonic() < until:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            with (
+                suppress(OSError),
+                socket.create_connection(("127.0.0.1", self.port), 1),
+                socket.socket(socket.AF_UNIX) as local,  # it is opened after the port
+            ):
+                local.connect(str(self.socket))
                 return
             if self.process.poll() is not None:
                 break
