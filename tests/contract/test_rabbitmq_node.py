@@ -6,13 +6,14 @@ import asyncio
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pika")
 
+import pika
 from rabbitmq_node import (
     RabbitNode,
     envelope,
@@ -52,10 +53,15 @@ def node() -> Iterator[RabbitNode]:
         shutil.rmtree(folder)
 
 
-def transport_at(address: RabbitAddress) -> RabbitTransport:
-    return RabbitTransport(
-        address, namespace=f"t{fresh_id()[-12:]}", on_lane_missing=lambda _: None
-    )
+def transport_at(address: RabbitAddress, namespace: str = "") -> RabbitTransport:
+    own = namespace or f"t{fresh_id()[-12:]}"
+    return RabbitTransport(address, namespace=own, on_lane_missing=lambda _: None)
+
+
+def count_consumers(address: RabbitAddress, queue: str) -> int:
+    with closing(pika.BlockingConnection(address.parameters("test"))) as connection:
+        found = connection.channel().queue_declare(queue, passive=True)
+        return int(found.method.consumer_count)
 
 
 def test_an_alarm_stops_sending_with_its_reason_and_not_receiving(node: RabbitNode) -> None:
@@ -139,16 +145,15 @@ def test_a_delivery_that_is_unacknowledged_for_too_long_is_only_a_loss(node: Rab
     async def scenario() -> None:
         await node.acontrol("eval", "application:set_env(rabbit, consumer_timeout, 1000).")
         await node.acontrol("eval", "application:set_env(rabbit, channel_tick_interval, 200).")
-        one = transport_at(node.address)
+        space = f"t{fresh_id()[-12:]}"
+        one = transport_at(node.address, space)
         first, second = envelope(), envelope()
         await one.send([first])
         found = await one.receive({IO: 1}, 10)
-        await one.accept(
-            found
-        )  # its acknowledgement is withheld until the server closes the channel
-        consumer = one._receiver._consumers[IO]
+        # The acknowledgement is withheld until the server closes the channel.
+        await one.accept(found)
         async with asyncio.timeout(30):
-            while consumer.is_open:
+            while await asyncio.to_thread(count_consumers, node.address, queue_name(space, IO)):
                 await asyncio.sleep(0.02)
         await one.accept(found)
         await one.send([second])
