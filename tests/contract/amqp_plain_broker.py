@@ -6,16 +6,26 @@ they are first used, or have to be there; drain; every outcome; links that end w
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
 from proton import Condition, Delivery, Endpoint, Link, Message, Terminus
 from proton.handlers import MessagingHandler
 from proton.reactor import ApplicationEvent, Container, EventInjector
+
+
+def _listen(container: Container) -> int:
+    """Listen on a free port, and return it."""
+    while True:
+        port = random.randint(23_000, 31_000)  # below those that the kernel gives to connections
+        with suppress(OSError):
+            container.listen(f"amqp://127.0.0.1:{port}")
+            return port
 
 
 class Queue:
@@ -109,8 +119,7 @@ class PlainBroker(MessagingHandler):
         self._connections: list[Any] = []
         self._container = event.container
         event.container.selectable(self._injector)
-        acceptor = event.container.listen("amqp://127.0.0.1:0")
-        self.port = acceptor._selectable._delegate.getsockname()[1]
+        self.port = _listen(event.container)
         self.ready.set()
 
     def on_errand(self, event: Any) -> None:
