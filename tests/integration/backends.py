@@ -1,4 +1,4 @@
-"""Every kind of broker and pair that the machine has a server for, each test in its own place."""
+"""Every broker and pair for which this machine has a server. Each test has its own namespace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKENDS = (
 
 
 class Backend:
-    """Where one test publishes, and how it sees what arrived there."""
+    """The URLs and the namespace of one test, and access to the jobs in its store."""
 
     def __init__(self, broker: str, store: str, namespace: str) -> None:
         self.broker = broker
@@ -34,7 +34,7 @@ class Backend:
         self.namespace = namespace
 
     def ids(self) -> list[str]:
-        """The ids of all jobs that the store knows, in order."""
+        """Return the ids of all jobs in the store, sorted."""
 
         async def ask() -> list[str]:
             operations = Umbel(self.broker, store=self.store, namespace=self.namespace).operations()

@@ -1,4 +1,4 @@
-"""Where integration tests run: on a SQLite file and on PostgreSQL, each test in its own place.
+"""Integration tests run on a SQLite file and on PostgreSQL. Each test has its own namespace.
 
 ``place`` is one of the two; ``sqlite`` and ``postgres`` are for tests that are about one of them.
 """
@@ -41,9 +41,9 @@ T = TypeVar("T")
 
 POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 PATIENCE = 3600.0
-"""Seconds between safety looks: so long that a test passes only if it is woken."""
+"""Seconds between safety polls: so many that a test passes only if a notification arrives."""
 HANG = 60.0
-"""Seconds after which something is taken to hang."""
+"""Seconds after which a call is considered to hang."""
 
 
 class PatientBackend:
@@ -87,24 +87,24 @@ class PatientBackend:
 
 @dataclass
 class Place:
-    """Where one test's jobs are kept: nobody else's are to be seen there."""
+    """The store and the namespace of one test."""
 
     kind: str
     url: str
     namespace: str = field(default_factory=lambda: f"t{fresh_id()}")
     path: str = ""
-    """The file, where there is one."""
+    """The path of the SQLite file; empty on PostgreSQL."""
     _closing: ExitStack = field(default_factory=ExitStack)
 
     def app(self, **settings: Any) -> Umbel:
-        """An application here, closed when the test ends."""
+        """Return an application on this store. It is closed when the test ends."""
         settings = {"namespace": self.namespace, "deadline": 15.0, "backlog": "none", **settings}
         app = Umbel(self.url, **settings)
         self._closing.callback(app.close)
         return app
 
     def patient_app(self) -> Umbel:
-        """An application whose handles and workers wait for a push and, in effect, never poll."""
+        """Return an application whose handles and workers do not poll, in practice."""
 
         def open_patiently(settings: Settings, clock: Clock, telemetry: Telemetry) -> Any:
             return PatientBackend(self, open_backend(settings, clock, telemetry), clock)
@@ -113,7 +113,7 @@ class Place:
             return self.app()
 
     def ask(self, question: Callable[[Operations], Any]) -> Any:
-        """Ask the store, through connections of its own."""
+        """Return the answer of the operations, on new connections."""
 
         async def answer() -> Any:
             operations = Umbel(self.url, namespace=self.namespace).operations()
@@ -125,16 +125,16 @@ class Place:
         return asyncio.run(answer())
 
     def jobs(self) -> list[Record]:
-        """Every job here, live or finished."""
+        """Return all jobs, live and finished."""
         found: list[Record] = self.ask(lambda o: o.jobs(JobFilter(limit=1_000_000)))
         return found
 
     def ids(self) -> list[str]:
-        """The ids of every job here, in order."""
+        """Return the ids of all jobs, sorted."""
         return sorted(job.id for job in self.jobs())
 
     def connect(self) -> Any:
-        """A connection of a caller's own, in a transaction as its driver's default is."""
+        """Return a connection of the caller, with its driver's default transaction mode."""
         if self.kind == "sqlite":
             import sqlite3
 
@@ -155,7 +155,7 @@ class Place:
         return self.url.rpartition("schema=")[2]
 
     def script(self, code: str, *arguments: str, seconds: float = HANG) -> str:
-        """What a Python process of its own prints; ``app`` and ``add`` are there."""
+        """Run code in another Python process, with ``app`` and ``add``. Return what it prints."""
         command = [sys.executable, "-c", PROLOGUE + code, self.url, self.namespace, *arguments]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds, check=False, cwd="/"
@@ -199,7 +199,7 @@ def _postgres(url: str) -> Iterator[Place]:
 
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
-    """A schema of this process's own, for the whole run."""
+    """The URL of a schema that this process uses for the whole run."""
     try:
         psycopg.connect(POSTGRES, connect_timeout=2).close()
     except psycopg.OperationalError as error:
@@ -216,7 +216,7 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture
 def new_schema() -> Iterator[str]:
-    """The URL of a schema on PostgreSQL that does not exist yet."""
+    """The URL of a PostgreSQL schema that does not exist yet."""
     schema = f"umbel_it_{os.getpid()}_{fresh_id()[-6:]}"
     try:
         connection = psycopg.connect(POSTGRES, autocommit=True, connect_timeout=2)
@@ -249,7 +249,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture
 def server() -> Iterator[PrivatePostgres]:
-    """A PostgreSQL server of the test's own, with a schema, that may be stopped."""
+    """A PostgreSQL server with a schema that only this test uses, and may stop."""
     with private_postgres() as server:
         asyncio.run(Umbel(server.url).backend.migrate())
         yield server
@@ -257,7 +257,7 @@ def server() -> Iterator[PrivatePostgres]:
 
 @contextmanager
 def working(app: Umbel, **options: Any) -> Iterator[Worker]:
-    """A worker for the application in a thread of its own, for the time of the block."""
+    """Run a worker for the application in another thread until the block ends."""
     found: list[tuple[asyncio.AbstractEventLoop, Worker]] = []
     failed: list[BaseException] = []
     started = threading.Event()
@@ -298,7 +298,7 @@ def working(app: Umbel, **options: Any) -> Iterator[Worker]:
 
 
 def in_threads(work: Callable[[int], T], count: int = 16) -> list[T | BaseException]:
-    """What the function gives, or raises, for each number, all called at the same moment."""
+    """Call the function with each number at the same time. Return the results or errors."""
     barrier = threading.Barrier(count)
     answers: list[Any] = [None] * count
 
@@ -319,7 +319,7 @@ def in_threads(work: Callable[[int], T], count: int = 16) -> list[T | BaseExcept
 
 
 def in_child(work: Callable[[], object], seconds: float = HANG) -> str:
-    """What the function gives in a forked child, as text after ``+``, or raises, after ``-``."""
+    """Call the function in a forked child. Return ``+`` and its result, or ``-`` and its error."""
     read, write = os.pipe()
     with warnings.catch_warnings():  # newer Pythons warn of forks beside threads: the very point
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -352,7 +352,7 @@ def proxy() -> Iterator[Proxy]:
 
 @pytest.fixture
 def distant(postgres: Place, proxy: Proxy) -> Iterator[Place]:
-    """PostgreSQL behind a network that can fail."""
+    """PostgreSQL behind a proxy that can cut connections."""
     info = psycopg.conninfo.conninfo_to_dict(POSTGRES)
     where = f"postgresql://{info['user']}@127.0.0.1:{proxy.port}/{info['dbname']}"
     place = Place("postgres", f"{where}?schema={postgres.schema}", postgres.namespace)

@@ -69,5 +69,5 @@ class Certificates:
         return ssl.create_default_context(cafile=self.folder / "ca.pem")
 
     def present(self, name: str, context: ssl.SSLContext) -> None:
-        """Have a context present one of these certificates."""
+        """Make a context present one of these certificates."""
         context.load_cert_chain(self.folder / f"{name}.pem", self.folder / f"{name}.key")

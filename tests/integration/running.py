@@ -1,4 +1,4 @@
-"""A worker inside the test's own process, and ways to wait for what happens in it."""
+"""A worker in the process of the test, and functions that wait for its events."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from umbel.worker import Worker, WorkerOptions
 
 POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 DEADLINE = float(os.environ.get("UMBEL_TEST_DEADLINE", "60"))
-"""Seconds after which a test is taken to hang. Nothing else is ever measured."""
+"""Seconds after which a test is considered to hang. Tests measure no other time."""
 
 E = TypeVar("E", bound=events.Event)
 T = TypeVar("T")
@@ -44,7 +44,7 @@ HOST = "127.0.0.1"
 class Delays:
     """How late the threads of this process were woken by a busy machine, in seconds in all.
 
-    A test that measures a call allows for them: they are not the call's fault.
+    A test that measures a call subtracts them.
     """
 
     _STEP = 0.02
@@ -86,7 +86,7 @@ def _postgres_refuses() -> str:
 
 @contextmanager
 def postgres_schema() -> Iterator[str]:
-    """The URL of a schema of a module's own, dropped at the end. Skips without a server."""
+    """Yield the URL of a new schema, and drop it afterwards. Skip the test if no server answers."""
     if refused := _postgres_refuses():
         pytest.skip(f"not run on PostgreSQL: {POSTGRES} does not answer ({refused})")
     import psycopg
@@ -100,7 +100,7 @@ def postgres_schema() -> Iterator[str]:
 
 
 class Places:
-    """Where a module's tests run: in memory, in a file, in a PostgreSQL schema made on demand."""
+    """The stores of a module's tests: in memory, a file, and a PostgreSQL schema made on demand."""
 
     def __init__(self) -> None:
         self._schema: Any = None
@@ -119,7 +119,7 @@ class Places:
 
     @contextmanager
     def app(self, place: str, folder: Path, **settings: Any) -> Iterator[Umbel]:
-        """An application of one test's own: nobody else uses its namespace."""
+        """Open an application in a namespace that only this test uses."""
         given = {"namespace": f"t{fresh_id()}", "deadline": 20.0, **settings}
         app = Umbel(self.url(place, folder), **given)
         yield app
@@ -142,7 +142,7 @@ def needs(port: int, what: str) -> None:
 
 @contextmanager
 def rabbitmq() -> Iterator[str]:
-    """A virtual host of one test's own."""
+    """Yield the URL of a virtual host for one test, and delete it afterwards."""
     needs(5672, "RabbitMQ")
     if shutil.which("rabbitmqctl") is None:
         pytest.skip("not run: tests on RabbitMQ; no rabbitmqctl to make a virtual host with")
@@ -162,7 +162,7 @@ def rabbitmq() -> Iterator[str]:
 
 @contextmanager
 def nats(namespace: str) -> Iterator[str]:
-    """A server whose streams of that namespace are gone afterwards."""
+    """Yield the URL of the server, and delete the streams of the namespace afterwards."""
     needs(4222, "NATS")
     import nats as library
 
@@ -180,7 +180,7 @@ def nats(namespace: str) -> Iterator[str]:
 
 @contextmanager
 def redis(namespace: str) -> Iterator[str]:
-    """A server whose keys of that namespace are gone afterwards."""
+    """Yield the URL of the server, and delete the keys of the namespace afterwards."""
     needs(6379, "Redis")
     library = pytest.importorskip("redis")
     yield f"redis://{HOST}:6379/0"
@@ -193,7 +193,7 @@ def redis(namespace: str) -> Iterator[str]:
 
 
 def until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for a condition; fail when it does not come true in a time that means a hang."""
+    """Wait for a condition. Fail if it is not met within the time that counts as a hang."""
     deadline = time.monotonic() + DEADLINE
     while not condition():
         if time.monotonic() > deadline:
@@ -202,9 +202,9 @@ def until(condition: Callable[[], Any], what: str) -> None:
 
 
 class Signal:
-    """Something that happens once, in a task or in the test, and is waited for in the other.
+    """An event that is set once, in a task or in the test, while the other waits for it.
 
-    More patient than anything else here: a task that waits for the test must not give up first.
+    It waits longer than everything else: a task must not give up before the test does.
     """
 
     def __init__(self, name: str = "signal") -> None:
@@ -218,14 +218,14 @@ class Signal:
         return self._event.is_set()
 
     def wait(self) -> None:
-        """Block until it is set; holds no lock, so a stop raised in the thread is heard soon."""
+        """Block until it is set. It holds no lock, so that a stop ends the wait soon."""
         deadline = time.monotonic() + 4 * DEADLINE
         while not self._event.wait(0.02):
             if time.monotonic() > deadline:
                 raise AssertionError(f"waited in vain for {self._name}")
 
     async def seen(self) -> None:
-        """The same for a coroutine."""
+        """``wait`` for a coroutine."""
         deadline = time.monotonic() + 4 * DEADLINE
         while not self._event.is_set():
             if time.monotonic() > deadline:
@@ -234,7 +234,7 @@ class Signal:
 
 
 class Gauge:
-    """Counts who is inside a block, and the most that ever were."""
+    """Counts how many callers are inside a block, and the maximum so far."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -254,7 +254,7 @@ class Gauge:
 
 
 class Heard:
-    """Everything an application tells, to be waited for."""
+    """Records the events of an application, and waits for them."""
 
     def __init__(self, app: Umbel) -> None:
         self._changed = threading.Condition()
@@ -267,7 +267,7 @@ class Heard:
             self._changed.notify_all()
 
     def all(self, kind: type[E], **fields: Any) -> list[E]:
-        """What was told so far of one kind, with these fields."""
+        """Return the events of one kind so far that have these fields."""
         with self._changed:
             return [
                 event
@@ -277,7 +277,7 @@ class Heard:
             ]
 
     def wait(self, kind: type[E], count: int = 1, **fields: Any) -> E:
-        """The so-manyth event of a kind, waited for."""
+        """Wait for the n-th event of a kind, and return it."""
         deadline = time.monotonic() + DEADLINE
         with self._changed:
             while len(found := self.all(kind, **fields)) < count:
@@ -342,19 +342,19 @@ class Running:
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Ask it to stop, as a signal would; a second time: now."""
+        """Ask it to stop, as a signal does. The second call skips the grace period."""
         if self.alive:
             self._loop.call_soon_threadsafe(self.worker.stop)
 
     def join(self, seconds: float = DEADLINE) -> None:
-        """Wait for its end; a worker that crashed raises here."""
+        """Wait until it has ended. Raise the error of a worker that crashed."""
         self._thread.join(seconds)
         if self._error is not None:
             raise self._error
         assert not self.alive, f"the worker did not stop within {seconds:g} s"
 
     def end(self) -> None:
-        """Stop at once, and wait."""
+        """Stop it without a grace period, and wait."""
         self.stop()
         self.stop()
         self.join()
@@ -367,7 +367,7 @@ def working(
     build: Callable[[Umbel, WorkerOptions], Worker] = Umbel.worker,
     **options: Any,
 ) -> Iterator[Running]:
-    """A worker for the time of the block: it is alive at the end, and stops when told to."""
+    """Run a worker until the block ends. It must still run then, and must stop when asked to."""
     given = {"queues": tuple(app.registry.queues()), "name": "worker", "io": 10, "cpu": 4}
     running = Running(app, WorkerOptions(**{**given, **options}), build)
     try:
@@ -382,11 +382,11 @@ def working(
 # --- faults ----------------------------------------------------------------------------------
 
 Fault = Callable[[Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Is given the real call, to make or not to make."""
+"""A function that gets the real call, and decides whether to make it."""
 
 
 class Faulty:
-    """An intake or a role, some of whose methods a test has put a fault into."""
+    """An intake or a role with faults in some of its methods."""
 
     def __init__(self, inner: Any, faults: dict[str, Fault]) -> None:
         self._inner = inner
@@ -408,7 +408,7 @@ class Faulty:
 def with_faults(
     faults: dict[str, Fault], kind: type[Worker] = Worker
 ) -> Callable[[Umbel, WorkerOptions], Worker]:
-    """How to build a worker whose intake has these faults; the dict may change meanwhile."""
+    """Return a function that builds a worker with these faults. The dict may change later."""
 
     def build(app: Umbel, options: WorkerOptions) -> Worker:
         duplicates = DuplicateFilter(options.remember)
@@ -437,7 +437,7 @@ def with_faults(
 
 
 class Mortal(Worker):
-    """A worker whose end is a signal, not the end of the test's process."""
+    """A worker that reports a forced exit instead of ending the process of the test."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -448,7 +448,7 @@ class Mortal(Worker):
 
 
 class Proxy:
-    """A TCP connection to a server that a test cuts, or lets go silent, and mends."""
+    """A TCP proxy that a test can cut, freeze and restore."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -465,11 +465,11 @@ class Proxy:
         self._drop()
 
     def silence(self) -> None:
-        """Keep every connection, take new ones, and pass nothing on: half open."""
+        """Keep all connections and accept new ones, but forward nothing."""
         self._silent = True
 
     def mend(self) -> None:
-        """Serve again. Connections that went silent stay so and are dropped."""
+        """Forward again. Connections from the silent time are dropped."""
         if self._silent:
             self._drop()
         self._open, self._silent = True, False
@@ -512,7 +512,7 @@ class Proxy:
 
 
 def execute(app: Umbel, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Run SQL by hand, as somebody with a shell would. ``$schema`` and ``?`` are filled in."""
+    """Run SQL as a user of a database shell does. ``$schema`` and ``?`` are filled in."""
     url = app.settings.broker
     if url.startswith("sqlite"):
         path = url.removeprefix("sqlite:///").partition("?")[0]
@@ -528,7 +528,7 @@ def execute(app: Umbel, statement: str, *values: Any) -> list[tuple[Any, ...]]:
 
 
 def insert_job(app: Umbel, **columns: Any) -> Handle[Any]:
-    """A row in the job table, written by hand."""
+    """Insert a row into the job table directly."""
     row = {
         "id": fresh_id(),
         "namespace": app.settings.namespace,
@@ -549,7 +549,7 @@ def insert_job(app: Umbel, **columns: Any) -> Handle[Any]:
 
 
 def ask(app: Umbel, question: Callable[[Operations], Awaitable[T]]) -> T:
-    """Query or change the store, as an operator."""
+    """Query or change the store through the operations."""
 
     async def answer() -> T:
         operations = app.operations()
@@ -562,7 +562,7 @@ def ask(app: Umbel, question: Callable[[Operations], Awaitable[T]]) -> T:
 
 
 def ask_backend(app: Umbel, question: Callable[[Roles], Awaitable[T]]) -> T:
-    """Query or change the store through its ports, on connections of its own."""
+    """Query or change the store through its ports, on new connections."""
 
     async def answer() -> T:
         roles = app.backend.open()
@@ -586,16 +586,16 @@ def beats_pass(app: Umbel, count: int) -> None:
 
 
 def finished(handle: Handle[Any]) -> Record:
-    """The record of a job that has to end."""
+    """Wait until a job has ended, and return its record."""
     until(lambda: handle.state.finished, f"job {handle.id} to finish")
     return handle.record()
 
 
 def ended(record: Record) -> list[str]:
-    """How each attempt of a job ended."""
+    """Return how each attempt of a job ended."""
     return [attempt.ended for attempt in record.attempts]
 
 
 def in_state(handles: list[Handle[Any]], state: State) -> int:
-    """How many of these jobs are in a state now."""
+    """Return how many of these jobs are in a state now."""
     return sum(handle.state is state for handle in handles)

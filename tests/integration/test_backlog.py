@@ -43,7 +43,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 def numbers(place: Place) -> list[int]:
-    """The arguments of the jobs that are there, in the order they were published."""
+    """Return the arguments of the jobs in the store, in the order of publication."""
     with psycopg.connect(place.url.partition("?")[0]) as connection:
         rows = connection.execute(
             f"select body from {place.schema}.job where namespace = %s order by seq",
@@ -60,7 +60,7 @@ def adder(app: Umbel) -> Any:
 
 
 class Ears:
-    """What an application tells."""
+    """Records the events of an application."""
 
     def __init__(self, app: Umbel) -> None:
         self.heard: list[events.Event] = []
@@ -336,7 +336,7 @@ def test_a_wrong_backlog_is_named(sqlite: Place, settings: dict[str, Any], text:
 
 @contextmanager
 def led_elsewhere(opened: Callable[[], Backlog]) -> Iterator[None]:
-    """A child process leads this backlog meanwhile. A lock on a file is a process's own."""
+    """Let a child process publish this backlog, as its leader, until the block ends."""
     done, ready = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
@@ -356,7 +356,7 @@ def led_elsewhere(opened: Callable[[], Backlog]) -> Iterator[None]:
 
 
 class TestEveryBacklog:
-    """What each kind of backlog does alike."""
+    """The behavior that all kinds of backlogs share."""
 
     @pytest.fixture(params=["memory", "sqlite", "postgres"])
     def opened(

@@ -1,4 +1,4 @@
-"""Where peers are measured: places on real servers, which a run leaves as it found them."""
+"""The places on real servers where peers are measured. A run leaves nothing behind there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_all_of_these_run_in_one_process(request: pytest.FixtureRequest) -> None
 
 
 def needs(database: Database) -> str:
-    """Its address. Skips where it does not answer."""
+    """Return the address of a server. Skip the test if the server does not answer."""
     if trouble := servers.trouble(database, HERE[database]):
         pytest.skip(f"not run: {trouble}")
     return HERE[database]
@@ -70,7 +70,7 @@ def test_two_runs_have_two_databases_of_a_redis_server_and_leave_them_empty() ->
 
 
 def of_the_dead() -> int:
-    """The id of a process that has ended."""
+    """Return the id of a process that has ended."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
     return child.pid

@@ -85,7 +85,7 @@ def test_a_job_runs_when_the_jobs_that_it_waits_for_have_ended(app: Umbel) -> No
 
 
 def test_a_job_that_cannot_run_any_more_ends_within_a_moment(app: Umbel) -> None:
-    """The worker that settles the failure advances the joins: nothing waits for upkeep."""
+    """The worker that settles the failure also advances the joins, without waiting for upkeep."""
 
     @app.task(name="part")
     async def part() -> None:

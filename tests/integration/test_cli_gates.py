@@ -56,7 +56,7 @@ def shell(tmp_path: Path) -> Shell:
 
 @pytest.fixture
 def known(shell: Shell) -> Iterator[Shell]:
-    """A shell beside a worker, which has told the store of its gates."""
+    """A shell and a worker that has declared its gates."""
     with shell.worker():
         yield shell
 
@@ -71,7 +71,7 @@ def members(shell: Shell, pool: str = "executors") -> dict[str, Any]:
 
 
 def refused(shell: Shell, code: int, *words: str) -> str:
-    """What is said of a command that changes nothing."""
+    """Return the error of a command that changes nothing."""
     done = shell.run(*words, "--json")
     assert (done.returncode, done.stdout) == (code, ""), done.stdout + done.stderr
     told = json.loads(done.stderr)["error"]

@@ -24,7 +24,7 @@ def cursor_in(text: str) -> str:
 
 @pytest.fixture
 def failed(shell: Shell) -> dict[str, str]:
-    """Jobs that have finished, by what they were given."""
+    """The ids of jobs that have finished, by a word of their arguments."""
     with shell.worker():
         jobs = {
             "red": shell.say("send", "fail", "no Red paint"),

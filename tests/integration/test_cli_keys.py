@@ -1,4 +1,4 @@
-"""``umbel keys`` and what is told to one worker, as people run them."""
+"""``umbel keys`` and messages to one worker, in real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``umbel routes`` and ``umbel workers retire``, as people run them."""
+"""``umbel routes`` and ``umbel workers retire``, in real processes."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def noted(app: Umbel) -> Any:
 
 
 class Calls:
-    """How long each call took, and what came of it."""
+    """Records how long each call took, and its result."""
 
     def __init__(self, app: Umbel) -> None:
         self._keeps = app.settings.backlog != "none"

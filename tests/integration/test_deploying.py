@@ -1,4 +1,4 @@
-"""Deployments over every store and over pairs: what begins, waits, goes and ends."""
+"""Deployments on every store and on pairs: begin, wait, go and end."""
 
 from __future__ import annotations
 

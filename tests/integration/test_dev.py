@@ -1,4 +1,4 @@
-"""``umbel dev``: no flags, reloads, loses nothing."""
+"""``umbel dev`` needs no flags, reloads changed code, and loses no job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def change(path: Path, old: str, new: str) -> None:
-    """Save a file as an editor does: at once, and with another time."""
+    """Replace a file in one step and with a new time, as an editor does."""
     text = path.read_text()
     assert old in text
     draft = path.with_suffix(".tmp")

@@ -28,7 +28,7 @@ from umbel.operations import Operations
 
 REDIS = os.environ.get("UMBEL_TEST_REDIS", "redis://127.0.0.1:6379/0")
 FREE_TEXT = {"reason", "words"}
-"""Parameters that may be empty: text of the user's own, and arguments of a task."""
+"""Parameters that may be empty: free text, and arguments of a task."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Kept:
     jobs: dict[State, str]
 
     def umbel(self, *words: str) -> tuple[int, str, str]:
-        """Exit code, standard output and standard error of a command."""
+        """Run a command. Return its exit code, standard output and standard error."""
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = run(words)

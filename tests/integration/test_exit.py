@@ -49,7 +49,7 @@ def hear():
 
 
 class Script:
-    """A Python process that talks to the test, line by line."""
+    """A Python process that exchanges lines with the test."""
 
     def __init__(self, code: str, *words: str) -> None:
         self._process = subprocess.Popen(
@@ -69,7 +69,7 @@ class Script:
         print(file=self._process.stdin, flush=True)
 
     def end(self) -> str:
-        """What it wrote to its log, when it has ended."""
+        """Wait until it has ended. Return its log."""
         _, log = self._process.communicate(timeout=HANG)
         return log
 
@@ -89,7 +89,7 @@ def script(code: str, place: Place, backlog: str, deadline: float) -> Iterator[S
 
 
 def lost(log: str) -> int:
-    """How many messages a log reports as lost."""
+    """Return how many messages a log reports as lost."""
     return sum(map(int, re.findall(r"could not publish messages=(\d+)", log)))
 
 
@@ -271,7 +271,7 @@ at_last.append(handle)
 def test_a_handler_that_runs_before_umbels_is_waited_for_like_any_caller(
     postgres: Place, distant: Place, proxy: Proxy
 ) -> None:
-    """It publishes for the first time in its process, and the broker goes away meanwhile."""
+    """It publishes for the first time in its process, and the broker becomes unreachable."""
     code = """
 def handle():
     note.delay(1)

@@ -159,7 +159,7 @@ class WorkerProcess:
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def refusals(self) -> list[str]:
-        """The exits that were asked for and refused."""
+        """Return the exits that were requested and refused."""
         told = [line for line in self.said() if "SystemExit or KeyboardInterrupt" in line["event"]]
         assert all("in leave" in line["stack"] for line in told)
         return [line["error"] for line in told]
@@ -194,11 +194,11 @@ def send(place: Place) -> Callable[..., Any]:
 
 
 CRASHING = ("trio_callback", "trio_system_task")
-"""These end the Trio loop itself, with all that runs in it."""
+"""These end the Trio loop with all tasks in it."""
 SILENT = ("left_behind", "call_soon", "done_callback", "thread_callback")
-"""These raise where their task does not see it."""
+"""These raise in a place where their task does not get the error."""
 FAILING = ("awaited", "grouped", "from_a_thread", "trio_nursery")
-"""Here the task sees it, and fails."""
+"""These raise in the task, which fails."""
 
 
 def test_a_task_that_asks_for_an_exit_outside_of_its_own_coroutine_does_not_end_the_worker(

@@ -1,4 +1,4 @@
-"""Programs without our library publish tasks and hear the result, on every broker.
+"""Programs without Umbel publish jobs and get their results, on every broker.
 
 Each program in ``examples/foreign`` runs as it is, beside a real worker process. What a careless
 one sends is buried with the field that is wrong, and the worker goes on.
@@ -34,23 +34,23 @@ POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.
 REDIS = "redis://127.0.0.1:6379"
 NATS = "nats://127.0.0.1:4222"
 LIMIT = 100_000
-"""Bytes of data that the workers here accept."""
+"""Maximum bytes of data that these workers accept."""
 HANG = 60.0
 
 
 @dataclass
 class Place:
-    """A broker with a worker, and what a program needs to know to reach it."""
+    """A broker with a worker, and the addresses that other programs need."""
 
     settings: dict[str, str]
-    """What the worker and the operator are told."""
+    """The environment of the worker and of operators."""
     environment: dict[str, str]
-    """What the other programs are told."""
+    """The environment of the other programs."""
     put: Callable[[bytes], Any] = field(default=lambda _: None)
-    """Hand bytes to the broker as another program would."""
+    """Sends bytes to the broker as another program does."""
 
     def run(self, program: str) -> str:
-        """What a program of the folder prints."""
+        """Run a program of the folder. Return what it prints."""
         interpreter = {".py": [sys.executable], ".sh": ["sh"], ".js": ["node"]}
         done = subprocess.run(
             [*interpreter[Path(program).suffix], str(FOREIGN / program)],
@@ -65,7 +65,7 @@ class Place:
         return done.stdout
 
     def jobs(self, *states: State) -> list[Record]:
-        """What an operator sees."""
+        """Return the jobs, as operators see them."""
 
         async def ask() -> list[Record]:
             app = Umbel(**self.settings)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ class Place:
 
 @contextmanager
 def working(place: Place, folder: Path) -> Iterator[Place]:
-    """A worker process there, until the end."""
+    """Run a worker process until the block ends."""
     names = {"broker": "UMBEL_URL", "store": "UMBEL_STORE", "namespace": "UMBEL_NAMESPACE"}
     told = {names[name]: value for name, value in place.settings.items()}
     log = folder / "worker.log"
@@ -146,7 +146,7 @@ def sqlite(folder: Path) -> Iterator[Place]:
     asyncio.run(Umbel(url).backend.migrate())
 
     def put(data: bytes) -> None:
-        """A row of the view, from the same members."""
+        """Insert a row into the view, with the same members."""
         event = json.loads(data)
         with closing(sqlite3.connect(file, timeout=10)) as connection, connection:
             connection.execute(
@@ -183,7 +183,7 @@ def redis(folder: Path) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def redis_stream(folder: Path) -> Iterator[Place]:
-    """Redis carries, another store keeps the books."""
+    """Redis is the transport, and another server is the store."""
     library = pytest.importorskip("redis")
     client = library.Redis.from_url(REDIS)
     try:
@@ -302,7 +302,7 @@ def nats(folder: Path) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def router(sqlite: Place, folder: Path) -> Iterator[Place]:
-    """A router before the SQLite file, which speaks AMQP 1.0."""
+    """A router in front of a SQLite file, which speaks AMQP 1.0."""
     pytest.importorskip("proton")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -353,7 +353,7 @@ MODULES = {"rabbitmq_node.js": "amqplib", "amqp_node.js": "rhea"}
 
 
 def needs(program: str) -> None:
-    """Skip what this machine has no tool for."""
+    """Skip the test if this machine lacks a tool."""
     tool = NEEDS.get(program, "node" if program in MODULES else sys.executable)
     if shutil.which(tool) is None:
         pytest.skip(f"not run: {program}; there is no {tool}")

@@ -44,7 +44,7 @@ def ids(envelopes: Sequence[Envelope]) -> list[str]:
 
 
 class Broker:
-    """Takes messages, unless the test gives a reason not to."""
+    """A broker that accepts messages, unless the test sets an error."""
 
     def __init__(self) -> None:
         self.fault: Callable[[Sequence[Envelope]], BaseException | None] = lambda _: None
@@ -239,7 +239,7 @@ def test_messages_in_memory_are_published_at_the_end_although_no_thread_can_be_s
 
 
 class TestARowThatCannotBeRead:
-    """Rows of a backlog are read by other versions, other processes, and changed by hand."""
+    """Other versions and processes read the rows of a backlog, and people edit them."""
 
     @pytest.fixture(params=["disk", "postgres"])
     def place(

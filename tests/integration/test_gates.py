@@ -1,4 +1,4 @@
-"""Limits, rates and pools as an application declares them, with workers that obey."""
+"""Limits, rates and pools that an application declares, with real workers."""
 
 from __future__ import annotations
 

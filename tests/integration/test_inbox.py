@@ -1,4 +1,4 @@
-"""Commands to one worker: it answers, stops, pauses and reloads, and hears only whom it should."""
+"""Commands to one worker: it answers, stops, pauses and reloads, and rejects untrusted senders."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_call_goes_to_the_worker_that_is_named(place: Place) -> None:
 
 
 def heard(app: Umbel) -> list[events.Event]:
-    """What an application's worker says of its inbox."""
+    """Return the events of an application's worker about its inbox."""
     found: list[events.Event] = []
     about = events.InboxUnsigned | events.InboxClosed | events.InboxRefused
     app.telemetry.subscribe(lambda e: found.append(e) if isinstance(e, about) else None)

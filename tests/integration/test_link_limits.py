@@ -38,7 +38,7 @@ SILENCE = 20.0
 
 
 class RouterProcess:
-    """``umbel router`` on a place, seen from outside."""
+    """A process of ``umbel router``."""
 
     def __init__(
         self, place: Place, folder: Path, scheme: str = "umbel+tcp", query: str = ""
@@ -70,7 +70,7 @@ class RouterProcess:
         return self._log.read_text(errors="replace")
 
     def megabytes(self) -> float:
-        """Memory of the process."""
+        """Return the memory of the process in megabytes."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         (line,) = [line for line in status.splitlines() if line.startswith("VmRSS")]
         return int(line.split()[1]) / 1024
@@ -98,7 +98,7 @@ def router(sqlite: Place, tmp_path: Path) -> Iterator[RouterProcess]:
 
 
 class Peer:
-    """A peer that reads and writes when it is told to, and not otherwise."""
+    """A peer that reads and writes only when the test asks it to."""
 
     def __init__(self, router: RouterProcess) -> None:
         self.socket = socket.create_connection(("127.0.0.1", router.port), 10)
@@ -122,7 +122,7 @@ class Peer:
         self.close_reason = reason
 
     def inbox(self, credit: int) -> ReceivingLink:
-        """A link for answers, which are forgotten."""
+        """Open a link for answers, which are ignored."""
 
         def received(link: ReceivingLink, token: Any, data: bytes) -> None:
             link.settle(token)
@@ -132,13 +132,13 @@ class Peer:
         return link
 
     def write(self) -> None:
-        """Write what there is to say, without reading."""
+        """Write all pending output, without reading."""
         while data := self.engine.take_output():
             self.sent += data
             self.socket.sendall(data)
 
     def exchange(self, holds: Callable[[], object], seconds: float = HANG) -> bool:
-        """Write and read until something holds or the server hangs up; False if time is up."""
+        """Write and read until a condition holds or the server disconnects. False: timeout."""
         end = time.monotonic() + seconds
         self.socket.settimeout(0.05)
         while not holds() and not self.close_reason:
@@ -161,7 +161,7 @@ class Peer:
         return bool(holds())
 
     def settled(self, link: SendingLink, posts: Sequence[AmqpMessage], seconds: float) -> int:
-        """How many of these messages the server takes, when it was idle for a while after."""
+        """Return how many of these messages the server has accepted once it is idle."""
         taken = 0
 
         def told(reason: str) -> None:
@@ -292,7 +292,7 @@ def test_a_peer_that_sends_more_calls_than_it_may_is_dropped(router: RouterProce
 
 
 class Generous:
-    """A server that grants any credit, to record what a client sends that has it."""
+    """A server that grants any credit, and records what a client then sends."""
 
     def __init__(self) -> None:
         self.client = Engine(self, lambda: None, server=False)

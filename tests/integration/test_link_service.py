@@ -41,7 +41,7 @@ HERE = "umbel+tcp://127.0.0.1:0"
 
 
 class Served:
-    """A service in a thread of its own, as in a process of its own."""
+    """A service in another thread, as if in another process."""
 
     def __init__(self, app: Umbel, listen: str = HERE, *, kind: str = "router", **how: Any) -> None:
         self.app = app
@@ -324,7 +324,7 @@ async def deliver(connection: Connection, link: SendingLink, messages: list[byte
 
 
 async def ask(url: str, *posts: AmqpMessage) -> list[str]:
-    """What the node for commands says to these messages."""
+    """Return the answers of the node for commands to these messages."""
     connection = await connect(AmqpAddress(url))
     try:
         return await deliver(
@@ -540,7 +540,7 @@ def _refused(served: Served) -> list[events.PeerRefused]:
 
 
 def _answer(context: ssl.SSLContext | None, plain: socket.socket) -> bytes:
-    """What a server says to the first bytes of the protocol; nothing when it hangs up."""
+    """Return a server's answer to the first bytes of the protocol; empty if it disconnects."""
     try:
         secured = context.wrap_socket(plain, server_hostname="127.0.0.1") if context else plain
         with secured:

@@ -167,7 +167,7 @@ def test_jobs_published_later_wait_as_long_as_the_first(release: Release) -> Non
 def test_a_worker_without_a_task_delays_jobs_that_another_runs_by_a_bounded_time(
     release: Release,
 ) -> None:
-    """However many there are: each is given back at once, and a little later each further time."""
+    """Each job is returned at once, and later each further time, however many jobs there are."""
     old, new = release.app("a"), release.app("b")
     with working(new, name="new", lease=LEASE), working(old, name="old", lease=LEASE):
         handles = new.publish_many([new.registry.find("b").s() for _ in range(300)])
@@ -183,7 +183,7 @@ def test_a_worker_without_a_task_delays_jobs_that_another_runs_by_a_bounded_time
 
 @ONE_OF_EACH
 def test_a_missing_task_with_a_limit_or_a_key_is_reported_and_buried(release: Release) -> None:
-    """No worker is ever given its jobs: they wait at a gate."""
+    """Its jobs wait at a gate, so that no worker claims them."""
     old = release.app("a", missing_task_days=1.5 / 86_400)
     new = release.app()
 

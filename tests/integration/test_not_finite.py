@@ -51,7 +51,7 @@ def places() -> Iterator[Places]:
 def make(
     request: pytest.FixtureRequest, places: Places, tmp_path: Path
 ) -> Iterator[Callable[..., Umbel]]:
-    """Applications at one place: a store that is also the broker, or a broker beside a store."""
+    """A function that opens applications on one backend: a store alone, or a pair."""
     namespace, place = f"n{fresh_id()[-12:]}", request.param
     with ExitStack() as stack:
         if place in ("redis", "rabbitmq"):
@@ -74,7 +74,7 @@ def make(
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, where NaN equals NaN."""
+    """Return whether two values are equal; NaN equals NaN."""
     return repr(left) == repr(right) and type(left) is type(right)
 
 
@@ -234,7 +234,7 @@ def test_a_step_in_another_format_is_replayed_with_its_value(make: Callable[...,
 
 
 class Odd(Exception):
-    """Its text does not tell its argument."""
+    """An error whose text does not show its argument."""
 
     def __str__(self) -> str:
         return "odd"
@@ -391,7 +391,7 @@ def echo(value: Any) -> Any:
 
 @pytest.fixture
 def umbel(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """The command line, in a folder with an application."""
+    """Run the command line in a folder with an application."""
 
     def run(*words: str, format: str = "json") -> subprocess.CompletedProcess[str]:
         (tmp_path / "tasks.py").write_text(COMMANDS.replace("{format}", format))

@@ -1,6 +1,6 @@
-"""Options: each reaches the job, the call's word goes before the task's, mistakes are named.
+"""Options reach the job, those of a call override those of the task, and mistakes are named.
 
-Also what ``import umbel`` costs, told as what it does not import.
+Also, ``import umbel`` does not import certain modules.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from umbel.router import Experience, Load
 
 
 def test_the_queue_with_the_shortest_jobs_is_first(place: Place) -> None:
-    """What is short is learnt from the records of workers that were there before."""
+    """The order uses the run times in the records of earlier workers."""
     app, ran = place.app(), list[str]()
 
     @app.task(queue="a-long")

@@ -38,7 +38,7 @@ RUNNING = JobFilter(states=(State.RUNNING,))
 PROMPT = 1.2
 """A lease so short that a worker confirms within half a second."""
 FAR = 3600.0
-"""A lease so long that no beat comes: whatever happens was pushed."""
+"""A lease so long that no heartbeat is sent, so that every change was notified."""
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +74,9 @@ def confirmed(app: Umbel, epoch: int) -> None:
 
 
 def looked(running: Running) -> None:
-    """Wait until the worker has asked for work twice more: what it may have, it has.
+    """Wait until the worker has fetched twice more, so that it has claimed all jobs that it may.
 
-    One that is paused itself does not ask; it has said so.
+    A worker that is paused itself does not fetch; it has reported that.
     """
     fetches = running.worker.fetches()
 
@@ -216,7 +216,7 @@ def test_other_workers_go_on_while_one_is_paused(app: Umbel) -> None:
 
 
 def test_a_paused_worker_that_starts_anew_fetches_nothing_either(app: Umbel) -> None:
-    """Its first fetch comes before its first heartbeat: it has to look before."""
+    """Its first fetch comes before its first heartbeat, so it reads the pauses before."""
 
     @app.task(name="work")
     async def work() -> int:
@@ -377,7 +377,7 @@ def test_a_queue_of_any_name_can_be_paused(memory: Umbel, name: str) -> None:
 
 
 def test_a_pause_made_during_the_first_heartbeat_is_noticed(app: Umbel) -> None:
-    """Between what the first beat reads and the first wait for changes lies a moment."""
+    """The pause is made after the first heartbeat has read, and before it waits for changes."""
     heard, read, go = Heard(app), Signal("the first beat"), Signal("the pause")
     looks = 0
 
@@ -414,7 +414,7 @@ def test_work_that_waits_because_it_is_paused_is_no_stall(
 
 
 class Wrong(SystemClock):
-    """The clock of an operator's machine that nobody has set."""
+    """The wrong clock of an operator's machine."""
 
     __slots__ = ("by",)
 

@@ -1,4 +1,4 @@
-"""Publishing: durable when it returns, from wherever it is called, within one deadline."""
+"""Publishing is durable when it returns, from any kind of caller, within one deadline."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ AWKWARD_QUEUES = {
 
 
 def adder(app: Umbel) -> Any:
-    """The task most tests publish."""
+    """Declare the task that most tests publish."""
 
     @app.task(name="add")
     def add(a: int, b: int) -> int:
@@ -149,7 +149,7 @@ def count_batches(app: Umbel, task: Any) -> CountingBackend:
 
 @contextmanager
 def busy(place: Place) -> Iterator[None]:
-    """Nothing can be written here for the time of the block."""
+    """Lock the store against writes until the block ends."""
     with closing(place.connect()) as connection:
         if place.kind == "sqlite":
             connection.execute("begin immediate")
@@ -444,7 +444,7 @@ def test_a_child_waits_for_results_of_its_own(place: Place) -> None:
 
 
 def place_worker(place: Place) -> Umbel:
-    """Another application here that knows the same task, for a worker."""
+    """Return another application on this store with the same task, for a worker."""
     app = place.app()
     adder(app)
     return app
@@ -854,7 +854,7 @@ def test_a_queue_name_that_cannot_be_is_refused() -> None:
 
 
 def foreign_event(**attributes: Any) -> bytes:
-    """A CloudEvent as the CNCF's own library writes it."""
+    """Return a CloudEvent that the CNCF's library has written."""
     from cloudevents.core.formats.json import JSONFormat
     from cloudevents.core.v1.event import CloudEvent
 
@@ -959,7 +959,7 @@ BOUND = 10.0
 
 
 def unavailable(publish: Callable[[], Any]) -> str:
-    """The text of the error, which must come in a bounded time."""
+    """Return the text of the error, which must be raised within a bounded time."""
     begun = time.monotonic()
     with pytest.raises(Unavailable) as refused:
         publish()
@@ -1037,7 +1037,7 @@ def test_a_server_that_restarts_within_the_deadline_is_not_noticed(
 
 
 class Proxy:
-    """Passes bytes to PostgreSQL and back, until told to swallow them and say nothing."""
+    """Forwards bytes between a client and PostgreSQL, until it is frozen."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.requests = self.answers = True
@@ -1048,11 +1048,11 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def freeze(self, *, requests: bool = False) -> None:
-        """Nothing comes back any more; requests may still arrive at the server."""
+        """Drop all answers. Requests may still arrive at the server."""
         self.answers, self.requests = False, requests
 
     def thaw(self) -> None:
-        """The network is back; what was connected before is cut off."""
+        """Forward again. Earlier connections are closed."""
         old, self._sockets = self._sockets, []
         self.answers = self.requests = True
         for one in old:
@@ -1094,7 +1094,7 @@ def proxy(postgres: Place) -> Iterator[Proxy]:
 
 @pytest.fixture
 def distant(postgres: Place, proxy: Proxy) -> Iterator[Place]:
-    """PostgreSQL behind a network that can fail."""
+    """PostgreSQL behind a proxy that can freeze."""
     info = psycopg.conninfo.conninfo_to_dict(POSTGRES)
     where = f"postgresql://{info['user']}@127.0.0.1:{proxy.port}/{info['dbname']}"
     place = Place("postgres", f"{where}?schema={postgres.schema}", postgres.namespace)

@@ -17,7 +17,7 @@ from integration.running import HOST, Proxy, postgres_schema
 
 DEADLINE = 10.0
 HANG = 90.0
-"""Seconds after which a process is taken to hang."""
+"""Seconds after which a process is considered to hang."""
 
 PUBLISHING = """
 import asyncio, faulthandler, gc, json, signal, sys, threading, time
@@ -174,7 +174,7 @@ def started(backend: Backend, code: str, backlog: str, deadline: float) -> subpr
 
 
 def reported(process: subprocess.Popen[str]) -> Any:
-    """What a process reports at its end."""
+    """Wait until a process has ended. Return its report."""
     try:
         said, errors = process.communicate(timeout=2 * HANG)
     finally:

@@ -1,4 +1,4 @@
-"""Results: woken by push, of the declared type, and failures that say what happened and where."""
+"""Results wake their caller, have the declared type, and failures have their traceback."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_get_in_another_process_than_the_worker_is_woken(place: Place) -> None:
 
 
 def test_a_waiting_get_asks_the_server_a_constant_number_of_times(postgres: Place) -> None:
-    """However long it waits: counted by PostgreSQL itself."""
+    """PostgreSQL counts the queries. The number does not depend on the time of the wait."""
     import psycopg
 
     from integration.conftest import POSTGRES
@@ -198,7 +198,7 @@ def test_a_waiting_get_asks_the_server_a_constant_number_of_times(postgres: Plac
         seen: dict[Any, int] = {}
 
         def quiet() -> bool:
-            """Fifty looks in a row, 0.4 s, without a query."""
+            """Return whether fifty checks, in 0.4 s, have found no new query."""
             at = last_query()
             seen[at] = seen.get(at, 0) + 1
             return seen[at] > 50
@@ -306,18 +306,18 @@ def test_a_result_without_a_wire_form_fails_the_job_and_says_why(place: Place) -
 
 
 class OutOfStock(Exception):
-    """Built again from its arguments."""
+    """An error that can be rebuilt from its arguments."""
 
 
 class Stubborn(Exception):
-    """Cannot be built again from what it hands to Exception."""
+    """An error that cannot be rebuilt from the arguments that it passes to Exception."""
 
     def __init__(self, code: int, *, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
 
 
 class Doubling(Exception):
-    """Built again it would say something else."""
+    """An error whose text would differ if it were rebuilt."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no {name}")
@@ -329,7 +329,7 @@ class Mute(Exception):
 
 
 def failing(place: Place, error: Callable[[], BaseException], retry: Retry | None = None) -> Any:
-    """The application and the handle of a job whose task raises that."""
+    """Return an application and a task that raises this error."""
     app = place.app()
 
     @app.task(retry=retry or Retry(0))

@@ -1,4 +1,4 @@
-"""No password and no token is ever shown: by no command, in no error, in no log line."""
+"""Passwords and tokens never appear in the output of a command, in an error or in a log line."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from umbel.telemetry import Telemetry, events
 from umbel.urls import mask_secrets, mask_url
 
 PARTS = ("Zq7Kx", "Wv3Jp", "Hy9Tn")
-"""A secret is made of these, with any text between them: none may be shown."""
+"""The parts of a secret, with any text between them. None of them may be shown."""
 HOST = "127.0.0.1:1"
-"""Nothing listens there."""
+"""A port on which no server listens."""
 ADDRESSES: dict[str, Callable[[str], Any]] = {
     "redis": redis.RedisAddress,
     "rediss": redis.RedisAddress,
@@ -72,7 +72,7 @@ marks = st.text("@:/?#[]&=%+ '\"\\,;\n$!~^", max_size=4)
 
 @st.composite
 def secrets(draw: st.DrawFn) -> str:
-    """A secret as somebody writes it into a URL: escaped, or as it is."""
+    """Return secrets as users write them into a URL: escaped or not."""
     between = [draw(st.one_of(marks, texts)) for _ in range(4)]
     found = "".join(a + b for a, b in zip(between, (*PARTS, ""), strict=True))
     return quote(found, safe="") if draw(st.booleans()) else found
@@ -80,7 +80,7 @@ def secrets(draw: st.DrawFn) -> str:
 
 @st.composite
 def urls(draw: st.DrawFn) -> str:
-    """A URL with a secret in it, well formed or broken."""
+    """Return URLs with a secret, well formed or malformed."""
     scheme = draw(st.sampled_from([*ADDRESSES]))
     shapes = [*LOGINS, *PARAMETERS, *(TOKENS if scheme in ("nats", "tls") else ())]
     url = draw(st.sampled_from(shapes)).format(scheme=scheme, secret=draw(secrets()), host=HOST)

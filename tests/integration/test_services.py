@@ -1,4 +1,4 @@
-"""Services that users declare: run by every worker, started again, cancelled at its end (C17)."""
+"""Services that users declare: every worker runs and restarts them, and cancels them at its end."""
 
 from __future__ import annotations
 

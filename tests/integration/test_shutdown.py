@@ -1,4 +1,4 @@
-"""How a worker stops: in phases, with nothing lost and nothing started after it was told."""
+"""A worker stops in phases: it loses no job, and starts none after it was asked to stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from umbel.worker.heartbeat import Heartbeat
 from umbel.worker.incarnation import Incarnation
 
 SOON = 20.0
-"""Seconds a stop may take; only one that hangs uses them up."""
+"""Maximum seconds for a stop. Only a stop that hangs takes that long."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def memory(places: Places, tmp_path: Path) -> Iterator[Umbel]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted tasks get a fraction of a second to end, not five."""
+    """Give interrupted tasks half a second to end instead of five seconds."""
     monkeypatch.setattr(phases, "_FORCED_STOP_SECONDS", 0.5)
 
 
@@ -425,7 +425,7 @@ def test_a_coroutine_that_finishes_its_work_when_asked_to_stop_has_succeeded(mem
 
 
 def test_a_cancelled_job_stays_cancelled_though_its_worker_stops_too(memory: Umbel) -> None:
-    """Cancelled is the stronger word: the job must not go back to its queue."""
+    """The cancellation is stronger than the stop, so the job does not return to its queue."""
     runs, told = Signal("the start"), Signal("the cancellation")
 
     @memory.task(retry=0)
@@ -562,7 +562,7 @@ def test_a_worker_stops_though_its_fetch_hangs(memory: Umbel) -> None:
 
 
 def test_a_worker_that_unregistered_is_not_registered_again_by_a_heartbeat(memory: Umbel) -> None:
-    """The answer to its goodbye is late; meanwhile its heart finds that its row is gone."""
+    """The answer to ``unregister`` is late. Meanwhile, the heartbeat finds that the row is gone."""
     heard, beats = Heard(memory), Gauge()
 
     async def count(call: Callable[[], Awaitable[Any]]) -> Any:

@@ -1,4 +1,4 @@
-"""A transport that is half open: it takes connections and answers nothing. The store is healthy."""
+"""A transport that accepts connections and does not answer, beside a healthy store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LANES = [Lane("default", kind) for kind in ("io", "cpu", "")]
 
 
 class Pair:
-    """A transport behind a proxy, and a store; a namespace of one test's own."""
+    """A transport behind a proxy, and a store, in a namespace of one test."""
 
     def __init__(self, carrier: str, store: str) -> None:
         self.namespace = f"t{fresh_id()}"
@@ -39,7 +39,7 @@ class Pair:
         self._closing = ExitStack()
 
     def app(self, **settings: Any) -> Umbel:
-        """An application with one task, ``echo``."""
+        """Return an application with one task, ``echo``."""
         app = Umbel(
             broker=URLS[self._carrier].format(self.proxy.port),
             store=self._store,
@@ -106,7 +106,7 @@ def every_pair(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def sync_and_async(app: Umbel) -> list[Handle[Any]]:
-    """Two jobs, published from sync and from async code."""
+    """Publish a job from sync code and one from async code."""
     echo = app.registry.find("echo")
     return [echo.delay(1), asyncio.run(echo.adelay(2))]
 

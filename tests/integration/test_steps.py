@@ -1,4 +1,4 @@
-"""Durable steps: run once for each job, whatever becomes of its runs."""
+"""Durable steps run once for each job, however its runs end."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def app(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Itera
 
 @pytest.fixture
 def simple(places: Places, tmp_path: Path) -> Iterator[Umbel]:
-    """Where it does not matter which store it is."""
+    """The application of tests that do not depend on the store."""
     with places.app("memory", tmp_path) as app:
         yield app
 
 
 @pytest.fixture(params=["file", "postgres"])
 def database(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Iterator[Umbel]:
-    """A database that others have connections to, with a table of the test's own."""
+    """A database for callers' connections, with a table of the test."""
     with places.app(request.param, tmp_path) as app:
         # Not in the driver's own transaction: the table is there before any worker.
         run_sql(app, "create table if not exists effect (job text, what text)")
@@ -105,7 +105,7 @@ def steps_of(app: Umbel, handle: Handle[Any]) -> list[Step]:
 
 
 class Calls:
-    """Counts what ran, by name."""
+    """Counts calls by name."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []
@@ -116,7 +116,7 @@ class Calls:
 
 
 class Broken(Exception):
-    """What tasks here fail with."""
+    """The error with which tasks fail here."""
 
 
 # --- once --------------------------------------------------------------------------------------

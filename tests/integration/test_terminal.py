@@ -1,4 +1,4 @@
-"""Text from outside never controls the terminal that it is shown on: tested on a real one."""
+"""Text from outside never controls the terminal that shows it. The tests use a real terminal."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from umbel.terminal import make_json_visible, make_visible
 PATIENCE = 60.0
 HOSTILE = "\x1b]0;owned\x07\x1b[5mEVIL\x9b8mC1\u202eRLO\u2066ISO\x7fDEL\rCR\x08BS\u2028LS\x85NEL"
 OURS = re.compile(r"\x1b\[(?:0|1|2|3[0-7]|1;3[0-7])?m")
-"""The colours that Umbel itself writes. The text above asks for others."""
+"""The colors that Umbel itself writes. The text above uses others."""
 
 TASKS = """
 from umbel import Retry, Umbel
@@ -52,7 +52,7 @@ def give() -> str:
 
 
 def assert_harmless(output: str) -> None:
-    """Nothing in it controls a terminal but line ends, tabs and our own colours."""
+    """Check that it contains no control characters except line ends, tabs and Umbel's colors."""
     plain = OURS.sub("", output.replace("\r\n", "\n"))
     found = {c for c in plain if not c.isprintable() and unicodedata.category(c) != "Zs"}
     found -= {"\n", "\t"}
@@ -100,7 +100,7 @@ class Terminal:
         return self.process.wait(PATIENCE)
 
     def _read(self, seconds: float) -> bool:
-        """False at the end."""
+        """Read more output. Return False at the end."""
         ready, _, _ = select.select([self._master], [], [], seconds)
         if not ready:
             return self.process.poll() is None
@@ -132,7 +132,7 @@ class Place:
         self.fail, self.give = fail, give
 
     def publish_unknown(self) -> str:
-        """A job of a task that has a hostile name, as a sender outside may publish it."""
+        """Publish a job of a task with a hostile name, as a foreign sender may do."""
         event = {
             "specversion": "1.0",
             "id": fresh_id(),
@@ -168,7 +168,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def ended(place: Place) -> dict[str, str]:
-    """Jobs that have ended, by what they are."""
+    """The ids of jobs that have ended, by how they ended."""
     with working(place.app):
         unknown, failed, done = place.publish_unknown(), place.fail.delay(), place.give.delay()
         done.get(timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""Publishing inside the caller's own transaction: with it or not at all, and never ended for it."""
+"""Publishing in the caller's transaction: it takes effect with the commit and never ends it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def session_of_sqlalchemy(place: Place) -> Iterator[Any]:
 
 
 class OurSession(Session):
-    """Applications make their own; SQLModel's is one such."""
+    """A subclass of a session, as applications and SQLModel have."""
 
 
 @contextmanager
@@ -183,7 +183,7 @@ async def own_session_of_async_sqlalchemy(place: Place) -> AsyncIterator[Any]:
         from sqlalchemy.ext.asyncio import AsyncSession
 
         class OurAsyncSession(AsyncSession):
-            """Applications make their own; SQLModel's is one such."""
+            """A subclass of a session, as applications and SQLModel have."""
 
         async with OurAsyncSession(engine) as session:
             yield session
@@ -215,7 +215,7 @@ async def of_a_pool_of_asyncpg(place: Place) -> AsyncIterator[Any]:
 
 def _by_hand(library: Any) -> Any:
     class ByHand(library.Connection):  # type: ignore[misc]
-        """A connection of asyncpg whose transactions are ended as those of others are."""
+        """A connection of asyncpg with ``commit`` and ``rollback``, as other drivers have."""
 
         async def commit(self) -> None:
             await self.execute("commit")
@@ -254,7 +254,7 @@ ASYNC: dict[str, Callable[[Place], Any]] = {
 
 @pytest.fixture(params=SYNC.values(), ids=SYNC)
 def opened(request: pytest.FixtureRequest, place: Place) -> Iterator[Any]:
-    """A connection of the caller's, of each kind, on each place, on which nothing has been done."""
+    """Open a new connection of the caller, of each kind, on each store."""
     with request.param(place) as connection:
         yield connection
 
@@ -265,7 +265,7 @@ def aopened(request: pytest.FixtureRequest, postgres: Place) -> Any:
 
 
 def own_write(connection: Any, text: str) -> None:
-    """Something of the caller's own in the same transaction."""
+    """Run SQL of the caller in the same transaction."""
     if not hasattr(connection, "execute"):  # of psycopg2 or Django
         with connection.cursor() as cursor:
             cursor.execute(text)
@@ -851,7 +851,7 @@ def write(log: Path) -> None:
 def test_a_write_noticed_together_with_another_commit_is_checked_again(
     tmp_path: Path,
 ) -> None:
-    """The touch says that some commit is complete, not that the one just being written is."""
+    """A touch reports that a commit is complete, which may be another than the one in progress."""
 
     async def act(watch: LogWatch, log: Path) -> int:
         touch(str(log))  # of a worker's own commit, heard of ...
@@ -957,7 +957,7 @@ def test_a_closed_connection_is_refused_and_nothing_published(place: Place) -> N
 
 @contextmanager
 def another_database(migrated_for: Place | None = None) -> Iterator[str]:
-    """The URL of a new database on the same server, perhaps with the schema of a place."""
+    """Yield the URL of a new database on the same server, optionally with Umbel's schema."""
     name = f"umbel_other_{fresh_id()[-12:]}"
     with psycopg.connect(POSTGRES, autocommit=True) as connection:
         connection.execute(f'create database "{name}"')

@@ -1,4 +1,4 @@
-"""Trio tasks: run natively beside asyncio ones, stopped like them, and never harm them."""
+"""Trio tasks run beside asyncio tasks, are stopped like them, and do not affect them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def app(tmp_path: Path) -> Iterator[Umbel]:
 
 
 async def seen(signal: Signal) -> None:
-    """Wait for a signal the Trio way."""
+    """Wait for a signal in Trio."""
     with trio.fail_after(60):
         while not signal:
             await trio.sleep(0.005)
@@ -278,7 +278,7 @@ def test_a_trio_tasks_own_timeout_is_its_own_failure(app: Umbel) -> None:
 
 
 def test_a_cancelled_trio_task_ends_before_it_is_recorded(app: Umbel) -> None:
-    """Otherwise its slot is given away, and the job may run again, while it still cleans up."""
+    """Otherwise its slot would be free, and the job could run again, while it still cleans up."""
     runs, cleaned, release = Signal("the start"), Signal("the cleanup"), Signal("the release")
 
     @app.task(loop="trio")

@@ -1,4 +1,4 @@
-"""Waiting for a result keeps to its time, and knows the messages that its process keeps."""
+"""A wait for a result respects its timeout, and knows the messages in the process's backlog."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def doubling(app: Umbel) -> Any:
 
 
 class Far:
-    """Applications whose store is behind a network that can go silent."""
+    """Applications whose store is behind a proxy that can freeze."""
 
     def __init__(self, proxy: Proxy, **urls: str) -> None:
         self._proxy = proxy

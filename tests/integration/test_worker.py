@@ -1,4 +1,4 @@
-"""A worker at work: what runs, how much at once, in which order, and what is recorded of it."""
+"""A running worker: what it runs, how much at once, in which order, and what it records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def app(request: pytest.FixtureRequest, places: Places, tmp_path: Path) -> Itera
 
 @pytest.fixture
 def memory(places: Places, tmp_path: Path) -> Iterator[Umbel]:
-    """For what does not depend on where the data is."""
+    """The application of tests that do not depend on the store."""
     with places.app("memory", tmp_path) as app:
         yield app
 
@@ -1038,7 +1038,7 @@ def test_a_dedupe_policy_that_fails_is_a_failed_attempt(memory: Umbel) -> None:
 
 
 def test_a_delivery_that_comes_twice_runs_once(memory: Umbel) -> None:
-    """A broker that repeats itself, as one that delivers at least once may."""
+    """The broker repeats a delivery, as brokers with at-least-once delivery may do."""
     heard, ran = Heard(memory), Gauge()
     repeated: list[Delivery] = []
     opened = memory.backend.open
@@ -1133,7 +1133,7 @@ def test_a_unique_job_between_two_tries_still_holds_its_key(memory: Umbel) -> No
 
 
 async def die_with_a_job(app: Umbel, lease: float) -> None:
-    """A worker that takes a job and is never heard of again."""
+    """Let a worker claim a job and then send no more heartbeats."""
     backend = app.backend.open()
     entry = WorkerEntry(
         incarnation=fresh_id(),

@@ -78,13 +78,13 @@ def with_probes(app: Umbel) -> Umbel:
 
 
 def still_works(app: Umbel) -> None:
-    """The worker runs other jobs of both kinds, and settles them."""
+    """Check that the worker runs other jobs of both kinds, and settles them."""
     probes = [app.registry.find(name).delay() for name in ("probe", "probe_in_thread")]
     assert [probe.get(timeout=DEADLINE) for probe in probes] == ["alive", "alive"]
 
 
 def both_kinds(app: Umbel, body: Callable[[], Any], **options: Any) -> list[Any]:
-    """The same bad task as a coroutine and as a thread."""
+    """Declare the same bad task as a coroutine and as a thread."""
 
     @app.task(name="bad", **{"retry": 0, **options})
     async def bad() -> Any:
@@ -130,7 +130,7 @@ class Nameless(Exception, metaclass=Meta):
 
 
 def endless() -> Exception:
-    """An error that is its own cause."""
+    """Return an error that is its own cause."""
     error = ValueError("round and round")
     error.__context__ = OSError("inner")
     error.__context__.__context__ = error
@@ -220,7 +220,7 @@ def test_a_recursion_without_end_is_a_failure(memory: Umbel) -> None:
 
 
 class Slippery:
-    """Its class says it is a model; its method says otherwise."""
+    """A result that looks like a pydantic model, and whose ``model_dump`` raises."""
 
     def model_dump(self, mode: str) -> Any:
         raise RuntimeError("no dump")
@@ -552,7 +552,7 @@ ODD: dict[str, dict[str, Any]] = {
 def test_odd_columns_written_manually_are_refused_or_end_the_job(
     app: Umbel, columns: dict[str, Any]
 ) -> None:
-    """Run or buried or refused by the table: but the loop lives, and operators can read on."""
+    """The job runs, is buried, or is refused by the table. The worker and operators continue."""
     work_of(app)
     heard = Heard(app)
     with working(app, lease=1.5):
@@ -716,7 +716,7 @@ def test_a_job_whose_task_changed_its_kind_is_not_lost_in_a_worker_without_that_
 
 
 def publish_sql(app: Umbel, task: str, args: str, **more: Any) -> Handle[Any]:
-    """The documented ways: a view on SQLite, a function on PostgreSQL."""
+    """Publish in the documented way: through a view on SQLite, by a function on PostgreSQL."""
     job = fresh_id()
     if app.settings.broker.startswith("sqlite"):
         names = ["id", "task", "args", "namespace", *more]
@@ -834,7 +834,7 @@ def test_what_sql_published_does_not_starve_behind_the_other_kinds_full_budget(
 
 
 class Outage:
-    """The heart's beats fail while it lasts; everything else goes through."""
+    """Heartbeats fail while it lasts; all other calls succeed."""
 
     def __init__(self) -> None:
         self.on = False
@@ -928,7 +928,7 @@ def test_a_worker_declared_dead_by_others_stops_what_runs_and_begins_anew(memory
 def test_an_endless_run_of_an_earlier_incarnation_does_not_affect_the_next_run_of_its_job(
     memory: Umbel, kind: str
 ) -> None:
-    """The same job is here twice: the old run without a lease, the new one with it."""
+    """The worker has two runs of the job: the old one without a lease, the new one with a lease."""
     outage, heard, runs = Outage(), Heard(memory), Gauge()
     old_may_end, new_may_end = threading.Event(), Signal("the new run's end")
     old_ended = Signal("the old run's end")
@@ -1213,7 +1213,7 @@ def test_a_full_worker_is_not_stalled(memory: Umbel) -> None:
 
 
 def test_a_cancellation_made_during_the_first_heartbeat_is_noticed(memory: Umbel) -> None:
-    """Between what the first beat reads and the first wait for changes lies a moment."""
+    """The job is cancelled after the first heartbeat has read, and before it waits for changes."""
     read, go, runs = Signal("the first beat"), Signal("the cancellation"), Signal("the start")
     looks = 0
 

@@ -1,4 +1,4 @@
-"""Several writes in one transaction of SQLite: each still happens whole or not at all."""
+"""Several writes share one transaction of SQLite. Each takes effect as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Work = Callable[[sqlite3.Connection], Any]
 
 
 class Bench:
-    """A database whose thread is held up, so that all work requested meanwhile runs together."""
+    """A database whose thread waits, so that all work requested meanwhile runs in one batch."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
