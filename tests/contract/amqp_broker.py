@@ -1,4 +1,4 @@
-"""A RabbitMQ of the tests' own that speaks AMQP 1.0, and what others do to it."""
+"""A RabbitMQ node for the tests that speaks AMQP 1.0, and clients that are not Umbel."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AmqpNode(RabbitNode):
 
     @property
     def url(self) -> str:
-        """As other programs write it."""
+        """The URL as other programs write it."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}"
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -47,19 +47,19 @@ class AmqpNode(RabbitNode):
         return self._process
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to all of it."""
+        """Send a signal to all processes of the node."""
         assert self._process is not None
         os.killpg(self._process.pid, number)
 
     def stop(self) -> None:
-        """End it. Twice is fine."""
+        """Stop the node. A second call has no effect."""
         if self._process is not None:
             stop(self._process)
 
 
 @contextmanager
 def running_node(purpose: str = "amqp") -> Iterator[AmqpNode]:
-    """A node for as long as it is needed."""
+    """Run a node until the block ends."""
     # Not pytest's own folder: the server's user must be able to enter it.
     folder = Path("/var/tmp") / f"umbel-test-{purpose}-{os.getpid()}"
     folder.mkdir(mode=0o755)
@@ -74,7 +74,7 @@ def running_node(purpose: str = "amqp") -> Iterator[AmqpNode]:
 
 @contextmanager
 def channel_to(node: RabbitNode) -> Iterator[Any]:
-    """An operator's way in, over the other protocol."""
+    """Open a channel of AMQP 0.9.1, for what operators do."""
     where = pika.ConnectionParameters("127.0.0.1", node.port)
     with pika.BlockingConnection(where) as connection:
         yield connection.channel()
@@ -87,12 +87,12 @@ def delete(node: RabbitNode, namespace: str, lane: Lane) -> None:
 
 
 def address_of(namespace: str, lane: Lane) -> str:
-    """What another program writes to send there, knowing nothing but the queue's name."""
+    """Return the address that another program uses, which knows only the name of the queue."""
     return f"/amq/queue/{queue_name(namespace, lane)}"
 
 
 def reply_client(node: AmqpNode) -> AbstractAsyncContextManager[ReplyClient]:
-    """Another program that waits for answers at a queue of its own."""
+    """A foreign program that waits for answers at its own queue."""
     name = f"answers-{fresh_id()}"
 
     def leave() -> None:

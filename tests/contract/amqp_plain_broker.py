@@ -1,4 +1,4 @@
-"""A small broker of AMQP 1.0 as the specification has it, for want of one that could be installed.
+"""A small AMQP 1.0 broker that follows the specification, because none could be installed.
 
 Made with Proton's own classes, in memory, in a thread: plain names for queues, which are made when
 they are first used, or have to be there; drain; every outcome; links that end with their queue.
@@ -42,27 +42,27 @@ class Queue:
         self.pump()
 
     def put_back(self, deliveries: list[Delivery]) -> None:
-        """To where they were."""
+        """Put messages back in their old order."""
         for delivery in deliveries:
             self.ready.append(self.taken.pop(delivery))
         self.ready = deque(sorted(self.ready, key=lambda one: one[0]))
         self.pump()
 
     def pump(self) -> None:
-        """Hand out what there is, one to each who wants some."""
+        """Deliver messages to the links that have credit, in turn."""
         while self.ready and (eager := [link for link in self.links if link.credit > 0]):
             for link in eager[: len(self.ready)]:
                 one = self.ready.popleft()
                 self.taken[link.send(one[1])] = one
 
     def leave(self, gone: Callable[[Link], bool]) -> None:
-        """What these held goes back."""
+        """Remove these links, and put back the messages that they hold."""
         self.links = [link for link in self.links if not gone(link)]
         self.put_back([delivery for delivery in self.taken if gone(delivery.link)])
 
 
 class PlainBroker(MessagingHandler):
-    """The whole broker."""
+    """The broker: it accepts connections and keeps queues in memory."""
 
     def __init__(self, *, makes_queues: bool, largest: int) -> None:
         super().__init__(prefetch=1000, auto_accept=False)
@@ -78,7 +78,7 @@ class PlainBroker(MessagingHandler):
         return f"amqp://127.0.0.1:{self.port}"
 
     def act(self, work: Callable[[], None]) -> None:
-        """Do something in the broker's thread, and wait for it."""
+        """Call a function in the broker's thread, and wait for it."""
         done = threading.Event()
         self._injector.trigger(ApplicationEvent("errand", subject=(work, done)))
         assert done.wait(10)
@@ -87,7 +87,7 @@ class PlainBroker(MessagingHandler):
         self.act(lambda: self._queues.update({name: Queue()}))
 
     def delete(self, name: str) -> None:
-        """As an operator might: with its messages, and its links are told."""
+        """Delete a queue with its messages, and close its links, as an operator may."""
 
         def work() -> None:
             for connection in self._connections:
@@ -100,7 +100,7 @@ class PlainBroker(MessagingHandler):
         self.act(work)
 
     def credit(self, name: str) -> int:
-        """How many messages of a queue its receivers would take."""
+        """Return the credit of all receivers of a queue."""
         found: list[int] = []
 
         def look() -> None:
@@ -204,7 +204,7 @@ class PlainBroker(MessagingHandler):
 
 
 def links_of(connection: Any) -> list[Link]:
-    """Those that are open at both ends."""
+    """Return the links that are open at both ends."""
     found: list[Link] = []
     link = connection.link_head(Endpoint.LOCAL_ACTIVE | Endpoint.REMOTE_ACTIVE)
     while link is not None:
@@ -215,7 +215,7 @@ def links_of(connection: Any) -> list[Link]:
 
 @contextmanager
 def plain_broker(*, makes_queues: bool = True, largest: int = 0) -> Iterator[PlainBroker]:
-    """A broker for as long as it is needed."""
+    """Run a broker until the block ends."""
     broker = PlainBroker(makes_queues=makes_queues, largest=largest)
     container = Container(broker)
     thread = threading.Thread(target=container.run, name="broker", daemon=True)

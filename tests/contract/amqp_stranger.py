@@ -14,7 +14,7 @@ from umbel.testing.transports.server import ReceivedMessage, ReplyClient
 
 
 def connect(url: str) -> BlockingConnection:
-    """A connection of that program."""
+    """Return a connection of that program."""
     return BlockingConnection(
         url, timeout=10, allowed_mechs="PLAIN ANONYMOUS", allow_insecure_mechs=True
     )
@@ -45,7 +45,7 @@ class Listener:
         self._closed = False
 
     def receive(self) -> ReceivedMessage | None:
-        """The next answer, if it comes in a moment."""
+        """Return the next answer; None if it does not arrive soon."""
         with self._turn:
             if self._closed:
                 return None
@@ -61,7 +61,7 @@ class Listener:
         return ReceivedMessage(attributes, content_type, body, message.correlation_id)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection, and remove the address."""
         with self._turn:
             self._closed = True
             self._connection.close()
@@ -72,7 +72,7 @@ class Listener:
 async def reply_client(
     url: str, address: str, leave: Callable[[], None]
 ) -> AsyncIterator[ReplyClient]:
-    """The same, as the suite wants it."""
+    """Return a listener in the form that the suite needs."""
     listener = await asyncio.to_thread(Listener, url, address, leave)
 
     async def receive() -> ReceivedMessage:

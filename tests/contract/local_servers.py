@@ -1,4 +1,4 @@
-"""Where the servers are that the contract tests use."""
+"""The URLs of the servers that the contract tests use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POSTGRES_URL = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.
 REDIS_URL = os.environ.get("UMBEL_TEST_REDIS", "redis://127.0.0.1:6379/0")
 NATS_URL = f"nats://{HOST}:{PORTS['nats']}"
 NEVER = 3600.0
-"""Seconds between safety polls: so many that a test passes only if it is woken."""
+"""Seconds between safety polls: so many that a test passes only if a notification arrives."""
 
 
 def needs(*servers: str) -> None:

@@ -26,7 +26,7 @@ from umbel.messages import (
 
 OWNER = "incarnation-1"
 QUICK = 30.0
-"""Seconds after which something is taken to hang: far below those of a safety look."""
+"""Seconds after which a call is considered to hang: far fewer than between safety polls."""
 
 
 def connect() -> Any:

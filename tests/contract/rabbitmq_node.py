@@ -38,7 +38,7 @@ TOOLS = shutil.which("setpriv") and shutil.which("openssl")
 
 
 class RabbitNode:
-    """A server in a scratch folder, and what an operator does to it."""
+    """A server in a temporary folder, and the commands of its operator."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -89,9 +89,9 @@ class RedisServer:
 
 
 def free_port() -> int:
-    """One that is free, as is the one ten thousand above, for a cluster's bus.
+    """Return a port that is free, as is the port ten thousand above it, for a cluster's bus.
 
-    Both below those that the kernel gives to connections.
+    Both are below the ports that the kernel gives to connections.
     """
     while True:
         port = random.randint(15_000, 22_000)

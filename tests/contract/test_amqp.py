@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("amqp-node")
 
 @asynccontextmanager
 async def amqp(node: AmqpNode) -> AsyncIterator[Server]:
-    """A corner of the broker for one test."""
+    """A namespace of the broker for one test."""
     namespace, lost, proxy = f"t{fresh_id()[-12:]}", list[str](), Proxy(node.port, 1)
 
     @asynccontextmanager
@@ -61,7 +61,7 @@ async def amqp(node: AmqpNode) -> AsyncIterator[Server]:
 
 
 class TestAmqp(TransportSuite):
-    """Over the real server."""
+    """The suite on a real server."""
 
     @pytest.fixture
     def server(self, amqp_node: AmqpNode) -> OpenServer:
@@ -69,7 +69,7 @@ class TestAmqp(TransportSuite):
 
 
 class TestAmqpOnUvloop(TestAmqp):
-    """The same on the other event loop."""
+    """The suite on uvloop."""
 
     @pytest.fixture(autouse=True)
     def _on_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:

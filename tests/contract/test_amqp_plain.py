@@ -36,7 +36,7 @@ from umbel.testing.transports.server import (
 
 
 def reply_client(broker: PlainBroker) -> AbstractAsyncContextManager[ReplyClient]:
-    """Another program that waits for answers at a queue of its own."""
+    """A foreign program that waits for answers at its own queue."""
     name = f"answers-{fresh_id()}"
     return amqp_stranger.reply_client(broker.url, name, lambda: broker.delete(name))
 
@@ -81,7 +81,7 @@ async def served(broker: PlainBroker) -> AsyncIterator[Server]:
 
 
 class TestPlainAmqp(TransportSuite):
-    """Over a broker that creates queues by itself, so that a missing queue cannot be detected."""
+    """The suite on a broker that creates queues itself, so that a missing queue is not detected."""
 
     @pytest.fixture
     def server(self) -> OpenServer:
@@ -114,7 +114,7 @@ class TestPlainAmqp(TransportSuite):
 
 
 class TestPlainAmqpOnUvloop(TestPlainAmqp):
-    """The same on the other event loop."""
+    """The suite on uvloop."""
 
     @pytest.fixture(autouse=True)
     def _on_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from umbel.messages.wire import MEDIA_TYPE, attributes, read_message, write  # n
 
 IO = Lane("default", "io")
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=300)
-"""Without NUL: Proton's own texts end there."""
+"""Texts without NUL, because Proton ends texts there."""
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 SYMBOL = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=40)
 VALUES = st.one_of(

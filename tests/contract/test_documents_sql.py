@@ -1,4 +1,4 @@
-"""How a job ended, asked in SQL: the function of PostgreSQL and the view of SQLite."""
+"""SQL that returns how a job ended: the function of PostgreSQL and the view of SQLite."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from umbel.testing.actions import FAILURE, RESULT, publish, publish_and_settle
 
 
 class Ask(Protocol):
-    """Asks for the document of a job as text; None while there is none."""
+    """Returns the document of a job as text; None while there is none."""
 
     def __call__(self, job: str, namespace: str = "umbel") -> str | None: ...
 

@@ -1,4 +1,4 @@
-"""Jobs whose times no calendar has, as rows that another program wrote may have them."""
+"""Jobs with times beyond every calendar, as other programs may write them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from umbel.testing import Adapters
 from umbel.testing.actions import FULL_DEMAND, RESULT, claim, envelope, kill, register, settle
 
 FAR = 5.7e11
-"""A moment of the year 20000."""
+"""A time in the year 20000."""
 TIMES: dict[str, dict[str, float]] = {
     "infinite expires": {"expires": float("inf")},
     "expires in the year 20000": {"expires": FAR},

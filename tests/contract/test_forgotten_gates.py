@@ -1,4 +1,4 @@
-"""What is kept of tokens that were used once: nothing, when their rate is not felt any more."""
+"""Tokens that were used once are deleted when their rate delays no more jobs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_very_many_go_at_once_and_those_in_use_cost_one_look_at_a_portion(path: 
 
 
 def test_on_postgres_tokens_are_pruned_while_jobs_pass_the_gate(address: PostgresAddress) -> None:
-    """Rows that are locked are not waited for, and go with the next look."""
+    """Pruning does not wait for locked rows. The next pruning deletes them."""
 
     async def scenario() -> None:
         database = Database(address)

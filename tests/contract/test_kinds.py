@@ -69,7 +69,7 @@ def test_a_worker_takes_jobs_of_a_new_kind_as_far_as_it_has_capacity(
 
 
 def _admit_any_kind(url: str) -> None:
-    """What the migration that comes with a new kind does."""
+    """Do what the migration for a new kind does."""
     server, _, schema = url.partition("?schema=")
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"alter domain {schema}.job_kind drop constraint job_kind_check")

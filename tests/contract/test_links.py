@@ -1,4 +1,4 @@
-"""Every suite over a link: the promises of a port also hold for calls from another process."""
+"""Every suite over a link: calls from another process keep the promises of the ports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from umbel.testing.stores.join_machine import JoinMachineSuite
 
 
 class Everything:
-    """Nodes for all of a backend's ports."""
+    """Serves all ports of a backend."""
 
     def __init__(self, kept: Adapters) -> None:
         self._ports: dict[str, ServedPort] = {
@@ -91,7 +91,7 @@ class Dispatched:
 
 @asynccontextmanager
 async def linked(books: Any, folder: Path, *, dispatched: bool) -> AsyncIterator[Adapters]:
-    """A backend on the other side of a link; whatever else a test opens has links of its own."""
+    """Open a backend over a link. Each further one has its own link."""
     async with books as kept:
         if dispatched:
             kept = replace(kept, broker=Dispatched(kept.broker, kept.clock))
@@ -170,6 +170,6 @@ class TestLink(OverALink):
 
 
 class TestRouter(OverALink):
-    """The same through a dispatcher, which many workers share."""
+    """The suite through a dispatcher, which many workers share."""
 
     dispatched = True

@@ -1,4 +1,4 @@
-"""Several brokers at once: each queue goes by its own, and one that is down stops no other."""
+"""Several brokers: each queue has its own, and one that is down does not affect the others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOWHERE = "redis://127.0.0.1:1"
 
 @asynccontextmanager
 async def pair(most: Any, one: Any) -> AsyncIterator[Server]:
-    """Two servers: of the second there is one queue."""
+    """Combine two servers. The second one carries the queue ``mail``."""
     async with most as rest, one as mail:
 
         def of(lane: Lane) -> Server:
@@ -75,7 +75,7 @@ async def pair(most: Any, one: Any) -> AsyncIterator[Server]:
 
 
 class TestRedisWithNats(TransportSuite):
-    """The queue ``mail`` goes by NATS."""
+    """NATS carries the queue ``mail``."""
 
     @pytest.fixture
     def server(self, redis_prefix: str) -> Iterator[OpenServer]:
@@ -88,7 +88,7 @@ class TestRedisWithNats(TransportSuite):
 
 
 class TestNatsWithRedis(TransportSuite):
-    """The queue ``mail`` goes by Redis."""
+    """Redis carries the queue ``mail``."""
 
     @pytest.fixture
     def server(self, redis_prefix: str) -> Iterator[OpenServer]:
@@ -101,7 +101,7 @@ class TestNatsWithRedis(TransportSuite):
 
 
 def mapped(named: Mapping[str, Any], rest: Any) -> Callable[[str], OpenTransport]:
-    """Queues by what carries them; None: nothing does."""
+    """Return what opens the transports of the named queues and of the rest; None: the store."""
 
     def transport_of(namespace: str) -> OpenTransport:
         def opened(lost: OnLaneMissing) -> Transport:

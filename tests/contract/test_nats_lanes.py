@@ -1,4 +1,4 @@
-"""What is NATS' own: streams that come and go, other programs, lines that go dead."""
+"""Behavior specific to NATS: created and deleted streams, other programs, dead connections."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 def run(namespace: str, scenario: Callable[[nats.NATS], Awaitable[None]]) -> None:
-    """Run a test that has a client of nats-py's own, and clean up after it."""
+    """Run a test with a client of nats-py, and clean up afterwards."""
 
     async def main() -> None:
         async with asyncio.timeout(45), connect_and_clean(namespace) as client:
@@ -88,7 +88,7 @@ def test_two_transports_that_create_the_same_lane_at_once_report_it_once_each_at
 
 
 def test_many_that_make_the_same_stream_at_once_find_one_maker(namespace: str) -> None:
-    """The server may refuse a stream because of its subject, which this very stream has."""
+    """The server may refuse a stream because the same stream already has its subject."""
 
     async def scenario(client: nats.NATS) -> None:
         address = NatsAddress(NATS_URL)

@@ -1,4 +1,4 @@
-"""Publishing to NATS and a job store: what each of them has when publish returns."""
+"""Publishing to NATS and a job store: the state of both when publish returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STORES = pytest.mark.parametrize("store_name", ["sqlite", "postgres", "redis_sto
 
 
 async def publish(b: Adapters, *envelopes: Envelope, timeout: float = 10.0) -> list[Published]:
-    """Publish as a sync caller does: on the event loop, within the caller's time."""
+    """Publish as a sync caller does: on the event loop, within the caller's timeout."""
     return await cast(TimedBroker, b.broker).publish_with_timeout(envelopes, timeout)
 
 
@@ -69,7 +69,7 @@ def test_the_jobs_of_a_deleted_queue_are_sent_again(
 
 
 async def delete_lanes(b: Adapters) -> None:
-    """As an operator does it, with the server's own tools."""
+    """Delete lanes as an operator does, with the tools of the server."""
     import nats as library
 
     client = await library.connect(NATS_URL)

@@ -22,7 +22,7 @@ from umbel.testing.transports.server import IO, ids, read, receive_all, send, tr
 
 
 class TestNatsReplies:
-    """Through a proxy, as the suite."""
+    """Replies through a proxy, as in the suite."""
 
     @pytest.fixture
     def server(self) -> Iterator[OpenServer]:

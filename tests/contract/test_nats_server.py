@@ -1,4 +1,4 @@
-"""Servers of the tests' own: restarted, locked, small, full, encrypted."""
+"""NATS servers that the tests start: restarted, locked, small, full and encrypted ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 class Traffic:
-    """One that sends and one that receives, for as long as it takes."""
+    """A sender and a receiver that run until they are stopped."""
 
     def __init__(self, url: str) -> None:
         self.sender, self.receiver = transport(url), transport(url)

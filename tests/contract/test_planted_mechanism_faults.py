@@ -1,4 +1,4 @@
-"""Faults planted in coordination and joins, and the tests of the suites that find each of them."""
+"""Faults in coordination and joins, and the tests of the suites that detect each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every suite over PostgreSQL: woken by LISTEN, and in poll-only mode as behind pgbouncer."""
+"""Every suite over PostgreSQL: with LISTEN, and by polling only, as behind PgBouncer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if refused := refusal():
 
 @pytest.fixture(scope="module")
 def schema_url() -> Iterator[str]:
-    """The URL of a schema of this module's own."""
+    """The URL of a schema for this module."""
     with new_schema("test") as url:
         yield url
 
@@ -43,7 +43,7 @@ class TestListening(
     CoordinationMachineSuite,
     JoinMachineSuite,
 ):
-    """Woken by the server. Each process has a wrong clock."""
+    """With notifications of the server. Each process has a wrong clock."""
 
     examples = 25
     join_examples = 15
@@ -56,7 +56,7 @@ class TestListening(
 
 
 class TestPolling(BrokerSuite, GateSuite, MachineSuite):
-    """Nothing but looking again, for poolers that hand connections around."""
+    """By polling only, for poolers that share connections."""
 
     examples = 10
 
@@ -67,7 +67,7 @@ class TestPolling(BrokerSuite, GateSuite, MachineSuite):
 
 
 class TestWatchingByPolling(Watching):
-    """Changes of entries in the same mode."""
+    """Changes of entries, by polling only."""
 
     push_seconds = 10.0
     backend = TestPolling.backend

@@ -1,4 +1,4 @@
-"""What holds of gates on PostgreSQL beyond the suite: many writers at once, plans, wake-ups."""
+"""Gates on PostgreSQL, beyond the suite: many writers at once, plans and wake-ups."""
 
 from __future__ import annotations
 
@@ -368,7 +368,7 @@ def test_no_job_passes_a_gate_for_a_worker_that_is_not_registered(address: Postg
 def test_what_has_passed_is_on_the_disk_when_a_fetch_returns(
     address: PostgresAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The passing itself waits for no disk, so that it keeps nobody."""
+    """The grant itself does not wait for the disk, so that it does not block others."""
     with connect() as connection:
         if connection.execute("show synchronous_commit").fetchone() == ("off",):
             pytest.skip("this server does not wait for the disk")
@@ -452,7 +452,7 @@ def test_who_has_passed_and_is_in_its_queue_is_not_overtaken_at_the_gate(
 def test_a_claim_from_a_waiting_list_reads_only_its_front(
     address: PostgresAddress, claimer: str | None
 ) -> None:
-    """As the server plans it within the function, with long lines and a long queue."""
+    """The plan inside the function, with long waiting lists and a long queue."""
     columns = "id, namespace, queue, kind, task, state, priority, body, gates, gate"
     with connect() as connection:
         connection.execute(

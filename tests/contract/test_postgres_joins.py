@@ -26,7 +26,7 @@ from umbel.testing.stores.graphs import Graph, OneWorker, advance, parts, state,
 
 BLOCKED, QUEUED, CANCELLED = State.BLOCKED, State.QUEUED, State.CANCELLED
 MAX_QUERIES = 10
-"""It looks twice a second whether the entry can be deleted, with two queries each time."""
+"""It checks twice a second whether the entry can be deleted, with two queries each time."""
 
 
 class Server:

@@ -1,4 +1,4 @@
-"""What holds of the SQL itself: plans, constraints, the functions for psql, wake-ups."""
+"""The SQL of PostgreSQL: plans, constraints, functions for psql and wake-ups."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def listening_pids(address: PostgresAddress) -> list[int]:
 
 
 def unlimited(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What is read in full by a node."""
+    """Yield the nodes of a plan, without those below a limit."""
     yield plan
     if plan["Node Type"] != "Limit":
         for child in plan.get("Plans", ()):
@@ -72,7 +72,7 @@ def unlimited(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def fill(address: PostgresAddress) -> None:
-    """20,000 each of queued, scheduled and finished jobs."""
+    """Insert 20,000 queued, 20,000 scheduled and 20,000 finished jobs."""
     columns = "id, namespace, queue, kind, task, state, priority, body, not_before"
     with connect() as connection:
         for state in ("queued", "scheduled"):
@@ -220,7 +220,7 @@ def test_the_newest_jobs_are_listed_without_reading_the_history(
 def _plan(
     address: PostgresAddress, query: str, file: str = "store.sql", **values: Any
 ) -> list[dict[str, Any]]:
-    """What the server does."""
+    """Run a query, and return the nodes of its plan."""
     states = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
     sql = address.queries(file)[query]
     sql = sql.replace(b"$states", states.encode()).replace(b"$indexed", b"true")
@@ -662,7 +662,7 @@ def awaited(address: PostgresAddress) -> int:
 def test_a_recovery_that_waits_leaves_what_a_living_worker_claimed_meanwhile(
     address: PostgresAddress,
 ) -> None:
-    """Two recover at once; a worker claims the job between the one and the other."""
+    """Two processes recover at once, and a worker claims the job between the two."""
 
     async def scenario() -> None:
         async with broker_at(address) as broker:
@@ -692,7 +692,7 @@ def test_a_recovery_that_waits_leaves_what_a_living_worker_claimed_meanwhile(
 
 
 def waits_for_a_lock() -> bool:
-    """Whether a recovery stands in line for a row."""
+    """Return whether a recovery waits for the lock of a row."""
     with connect() as connection:
         waiting = connection.execute(
             "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
@@ -710,7 +710,7 @@ JOBS = 3_000
 
 @contextmanager
 def left_open() -> Iterator[None]:
-    """A transaction that has written something and does not end."""
+    """Keep a transaction open that has written something."""
     with psycopg.connect(POSTGRES_URL) as connection:
         connection.execute("create temporary table left_open ()")
         yield

@@ -20,7 +20,7 @@ if refused := refusal():
 
 
 class TestRabbit(TransportSuite):
-    """Over the real server."""
+    """The suite on a real server."""
 
     @pytest.fixture
     def server(self, vhost: str) -> OpenServer:
@@ -28,7 +28,7 @@ class TestRabbit(TransportSuite):
 
 
 class TestRabbitOnUvloop(TestRabbit):
-    """The same on the other event loop."""
+    """The suite on uvloop."""
 
     @pytest.fixture(autouse=True)
     def _on_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is RabbitMQ's own: how much is pushed, who else publishes, what a refusal says."""
+"""Behavior specific to RabbitMQ: flow control, other publishers, and texts of refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Told = Callable[[Server], Coroutine[Any, Any, None]]
 
 @pytest.fixture
 def tell(vhost: str) -> Callable[[Told], None]:
-    """Run a tale over a corner of the server."""
+    """Run a test in a namespace of the server."""
 
     async def run(told: Told) -> None:
         async with asyncio.timeout(45), rabbitmq_corner(vhost) as server:
@@ -55,7 +55,7 @@ def tell(vhost: str) -> Callable[[Told], None]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Acknowledgements are not sent because of the time alone."""
+    """Delay acknowledgements until there are enough of them."""
     monkeypatch.setattr("umbel.backends.rabbitmq.consumer._ACKNOWLEDGE_DELAY", 3600.0)
 
 
@@ -100,7 +100,7 @@ def test_what_was_handed_out_before_the_room_grew_can_still_be_accepted(
 
 
 def test_a_room_that_shrank_hides_nothing(tell: Callable[[Told], None]) -> None:
-    """Room for ten was asked for while nothing came; another lane has filled it since."""
+    """Capacity for ten was requested while no message came; another lane has used it since."""
 
     async def transport_test(s: Server) -> None:
         async with s.open() as one, s.open() as other:

@@ -1,4 +1,4 @@
-"""What needs no server: names of queues, the URL, and messages that headers cannot hold."""
+"""Tests without a server: names of queues, URLs, and messages that headers cannot hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would disturb others on a shared server: alarms, restarts, timeouts. On its own node."""
+"""Alarms, restarts and timeouts, on a node that other tests do not use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RabbitMQ's own ways to ask: the properties of a message, and direct reply-to."""
+"""Requests in the ways of RabbitMQ: the properties of a message, and direct reply-to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tell(vhost: str, told: Callable[[Server], Awaitable[None]]) -> None:
 
 
 def binary(job: str, **more: str) -> dict[str, str]:
-    """The headers of an event in binary mode."""
+    """Return the headers of an event in binary mode."""
     attributes = {
         "specversion": "1.0",
         "id": job,

@@ -47,7 +47,7 @@ class TestRedis(
     CoordinationMachineSuite,
     JoinMachineSuite,
 ):
-    """Each process its own connections to one server, and a wrong clock."""
+    """Each process has its own connections to one server, and a wrong clock."""
 
     @pytest.fixture
     def backend(self, redis_prefix: str, request: pytest.FixtureRequest) -> OpenAdapters:

@@ -1,4 +1,4 @@
-"""What holds of the data in Redis: one slot, one call a step, and values that people edited."""
+"""The data in Redis: one slot, one call for each step, and values that people edited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates on Redis: many at once, long lines and many of them, and what is left behind."""
+"""Gates on Redis: many jobs at once, many long waiting lists, and which keys remain."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from umbel.testing.actions import (
 
 ALL = "limit:tests.add"
 SECONDS = 2.0
-"""How long everybody goes at full speed."""
+"""Seconds for which all workers run at full speed."""
 
 
 async def limit(b: Adapters, capacity: int, name: str = ALL) -> None:
@@ -54,7 +54,7 @@ async def pool(b: Adapters, *names: str) -> None:
 
 
 class Inside:
-    """Who is behind the gates at this moment, as the workers themselves see it."""
+    """The jobs that hold gates now, as the workers see it."""
 
     def __init__(self) -> None:
         self._using = Counter[tuple[str, str]]()
@@ -72,13 +72,13 @@ class Inside:
 
     @staticmethod
     def _what(held: list[Delivery]) -> list[tuple[str, str]]:
-        """The gates, and the members that came with them."""
+        """Return the gates, and the members that were granted with them."""
         slots = [slot for one in held for slot in one.slots]
         return [(s.gate, "") for s in slots] + [(s.gate, s.member) for s in slots if s.member]
 
 
 def _gated(one: Delivery, end: Outcome) -> Outcome:
-    """What is parked waits at the same gates again."""
+    """Return the outcome. A parked job waits at its own gates again."""
     return Parked(one.envelope.gates) if isinstance(end, Parked) else end
 
 

@@ -1,4 +1,4 @@
-"""Redis' inbox: what other programs push with RPUSH becomes jobs, each once, and wakes a worker."""
+"""Each message that another program pushes with RPUSH becomes one job, and wakes a worker."""
 
 from __future__ import annotations
 
@@ -232,13 +232,13 @@ def test_an_answer_may_go_to_the_slot_of_the_namespace() -> None:
 
 
 def _broker(namespace: str) -> RedisBroker:
-    """Another process's, known to the server by the namespace; it practically never looks."""
+    """Return the broker of another process. In practice it does not poll."""
     database = Database(RedisAddress(f"{REDIS_URL}?client_name={namespace}"))
     return RedisBroker(database, namespace=namespace, clock=SystemClock(), safety_poll=NEVER)
 
 
 async def _until_asleep(namespace: str) -> None:
-    """Until somebody waits at the inbox of this namespace, and for hints."""
+    """Wait until a client waits at the inbox of this namespace, and for notifications."""
     client, wanted = redis.Redis.from_url(REDIS_URL), {"blmove", "subscribe"}
     while (
         wanted

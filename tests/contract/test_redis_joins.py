@@ -1,4 +1,4 @@
-"""Joins and entries on Redis: large groups in portions, one slot, and what is left behind."""
+"""Joins and entries on Redis: large groups in portions, one slot, and which keys remain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Routes on Redis: many at once, long lines, and what is left behind."""
+"""Routes on Redis: many at once, long waiting lists, and which keys remain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from umbel.testing.brokers.routes import (
 )
 
 LONG = 2500
-"""More than any script touches in one step."""
+"""More jobs than any script changes in one step."""
 
 
 async def names_of(redis_client: Any, redis_namespace: str) -> set[str]:
@@ -57,7 +57,7 @@ async def names_of(redis_client: Any, redis_namespace: str) -> set[str]:
 
 
 async def drained(b: Adapters, who: tuple[str, int]) -> list[Delivery]:
-    """All that a worker gets, look by look."""
+    """Return all jobs that a worker gets, in several fetches."""
     found: list[Delivery] = []
     while some := await fetch(b, who, Demand.of(io=1000)):
         found += some

@@ -71,7 +71,7 @@ class Watched:
         return f"{scheme}://{places}/{path}"
 
     def named(self) -> int:
-        """The port of the server that the Sentinels call the primary."""
+        """Return the port of the server that the Sentinels consider the primary."""
         for port in self.ports:
             with suppress(redis.RedisError), redis.Redis(HOST, port) as client:
                 return int(client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)[1])
@@ -147,7 +147,7 @@ async def broker_at(url: str) -> AsyncIterator[TestedBroker]:
 
 
 async def surely(work: Callable[[], Any]) -> Any:
-    """Again for as long as the server is out of reach."""
+    """Repeat a call while the server is unreachable."""
     async with asyncio.timeout(30):
         while True:
             try:

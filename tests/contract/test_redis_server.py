@@ -1,4 +1,4 @@
-"""What holds when the server is full, frozen, restarted, a replica, a cluster, or says no.
+"""A server that is full, frozen, restarted, a replica, a cluster, or refuses commands.
 
 Each test that needs such a server starts one of its own, on a free port, in a folder of its own.
 """
@@ -164,7 +164,7 @@ def test_it_works_on_a_cluster(start_redis: Callable[..., RedisServer]) -> None:
 
 
 def _bytes(answer: Any) -> bytes:
-    """Clients differ in how they read it."""
+    """Return the value as bytes: versions of the client differ."""
     if isinstance(answer, dict):
         return "\n".join(f"{name}:{value}" for name, value in answer.items()).encode()
     return answer if isinstance(answer, bytes) else str(answer).encode()

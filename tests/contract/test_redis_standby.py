@@ -44,7 +44,7 @@ LEASE = 10.0
 
 
 def run(redis_namespace: str, scenario: Scenario) -> None:
-    """Without polling: a worker that is not notified waits until the timeout."""
+    """Run a test without polling: a worker that is not notified waits until the timeout."""
     run_on_redis(redis_namespace, scenario, safety_poll=LONG_WAIT, timeout=30.0)
 
 
@@ -430,7 +430,7 @@ class StandbyMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.owners)
     @rule(pick=some, until=st.booleans())
     def wait(self, pick: int, until: bool) -> None:
-        """A worker begins to wait; with ``until``, it is on standby then."""
+        """Let a worker begin to wait; with ``until``, wait until it is on standby."""
         owner = self.owners[pick % len(self.owners)]
         if any(waiter.owner == owner for waiter in self.waiters):
             return
@@ -450,7 +450,7 @@ class StandbyMachine(RuleBasedStateMachine):
 
     @rule(many=st.integers(1, 3), at_once=st.booleans(), is_sent=st.booleans())
     def publish(self, many: int, at_once: bool, is_sent: bool) -> None:
-        """One by one, or as one batch; or as sent by a transport that has lost the message."""
+        """Publish jobs one by one or in one batch, or as if a transport had lost the message."""
 
         async def send() -> None:
             job_store = cast(RedisJobStore, self.b.broker)

@@ -1,4 +1,4 @@
-"""The transport's suite over Redis, through a proxy; and what only servers of its own can show."""
+"""The transport's suite over Redis, through a proxy, and tests with servers of their own."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestRedis(TransportSuite):
 
 
 class TestRedisOnUvloop(TestRedis):
-    """The same on the other event loop."""
+    """The suite on uvloop."""
 
     @pytest.fixture(autouse=True)
     def _on_uvloop(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ asyncio.run(main())
 
 
 def holder(url: str, namespace: str, life: float) -> subprocess.Popen[str]:
-    """A process that receives what there is, and does nothing with it."""
+    """Start a process that receives all messages, and does not accept them."""
     command = [sys.executable, "-c", HOLDER, url, namespace, str(life)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

@@ -111,14 +111,14 @@ UNSENDABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "infinite not_before": ("not_before", {"not_before": float("-inf")}),
     "created in the year 20000": ("created", {"created": 5.7e11}),
 }
-"""What stops a job from being sent: the field that the reason has to name, and its value."""
+"""Values that cannot be sent, by the field that the reason must name."""
 PAIRS = [("nats", "postgres"), ("redis", "sqlite"), ("rabbitmq", "redis_store")]
 
 
 async def assert_buried_and_passed_by(
     b: PairAdapters, bad: Sequence[Envelope], reason: str
 ) -> None:
-    """Of some jobs that are in the job store, the bad ones are buried and ten others are given."""
+    """Check that the bad jobs in the job store are buried, and that ten others are delivered."""
     await b.job_store.publish(bad)  # as a program that writes rows itself
     good = [envelope(b, unique=fresh_id()) for _ in range(10)]
     await b.broker.publish(good)

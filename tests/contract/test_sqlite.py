@@ -28,7 +28,7 @@ class TestFile(
     CoordinationMachineSuite,
     JoinMachineSuite,
 ):
-    """Each process its own connection to one file."""
+    """Each process has its own connection to one file."""
 
     @pytest.fixture
     def backend(self, tmp_path_factory: pytest.TempPathFactory) -> OpenAdapters:

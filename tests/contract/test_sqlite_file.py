@@ -1,4 +1,4 @@
-"""A file that several threads open, use and close in the same moment."""
+"""A file that several threads open, use and close at the same time."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_database_has_its_mode_before_sqlite_opens_it(
 
 
 class SetClock:
-    """The machine's clock, which a test may set."""
+    """A clock that a test may set."""
 
     ahead = 0.0
 
