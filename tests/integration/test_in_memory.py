@@ -7,6 +7,7 @@ import gc
 import json
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from datetime import datetime
 from unittest.mock import ANY
@@ -478,6 +479,30 @@ def test_get_runs_what_is_queued_until_its_job_has_ended(jobs: InMemoryJobs) -> 
     first, second, third = (charge.delay(order) for order in (1, 2, 3))
     assert second.get() == "order 2 paid"
     assert [one.state for one in (first, second, third)] == ["succeeded", "succeeded", "queued"]
+
+
+def test_get_leaves_other_jobs_in_their_queues(jobs: InMemoryJobs) -> None:
+    """A coroutine and a ``def`` task can be claimed together."""
+    limited = app.task(name="test_in_memory.limited", limit=1)(lambda: calls.append("limited"))
+    coroutine = in_async_steps.delay()
+    others = [double.delay(2), limited.delay(), limited.delay()]
+    assert coroutine.get() == 12
+    assert [one.state for one in others] == [State.QUEUED, State.WAITING, State.WAITING]
+    assert others[0].record().attempts == ()
+    assert [job.id for job in jobs.drain()] == [one.id for one in others]
+
+
+def test_threads_may_publish_and_wait_at_the_same_time(jobs: InMemoryJobs) -> None:
+    tasks = (double, block_for_double, wait_for_double)
+
+    def use(number: int) -> int:
+        return tasks[number % 3].delay(number).get(timeout=60)
+
+    wanted = [2 * number + (number % 3 > 0) for number in range(60)]
+    with ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(use, range(60))) == wanted
+    with jobs.eager(), ThreadPoolExecutor(6) as threads:
+        assert list(threads.map(use, range(60))) == wanted
 
 
 def test_get_raises_the_error_of_its_own_job_only(jobs: InMemoryJobs) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 from umbel.app import Umbel
 from umbel.app.client import Client
 from umbel.errors import ConfigurationError, UmbelError
-from umbel.messages import Envelope, State
+from umbel.messages import Envelope, Record, State
 from umbel.testing.clock import VirtualClock
 from umbel.testing.inline_execution import InlineExecutor
 from umbel.testing.inline_worker import FinishedJob, InlineWorker
@@ -24,6 +24,8 @@ Steps = Generator[Activation | Coroutine[Any, Any, Any], Any, T]
 
 MAX_RUNS = 10_000
 """After so many runs, ``drain`` gives up: a task may publish itself."""
+_WAIT_SECONDS = 0.02
+"""How long a thread waits for a job that another thread runs, before it looks for jobs again."""
 
 
 class InlineRunner:
@@ -103,24 +105,25 @@ class InlineRunner:
 
     def _wait_steps(self, job: str, timeout: float | None) -> Steps[float | None]:
         until = self._until("timeout", None if timeout is None else max(timeout, 0.0))
-        worker = yield self._worker()
-        record = yield worker.find(job)
-        while record is not None and not record.state.finished:
+        real_end = inf if timeout is None else self.clock.monotonic() + timeout
+        worker: InlineWorker = yield self._worker()
+        idle_rounds = 0
+        record: Record | None = yield worker.find(job)
+        while record is not None and not record.state.finished and idle_rounds < 2:
             found = yield worker.claim(until)
-            if found is None:
-                break
             if isinstance(found, Activation):
                 yield from self._run(found)
+            is_running = record.state is State.RUNNING and self.clock.monotonic() < real_end
+            if found is None and is_running:  # in another thread
+                yield worker.wait_finished(job, _WAIT_SECONDS)
+            # Twice: the job may have been queued again after this thread found none.
+            idle_rounds = idle_rounds + 1 if found is None and not is_running else 0
             record = yield worker.find(job)
-        if record is None or record.state.finished or record.state is State.RUNNING:
-            return timeout  # a running job runs in another thread, or called this itself
+        yield worker.release()
+        if record is None or record.state.finished:
+            return timeout
         if timeout is None:
-            gate = f" at {record.gate}" if record.gate else ""
-            raise UmbelError(
-                f"job {job} of {record.task} cannot run: it is {record.state}{gate}. A queue or a"
-                " task that is paused, a limit whose slots are taken, or an unfinished transaction"
-                " may be the reason"
-            )
+            raise _cannot_run(record)
         return 0.0
 
     def _run(self, activation: Activation) -> Steps[FinishedJob | None]:
@@ -173,6 +176,15 @@ def check_errors(errors: Errors) -> Errors:
     if errors not in ("raise", "collect"):
         raise ConfigurationError(f'errors={errors!r}: give "raise" or "collect"')
     return errors
+
+
+def _cannot_run(record: Record) -> UmbelError:
+    gate = f" at {record.gate}" if record.gate else ""
+    return UmbelError(
+        f"job {record.id} of {record.task} cannot run: it is {record.state}{gate}. A queue or a"
+        " task that is paused, a limit whose slots are taken, or an unfinished transaction may be"
+        " the reason"
+    )
 
 
 def _too_many(runs: int) -> UmbelError:

@@ -17,7 +17,7 @@ import msgspec
 
 from umbel.app import Umbel
 from umbel.backends import Demand, JobFilter, WorkerEntry
-from umbel.errors import BadMessage, JobFailed, UnknownJob
+from umbel.errors import BadMessage, JobFailed, ResultTimeout, UnknownJob
 from umbel.messages import (
     KINDS,
     Cancelled,
@@ -26,6 +26,7 @@ from umbel.messages import (
     Finish,
     Interrupted,
     Outcome,
+    Parked,
     Record,
     Rejected,
     Rule,
@@ -135,6 +136,14 @@ class InlineWorker:
         """Make a job that was claimed and not run the next one that ``claim`` returns."""
         self._claimed.appendleft(activation.delivery)
 
+    async def release(self) -> None:
+        """Return the jobs that were claimed and not run to their queues."""
+        now = self._clock.now()
+        while self._claimed:
+            delivery = self._claimed.popleft()
+            report = Report(delivery, Parked(delivery.envelope.gates), now, now)
+            await self._router.settle([settlement_of(report, self._incarnation.name)])
+
     async def settle(self, run: InlineRun) -> tuple[FinishedJob | None, tuple[Envelope, ...]]:
         """Record the outcome. Return the job if it has ended, and the messages that follow it."""
         await self._progress.write()
@@ -163,6 +172,11 @@ class InlineWorker:
             return await self._roles.records.find(job)
         except UnknownJob:
             return None
+
+    async def wait_finished(self, job: str, seconds: float) -> None:
+        """Wait until a job has ended, but not longer than so many seconds."""
+        with suppress(UnknownJob, ResultTimeout):
+            await self._roles.records.wait_finished(job, seconds)
 
     async def _register(self) -> None:
         entry = WorkerEntry(
