@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 pytest.importorskip("nats")
@@ -19,6 +20,12 @@ from umbel.messages.documents import ReplyRequest
 from umbel.testing.transports import OpenServer, Server
 from umbel.testing.transports.replies import receive_reply, reply
 from umbel.testing.transports.server import IO, ids, read, receive_all, send, transport_test
+
+
+def count_connections() -> int:
+    """Return how many connections this process has to the server."""
+    found = psutil.Process().net_connections("tcp")
+    return sum(one.raddr != () and one.raddr.port == PORTS["nats"] for one in found)
 
 
 class TestNatsReplies:
@@ -60,5 +67,11 @@ class TestNatsReplies:
         async with s.open() as one:
             await send(one, s, 1)
             await receive_all(one, 1)
+            before = count_connections()
             await one.reply([])
-            assert one._reply_sender._reconnector.current is None  # type: ignore[attr-defined]
+            assert count_connections() == before
+            async with s.reply_client() as reply_client:
+                before = count_connections()
+                done = Finish(State.SUCCEEDED, Body(JSON, b"1"))
+                await one.reply([reply(s, ReplyRequest(reply_client.address, "q"), done)])
+                assert count_connections() == before + 1
