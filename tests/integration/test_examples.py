@@ -17,6 +17,7 @@ from umbel import Umbel
 EXAMPLES = Path(__file__).parents[2] / "examples"
 POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
 NEEDS_POSTGRES = {"04_transactions"}
+NEEDS_NO_WORKER = {"06_stop_in_the_middle", "07_tests"}
 NAMES = sorted(path.stem for path in EXAMPLES.glob("[0-9]*.py"))
 
 
@@ -45,7 +46,7 @@ def test_an_example_prints_what_it_promises(
     name: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     worker = None
-    if name != "06_stop_in_the_middle":
+    if name not in NEEDS_NO_WORKER:
         worker = subprocess.Popen(
             [sys.executable, "-m", "umbel", "-A", name, "worker", "--grace", "0"],
             env=environment,
@@ -69,3 +70,16 @@ def test_an_example_prints_what_it_promises(
             worker.wait(timeout=30)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (EXAMPLES / f"{name}.out").read_text()
+
+
+def test_the_example_with_tests_passes_them(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", EXAMPLES / "07_tests.py"],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
