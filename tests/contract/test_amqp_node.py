@@ -21,6 +21,7 @@ from pika.exceptions import ChannelClosedByBroker
 from rabbitmq_node import envelope, receive_until_found, send_until_accepted
 
 from chaos.proxy import Proxy
+from docs.write_outputs import ROOT, blocks
 from umbel.backends import Lane
 from umbel.backends.amqp import engine
 from umbel.backends.amqp.address import AmqpAddress
@@ -435,3 +436,39 @@ def test_a_server_of_another_protocol_is_an_error_in_time(said: bytes) -> None:
         server.close()
 
     run(transport_test)
+
+
+def test_the_program_on_the_amqp_page_prints_what_the_page_says(
+    node: AmqpNode, tmp_path: Path
+) -> None:
+    page = blocks(ROOT / "docs/how-to/amqp-1.0.md")
+    at = next(n for n, block in enumerate(page) if "BlockingConnection" in block.text)
+    (tmp_path / "hello.py").write_text((ROOT / "examples/foreign/hello.py").read_text())
+    environment = {
+        **os.environ,
+        "BROKER": node.url,
+        "UMBEL_BROKER": f"amqp1://guest:guest@127.0.0.1:{node.port}",
+        "UMBEL_STORE": f"sqlite:///{tmp_path}/umbel.db",
+    }
+    worker = subprocess.Popen(
+        [sys.executable, "-m", "umbel", "-A", "hello", "worker", "--grace", "0"],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert worker.stdout is not None
+        assert any("worker started" in line for line in worker.stdout)
+        done = subprocess.run(
+            [sys.executable, "-c", page[at].text],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert (done.stdout, done.stderr) == (page[at + 1].text, "")
+    finally:
+        worker.terminate()
+        worker.communicate()
