@@ -68,6 +68,12 @@ class LinkBackend:
     async def version(self) -> tuple[int, int]:
         return 1, 1
 
+    def eraser(self) -> NoReturn:
+        raise ConfigurationError(
+            f"a link ({self._address.label}) deletes no namespace; give the URLs of the broker and"
+            " the store"
+        )
+
     def transactions(self) -> Transactions:
         return NoTransactions(
             f"this worker uses its store over a link ({self._address.label}) and has no credentials"

@@ -397,16 +397,24 @@ class Umbel:
             telemetry=self.telemetry,
         )
 
-    def operations(self) -> Operations:
-        """Return the operations that operators use, for the current event loop."""
+    def operations(self, namespace: str | None = None) -> Operations:
+        """Return the operations that operators use, for the current event loop.
+
+        ``namespace`` is another namespace on the same servers. Raises ConfigurationError.
+        """
         from umbel.operations import Operations
 
+        backend, settings = self.backend, self.settings
+        if namespace is not None and namespace != settings.namespace:
+            settings = replace(settings, namespace=namespace)
+            backend = open_backend(settings, self.clock, self.telemetry)
         return Operations(
-            self.backend.open(),
+            backend.open(),
             clock=self.clock,
-            namespace=self.settings.namespace,
+            namespace=settings.namespace,
             codec=self.codec,
             registry=self.registry,
+            open_eraser=backend.eraser,
         )
 
     def _open_scheduler(self, candidate: str, may_lead: bool, roles: Roles) -> list[Service]:

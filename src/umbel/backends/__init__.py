@@ -26,6 +26,7 @@ from umbel.backends.coordination import (
     Put,
     json_value,
 )
+from umbel.backends.erasing import NamespaceEraser
 from umbel.backends.gates import Condition, Gate, Gates, PoolMember
 from umbel.backends.joins import Joins
 from umbel.backends.records import (
@@ -71,6 +72,7 @@ __all__ = [
     "JobStore",
     "Joins",
     "Lane",
+    "NamespaceEraser",
     "NoTransactions",
     "OnLaneMissing",
     "OpenTransport",

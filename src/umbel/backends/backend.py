@@ -9,6 +9,7 @@ import msgspec
 from umbel.backends.broker import Broker
 from umbel.backends.control import Control
 from umbel.backends.coordination import Coordination
+from umbel.backends.erasing import NamespaceEraser
 from umbel.backends.gates import Gates
 from umbel.backends.joins import Joins
 from umbel.backends.records import Records
@@ -50,6 +51,13 @@ class Backend(Protocol):
 
     async def version(self) -> tuple[int, int]:
         """Return the version of the schema there, and the newest version that this code knows."""
+
+    def eraser(self) -> NamespaceEraser:
+        """Return what deletes the namespace, for the event loop that uses it.
+
+        Raises:
+            ConfigurationError: the backend has no access to the servers.
+        """
 
     def transactions(self) -> Transactions:
         """Return transactions of the store's database, for steps that are part of one."""

@@ -132,6 +132,12 @@ class Transport(Protocol):
     async def purge(self, queue: str) -> None:
         """Delete the messages in the lanes of a queue. The store holds the jobs that remain."""
 
+    async def remove(self, queue: str) -> None:
+        """Delete the lanes of a queue with their messages.
+
+        If the server's protocol cannot delete a lane, only the messages are deleted.
+        """
+
     async def check(self) -> None:
         """Return if the server answers. Raise Unavailable with the problem."""
 

@@ -49,9 +49,14 @@ class CommandContext:
         return self._app
 
     def run(
-        self, work: Callable[[Operations], Awaitable[T]], timeout: float = TIMEOUT_SECONDS
+        self,
+        work: Callable[[Operations], Awaitable[T]],
+        timeout: float = TIMEOUT_SECONDS,
+        namespace: str | None = None,
     ) -> T:
         """Call ``work`` with the operations of the application and return its result.
+
+        ``namespace`` is another namespace on the same servers.
 
         Raises:
             Unavailable: the server did not answer within ``timeout`` seconds.
@@ -59,7 +64,7 @@ class CommandContext:
         """
         import asyncio
 
-        return asyncio.run(_run_with_operations(self.app_or_bare, work, timeout))
+        return asyncio.run(_run_with_operations(self.app_or_bare, work, timeout, namespace))
 
     def wait_for(self, work: Awaitable[T], timeout: float = TIMEOUT_SECONDS) -> T:
         """Return the result of ``work``. Raises Unavailable if it takes too long."""
@@ -69,7 +74,10 @@ class CommandContext:
 
 
 async def _run_with_operations(
-    app: Umbel, work: Callable[[Operations], Awaitable[T]], timeout: float
+    app: Umbel,
+    work: Callable[[Operations], Awaitable[T]],
+    timeout: float,
+    namespace: str | None,
 ) -> T:
     from contextlib import suppress
 
@@ -77,7 +85,7 @@ async def _run_with_operations(
 
     from umbel.errors import UmbelError
 
-    operations = app.operations()
+    operations = app.operations(namespace)
     try:
         return await _run_with_timeout(work(operations), app, timeout)
     finally:

@@ -40,6 +40,7 @@ COMMANDS = {
     "pools": "umbel.cli.pools",
     "routes": "umbel.cli.routes",
     "publisher": "umbel.cli.publisher",
+    "purge-namespace": "umbel.cli.purge_namespace",
     "queues": "umbel.cli.queues",
     "resume": "umbel.cli.control",
     "router": "umbel.cli.router",
@@ -49,7 +50,7 @@ COMMANDS = {
     "worker": "umbel.cli.worker",
     "workers": "umbel.cli.workers",
 }
-"""Every command and its module, where a variable has the same name."""
+"""Every command and its module, where a variable has the same name, with underscores."""
 
 SUMMARIES = {
     "bench": "Measure throughput, latency and idle cost on this machine.",
@@ -65,6 +66,7 @@ SUMMARIES = {
     "pause": "Stop starting jobs of a queue, a task, a gate, a worker, or all.",
     "pools": "Show pools and holders; add, remove and drain members.",
     "publisher": "Publish for other processes; show or publish the backlog.",
+    "purge-namespace": "Delete everything that belongs to a namespace.",
     "queues": "Show queues; empty or move one.",
     "resume": "End a pause.",
     "routes": "Show which worker has which key; release and move routes.",
@@ -86,7 +88,7 @@ class Commands(SuggestingGroup):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        found = getattr(importlib.import_module(COMMANDS[name]), name)
+        found = getattr(importlib.import_module(COMMANDS[name]), name.replace("-", "_"))
         assert isinstance(found, click.Command)
         return found
 

@@ -19,12 +19,13 @@ from umbel.cli.job_steps import print_steps, step_document
 from umbel.cli.jobs_edit import edit
 from umbel.cli.output import print_json, print_line, print_note, print_table
 from umbel.cli.pause_lines import print_pause_note
+from umbel.cli.progress import DeletionProgress
 from umbel.cli.short_names import find_job_id, find_task_name, recent_ids, short_ids
 from umbel.cli.times import moment
 from umbel.control import Pause
 from umbel.errors import NotAllowed, UnknownJob, UnknownTask
 from umbel.messages import TERMINAL, Record, State, Step
-from umbel.operations import FoundJobs, JobSearch, Operations
+from umbel.operations import FORGETTABLE, FoundJobs, JobSearch, Operations
 from umbel.operations.pause_texts import without_missing_tasks
 from umbel.processes.exit_codes import FAILED
 from umbel.urls import mask_secrets
@@ -78,6 +79,16 @@ def _filters(*states: State) -> Callable[[Callable[..., Any]], Callable[..., Any
     return decorate
 
 
+_ARGUMENT = click.option(
+    "--argument",
+    "arguments",
+    metavar="NAME=VALUE|TEXT",
+    multiple=True,
+    help="Only jobs with this argument, or with this text in their arguments.",
+)
+_KEY = click.option("--key", help="Only jobs with this unique key or affinity key.")
+
+
 def _job_filter(
     app: Umbel, states: Sequence[str], task: str | None, queue: str | None, limit: int
 ) -> JobFilter:
@@ -98,13 +109,8 @@ def _job_filter(
 @click.option("--since", metavar="TIME", help="Only jobs since then: 30m, 2h, 7d, or ISO 8601.")
 @click.option("--until", metavar="TIME", help="Only jobs until then: 30m, 2h, 7d, or ISO 8601.")
 @click.option("--error", metavar="TEXT", help="Only jobs with this text in an error or reason.")
-@click.option(
-    "--argument",
-    "arguments",
-    metavar="NAME=VALUE|TEXT",
-    multiple=True,
-    help="Only jobs with this argument, or with this text in their arguments.",
-)
+@_ARGUMENT
+@_KEY
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, _MAX_JOBS))
 @click.option("--after", default="", metavar="CURSOR", help="Continue after an earlier list.")
 @click.option(
@@ -124,6 +130,7 @@ def list_jobs(
     until: str | None,
     error: str | None,
     arguments: tuple[str, ...],
+    key: str | None,
     limit: int,
     after: str,
     window: int,
@@ -143,7 +150,14 @@ def list_jobs(
         since=moment("--since", since, now),
         until=moment("--until", until, now),
     )
-    search = JobSearch(wanted=chosen, error=error, arguments=arguments, after=after, window=window)
+    search = JobSearch(
+        wanted=chosen,
+        error=error,
+        arguments=arguments,
+        key=key,
+        after=after,
+        window=window,
+    )
 
     async def work(operations: Operations) -> tuple[FoundJobs, list[str], tuple[Pause, ...]]:
         found = await operations.search(search)
@@ -152,13 +166,13 @@ def list_jobs(
         # Jobs that are not listed count, too: a shown id must be enough for other commands.
         return found, await recent_ids(operations), await operations.pauses()
 
-    limit_seconds = _TEXT_TIMEOUT_SECONDS if error or arguments else TIMEOUT_SECONDS
+    limit_seconds = _TEXT_TIMEOUT_SECONDS if error or arguments or key else TIMEOUT_SECONDS
     found, others, pauses = context.run(work, timeout=limit_seconds)
     if as_json:
         documents = [job_details.job_document(job, app.codec) for job in found.jobs]
         print_json([doc | {"cursor": at} for doc, at in zip(documents, found.cursors, strict=True)])
     elif not found.jobs:
-        filters = (states, task, queue, worker, since, until, error, arguments, after)
+        filters = (states, task, queue, worker, since, until, error, arguments, key, after)
         print_line("No jobs match." if any(filters) else "No jobs yet.")
     else:
         head = ("id", "task", "queue", "state", "try", "published", "took", "note")
@@ -339,32 +353,58 @@ async def _retry_one(operations: Operations, job: str, changes: Changes) -> bool
 
 @command()
 @_filters(*(state for state in State if state in TERMINAL))
+@_ARGUMENT
+@_KEY
+@click.option("--all", "every", is_flag=True, help="Jobs in every state, also live ones.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def purge(
     context: CommandContext,
     states: tuple[str, ...],
     task: str | None,
     queue: str | None,
+    arguments: tuple[str, ...],
+    key: str | None,
+    every: bool,
     yes: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Delete finished jobs with their results and histories. This cannot be undone.
 
     Without --state it deletes succeeded, cancelled and expired jobs. Buried jobs are deleted only
-    with --state buried.
+    with --state buried or --all. With --all, jobs that wait are cancelled and deleted, and workers
+    are asked to stop those that run; the exit code is 1 then, and the command is to be repeated.
     """
-    which = " and ".join(states) or "succeeded, cancelled and expired"
-    require_confirmation(f"Delete all {which} jobs{_of(task, queue)}?", yes)
-    wanted = _job_filter(context.app_or_bare, states, task, queue, _BATCH_JOBS)
-    done = context.run(lambda operations: operations.forget(wanted), timeout=_BULK_TIMEOUT_SECONDS)
+    if every and states:
+        raise click.UsageError("give --all or --state, not both.")
+    which = "" if every else f" {' and '.join(states) or 'succeeded, cancelled and expired'}"
+    subject = _of(task, queue, arguments, key)
+    require_confirmation(f"Delete all{which} jobs{subject}{', in every state' * every}?", yes)
+    app = context.app_or_bare
+    if not every:
+        states = states or tuple(state.value for state in FORGETTABLE)
+    wanted = _job_filter(app, states, task, queue, _BATCH_JOBS)
+    search = JobSearch(wanted=wanted, arguments=arguments, key=key)
+    progress = DeletionProgress(app.clock, "job")
+    done = context.run(
+        lambda operations: operations.erase_jobs(search, progress), timeout=_BULK_TIMEOUT_SECONDS
+    )
     if as_json:
-        print_json({"forgotten": done})
+        print_json({"forgotten": done.deleted} | ({"stopping": done.stopping} if every else {}))
     else:
-        print_line(f"{count(done, 'job')} deleted")
+        print_line(f"{count(done.deleted, 'job')} deleted")
+        if done.stopping:
+            verb, end = ("was", "it has") if done.stopping == 1 else ("were", "they have")
+            jobs = count(done.stopping, "running job")
+            print_line(f"{jobs} {verb} asked to stop; repeat the command when {end} ended")
+    return FAILED if done.stopping else 0
 
 
-def _of(task: str | None, queue: str | None) -> str:
-    return (f" of task {task}" if task else "") + (f" of queue {queue}" if queue else "")
+def _of(
+    task: str | None, queue: str | None, arguments: Sequence[str] = (), key: str | None = None
+) -> str:
+    parts = [("task", task), ("queue", queue), ("key", key)]
+    parts += [("argument", argument) for argument in arguments]
+    return "".join(f" of {kind} {name}" for kind, name in parts if name)
 
 
 for _command in (list_jobs, show, cancel, retry, edit, purge):

@@ -4,8 +4,9 @@ Called by: the command line and other user interfaces.
 Never: publishes or runs tasks. It asks only the store, never a worker, so it answers at once.
 """
 
+from umbel.operations.erasing import ErasedJobs
 from umbel.operations.job_search import FoundJobs, JobSearch
-from umbel.operations.operations import Operations
+from umbel.operations.operations import FORGETTABLE, Operations
 from umbel.operations.views import (
     Audit,
     AuditedTask,
@@ -23,11 +24,13 @@ from umbel.operations.views import (
 )
 
 __all__ = [
+    "FORGETTABLE",
     "Audit",
     "AuditedTask",
     "CodeChanges",
     "DeployView",
     "DeployWorkerView",
+    "ErasedJobs",
     "FoundJobs",
     "Health",
     "JobSearch",

@@ -7,14 +7,16 @@ is compared here, job by job, so that no adapter needs a text search.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from umbel.backends import JobFilter, Records
 from umbel.errors import BadMessage, ConfigurationError
-from umbel.messages import BodyCodec, Record
+from umbel.messages import ROUTE_PREFIX, BodyCodec, Record, route_key
 from umbel.tasks import Registry
+from umbel.tasks.gates import token_of
 
 _PAGE_JOBS = 1_000
 _PAGE_ROWS = 10_000
@@ -32,13 +34,19 @@ class JobSearch(msgspec.Struct, frozen=True, kw_only=True):
     """Text of an error or reason, in any case of letters. Earlier attempts count, too."""
     arguments: tuple[str, ...] = ()
     """Each is ``name=value``, or a text that the arguments contain, in any case of letters."""
+    key: str | None = None
+    """The unique key of the job, or the key of its affinity."""
     after: str = ""
     """The cursor of the page before. Empty: from the beginning."""
     window: int = 50_000
     """Maximum number of jobs to read."""
 
     def __post_init__(self) -> None:
-        for field, texts in (("error", (self.error,)), ("arguments", self.arguments)):
+        for field, texts in (
+            ("error", (self.error,)),
+            ("arguments", self.arguments),
+            ("key", (self.key,)),
+        ):
             for text in texts:
                 if text is not None and not text.strip():
                     raise ConfigurationError(f"{field}={text!r} is empty: give a text")
@@ -92,12 +100,14 @@ def _matcher(
     search: JobSearch, codec: BodyCodec, registry: Registry
 ) -> Callable[[Record], bool] | None:
     """Return what a job must fulfil beyond the conditions of the store; None for nothing."""
-    if search.error is None and not search.arguments:
+    if search.error is None and search.key is None and not search.arguments:
         return None
     error = (search.error or "").casefold()
 
     def matches(job: Record) -> bool:
         if error and not any(error in text.casefold() for text in _error_texts(job)):
+            return False
+        if search.key is not None and search.key not in _keys(job, codec, registry):
             return False
         if not search.arguments:
             return True
@@ -133,6 +143,25 @@ def _arguments(job: Record, codec: BodyCodec, registry: Registry) -> tuple[Mappi
     names = [] if task is None else [*task.parameters.signature.parameters]
     named = dict(zip(names, args, strict=False)) | kwargs
     return named, _as_text([*args, kwargs]).casefold()
+
+
+def _keys(job: Record, codec: BodyCodec, registry: Registry) -> Iterator[str]:
+    """Return the unique key of a job and the keys of its routes.
+
+    A store keeps the route of a live job only. Of a finished one, the key is computed from the
+    arguments, if the application has the task.
+    """
+    if job.unique is not None:
+        yield job.unique
+    for gate in (job.gate or "", *(slot.gate for slot in job.slots)):
+        if gate.startswith(ROUTE_PREFIX):
+            yield route_key(gate)
+    task = registry.get(job.task)
+    if task is not None and task.declared.affinity is not None:
+        # A function of the application may raise anything, also for arguments of an older version.
+        with suppress(Exception):
+            args, kwargs = task.parameters.decode(codec.decode(job.body))
+            yield token_of(task.declared.affinity, task.parameters, args, kwargs)
 
 
 def _has_argument(wanted: str, named: Mapping[str, Any], text: str) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -14,6 +15,7 @@ from umbel.backends import (
     Changes,
     Gate,
     JobFilter,
+    NamespaceEraser,
     PoolMember,
     RegisteredWorker,
     Roles,
@@ -35,6 +37,12 @@ from umbel.messages import (
     not_finite,
 )
 from umbel.operations.deployments import DeploymentOperations
+from umbel.operations.erasing import (
+    ErasedJobs,
+    Progress,
+    erase_jobs,
+    erase_namespace,
+)
 from umbel.operations.job_search import FoundJobs, JobSearch, search_jobs
 from umbel.operations.pause_texts import (
     paused_subject,
@@ -56,8 +64,14 @@ from umbel.tasks import Registry
 from umbel.tasks.inbox import is_command
 
 _CONFIRM_CHECK_SECONDS = 0.05
-_FORGETTABLE = tuple(state for state in State if state in TERMINAL and state is not State.BURIED)
+FORGETTABLE = tuple(state for state in State if state in TERMINAL and state is not State.BURIED)
 """The states that ``forget`` deletes when none is named. A buried job waits for a decision."""
+
+_RECENT_JOBS = JobFilter(limit=10_000)
+
+
+def _no_progress(deleted: int) -> None:
+    pass
 
 
 class Operations:
@@ -71,10 +85,12 @@ class Operations:
         namespace: str,
         codec: BodyCodec | None = None,
         registry: Registry | None = None,
+        open_eraser: Callable[[], NamespaceEraser] | None = None,
     ) -> None:
         self._roles = roles
         self._codec = codec or BodyCodec()
         self._registry = registry or Registry()
+        self._open_eraser = open_eraser
         self._pauses = Pauses(roles.coordination)
         self._limits = LimitOverrides(roles.coordination, roles.gates)
         self._clock = clock
@@ -132,7 +148,7 @@ class Operations:
         """Delete all finished jobs that match, with their results. Return their number.
 
         If the filter names no states, succeeded, cancelled and expired jobs are deleted. Buried
-        jobs are deleted only if it names that state. ``limit`` is the size of a batch.
+        jobs are deleted only if it names that state. ``limit`` has no effect.
 
         Raises:
             ConfigurationError: the filter names a state that is not final.
@@ -142,14 +158,75 @@ class Operations:
                 f"states={', '.join(live)}: only finished jobs are deleted; give some of"
                 f" {', '.join(state.value for state in State if state in TERMINAL)}"
             )
-        chosen = msgspec.structs.replace(wanted, states=wanted.states or _FORGETTABLE)
-        gone = 0
-        while found := await self._roles.records.search(chosen):
-            removed = await self._roles.records.remove([record.id for record in found])
-            gone += removed
-            if not removed:
-                break
-        return gone
+        chosen = msgspec.structs.replace(wanted, states=wanted.states or FORGETTABLE)
+        return (await self.erase_jobs(JobSearch(wanted=chosen))).deleted
+
+    async def erase_jobs(self, search: JobSearch, progress: Progress = _no_progress) -> ErasedJobs:
+        """Delete all jobs that match, in every state. Those that wait are cancelled first.
+
+        Workers are asked to stop those that run; delete these when they have ended. The whole
+        history is read, in portions.
+        """
+        return await erase_jobs(self._roles, self.search, search, progress)
+
+    # --- the namespace -----------------------------------------------------------------------
+
+    async def stored(self) -> dict[str, int]:
+        """Return how many rows or keys of each kind the namespace has in the store."""
+        async with self._eraser() as eraser:
+            return await eraser.count()
+
+    async def erase(
+        self,
+        *,
+        queues: Sequence[str] = (),
+        force: bool = False,
+        progress: Progress = _no_progress,
+    ) -> int:
+        """Delete everything that belongs to the namespace. Return how many rows or keys.
+
+        A separate broker loses the queues of declared tasks, of workers and of jobs, and those in
+        ``queues``.
+
+        Raises:
+            NotAllowed: workers are running, and ``force`` is false.
+        """
+        if not force:
+            await self.refuse_while_running()
+        known = {*queues, *await self._known_queues()}
+        async with self._eraser() as eraser:
+            return await erase_namespace(eraser, sorted(known), progress)
+
+    async def refuse_while_running(self) -> None:
+        """Raise NotAllowed if workers of the namespace are running."""
+        names = [one.name for one in await self.workers() if one.state != "silent"]
+        if names:
+            some = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+            raise NotAllowed(
+                f"workers of the namespace {self.namespace} are running: {some}. Stop them first;"
+                " --force deletes it anyway"
+            )
+
+    async def _known_queues(self) -> set[str]:
+        members = await self._roles.registry.workers()
+        recent = await self._roles.records.search(_RECENT_JOBS)
+        return {
+            *self._registry.queues(),
+            *(depth.queue for depth in await self._roles.broker.depths()),
+            *(queue for member in members for queue in _served(member)),
+            *(inbox(one.index) for one in await self.worker_indexes()),
+            *(job.queue for job in recent),
+        }
+
+    @asynccontextmanager
+    async def _eraser(self) -> AsyncIterator[NamespaceEraser]:
+        if self._open_eraser is None:
+            raise ConfigurationError("these operations have no backend that deletes a namespace")
+        eraser = self._open_eraser()
+        try:
+            yield eraser
+        finally:
+            await eraser.close()
 
     # --- tasks -------------------------------------------------------------------------------
 

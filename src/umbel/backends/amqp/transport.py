@@ -56,6 +56,9 @@ class AmqpTransport:
     async def purge(self, queue: str) -> None:
         await self._receiver.purge(queue)
 
+    async def remove(self, queue: str) -> None:
+        await self.purge(queue)  # AMQP 1.0 has no request that deletes a queue
+
     async def check(self) -> None:
         await self._receiver.check()
 

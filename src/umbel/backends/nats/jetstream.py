@@ -108,6 +108,15 @@ async def purge(connection: Connection, stream: Stream) -> None:
             raise
 
 
+async def delete_stream(connection: Connection, stream: Stream) -> None:
+    """Delete a stream with its messages, if it exists."""
+    try:
+        await connection.call(connection.jetstream.delete_stream(stream.name))
+    except NotFoundError as error:
+        if error.err_code != NO_STREAM:
+            raise
+
+
 async def check(connection: Connection) -> None:
     """Return if JetStream responds for this account. Raise APIError."""
     await connection.call(connection.jetstream.account_info())

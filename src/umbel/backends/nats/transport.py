@@ -8,7 +8,7 @@ from umbel.backends.nats.acknowledgements import Acknowledgements
 from umbel.backends.nats.address import NatsAddress
 from umbel.backends.nats.connections import Connection
 from umbel.backends.nats.errors import translate_errors
-from umbel.backends.nats.jetstream import check, purge
+from umbel.backends.nats.jetstream import check, delete_stream, purge
 from umbel.backends.nats.lanes import LaneStreams
 from umbel.backends.nats.receiver import Receiver
 from umbel.backends.nats.reconnecting import Reconnector
@@ -79,6 +79,12 @@ class NatsTransport:
             connection = await self._reconnector.connection()
             for kind in KINDS:
                 await purge(connection, self._streams.stream(Lane(queue, kind)))
+
+    async def remove(self, queue: str) -> None:
+        with translate_errors(self._reconnector.address.label):
+            connection = await self._reconnector.connection()
+            for kind in KINDS:
+                await delete_stream(connection, self._streams.stream(Lane(queue, kind)))
 
     async def check(self) -> None:
         with translate_errors(self._reconnector.address.label):

@@ -9,7 +9,9 @@ import msgspec
 
 from umbel.backends.backend import Roles, StoreBackend
 from umbel.backends.broker import JobStore
+from umbel.backends.erasing import NamespaceEraser
 from umbel.backends.pairs.broker import PairBroker
+from umbel.backends.pairs.erasing import PairEraser
 from umbel.backends.pairs.multi_transport import MultiTransport
 from umbel.backends.pairs.partial_broker import PartialPairBroker
 from umbel.backends.steps import Transactions
@@ -70,6 +72,9 @@ class PairBackend:
 
     async def version(self) -> tuple[int, int]:
         return await self._store.version()
+
+    def eraser(self) -> NamespaceEraser:
+        return PairEraser(self._store.eraser(), self._open_transport(lambda lane: None))
 
     def transactions(self) -> Transactions:
         return self._store.transactions()

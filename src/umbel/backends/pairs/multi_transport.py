@@ -184,6 +184,10 @@ class MultiTransport:
         for receiver in self._group([queue], lambda queue: queue):
             await receiver.transport.purge(queue)
 
+    async def remove(self, queue: str) -> None:
+        for receiver in self._group([queue], lambda queue: queue):
+            await receiver.transport.remove(queue)
+
     async def check(self) -> None:
         await _run_all(receiver.transport.check() for receiver in self._receivers)
 

@@ -6,10 +6,12 @@ from typing import Any
 
 from umbel.backends.backend import Roles
 from umbel.backends.caller_connections import aunwrap
+from umbel.backends.erasing import NamespaceEraser
 from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.broker import PostgresBroker
 from umbel.backends.postgres.coordination import PostgresCoordination
 from umbel.backends.postgres.database import Database
+from umbel.backends.postgres.erasing import PostgresEraser
 from umbel.backends.postgres.gates import PostgresGates
 from umbel.backends.postgres.job_store import PostgresJobStore
 from umbel.backends.postgres.joins import PostgresJoins
@@ -52,6 +54,10 @@ class PostgresBackend:
 
     async def version(self) -> tuple[int, int]:
         return await schema_version(self._address) or 0, newest()
+
+    def eraser(self) -> NamespaceEraser:
+        database = Database(self._address)
+        return PostgresEraser(database, namespace=self._namespace, clock=self._clock)
 
     def transactions(self) -> Transactions:
         return PostgresTransactions(self._address)

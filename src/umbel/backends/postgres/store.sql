@@ -144,6 +144,17 @@ select id::text, (select times from told) from back
 delete from $schema.record where namespace = %(namespace)s and id = any(%(id)s::uuid[])
 returning 1
 
+-- name: count_rows
+-- How many rows of a table the namespace has.
+select count(*) from $schema.$table where namespace = %(namespace)s
+
+-- name: delete_rows
+-- Deletes a batch of the rows of a table that the namespace has. Returns a row for each.
+delete from $schema.$table
+where namespace = %(namespace)s
+  and ($key) in (select $key from $schema.$table where namespace = %(namespace)s limit %(limit)s)
+returning 1
+
 -- name: beyond
 -- The newest finished job beyond a count. Buried jobs are not counted.
 select finished::text, id::text from $schema.record r

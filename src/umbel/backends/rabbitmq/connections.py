@@ -186,6 +186,10 @@ class Channel:
         """Remove a queue's messages. If there is no such queue, the server closes this channel."""
         await self._unless_missing(self.raw.queue_purge, queue)
 
+    async def delete(self, queue: str) -> None:
+        """Delete a queue. If there is no such queue, the server may close this channel."""
+        await self._unless_missing(self.raw.queue_delete, queue)
+
     async def declare(self, queue: str) -> None:
         """Create a durable queue."""
         with translate_errors(self._connection.label):

@@ -84,6 +84,16 @@ class Receiver:
             if lane in self._consumers:
                 self._consumers[lane].accept_waiting()
 
+    async def remove(self, queue: str) -> None:
+        """Delete the queues of all lanes of a queue."""
+        connection = await self._connect()
+        for lane in self._queues.lanes(queue):
+            channel = await connection.channel()
+            try:
+                await channel.delete(self._queues.name(lane))
+            finally:
+                channel.close()
+
     async def check(self) -> None:
         """Make a request to the server. Raise Unavailable."""
         connection = await self._connect()

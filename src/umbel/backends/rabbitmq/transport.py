@@ -55,6 +55,9 @@ class RabbitTransport:
     async def purge(self, queue: str) -> None:
         await self._receiver.purge(queue)
 
+    async def remove(self, queue: str) -> None:
+        await self._receiver.remove(queue)
+
     async def check(self) -> None:
         await self._receiver.check()
         if self._sender.blocked:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from umbel.backends.backend import Roles
+from umbel.backends.erasing import NamespaceEraser
 from umbel.backends.redis.address import RedisAddress
 from umbel.backends.redis.broker import RedisBroker
 from umbel.backends.redis.control import RedisControl
 from umbel.backends.redis.coordination import RedisCoordination
 from umbel.backends.redis.database import Database
+from umbel.backends.redis.erasing import RedisEraser
 from umbel.backends.redis.gates import RedisGates
 from umbel.backends.redis.job_store import RedisJobStore
 from umbel.backends.redis.joins import RedisJoins
@@ -52,6 +54,9 @@ class RedisBackend:
 
     async def version(self) -> tuple[int, int]:
         return 1, 1
+
+    def eraser(self) -> NamespaceEraser:
+        return RedisEraser(Database(self._address), namespace=self._namespace)
 
     def transactions(self) -> Transactions:
         return NoTransactions(

@@ -104,6 +104,15 @@ for _, lane in ipairs(unpack(cmsgpack.unpack(ARGV[1]))) do
 end
 return 0
 
+-- name: remove
+-- {lanes}: deletes the streams of these lanes.
+allow_when_full()
+for _, lane in ipairs(unpack(cmsgpack.unpack(ARGV[1]))) do
+  redis.call('DEL', stream_key(lane))
+  redis.call('HDEL', root .. ':server_runs', lane)
+end
+return 0
+
 -- name: reply
 -- {documents}: appends to the list that is named by the root here, and keeps it for an hour. A key of another type is
 -- left alone.

@@ -131,6 +131,10 @@ class RedisTransport:
         lanes = [lane_name(Lane(queue, kind)) for kind in KINDS]
         await self._sending.run(LUA["purge"], self._root, pack(lanes))
 
+    async def remove(self, queue: str) -> None:
+        lanes = [lane_name(Lane(queue, kind)) for kind in KINDS]
+        await self._sending.run(LUA["remove"], self._root, pack(lanes))
+
     async def check(self) -> None:
         await self._sending.execute("PING")
 

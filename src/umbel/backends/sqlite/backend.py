@@ -7,10 +7,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from umbel.backends.backend import Roles
 from umbel.backends.caller_connections import aunwrap
+from umbel.backends.erasing import NamespaceEraser
 from umbel.backends.sql.control import SqlControl
 from umbel.backends.sqlite.broker import SqliteBroker
 from umbel.backends.sqlite.coordination import SqliteCoordination
 from umbel.backends.sqlite.database import Database, SqliteFile
+from umbel.backends.sqlite.erasing import SqliteEraser
 from umbel.backends.sqlite.gates import SqliteGates
 from umbel.backends.sqlite.job_store import SqliteJobStore
 from umbel.backends.sqlite.joins import SqliteJoins
@@ -77,6 +79,10 @@ class SqliteBackend:
 
     async def version(self) -> tuple[int, int]:
         return version_of(self._file.path), migrations()[-1][0]
+
+    def eraser(self) -> NamespaceEraser:
+        database = Database(self._file)
+        return SqliteEraser(database, namespace=self._namespace, clock=self._clock)
 
     def transactions(self) -> Transactions:
         return SqliteTransactions(self._file)

@@ -104,6 +104,17 @@ delete from record where namespace = :namespace and id = :id
 delete from record where namespace = :namespace and id in (select value from json_each(:id))
 returning 1
 
+-- name: count_rows
+-- How many rows of a table the namespace has.
+select count(*) from $table where namespace = :namespace
+
+-- name: delete_rows
+-- Deletes a batch of the rows of a table that the namespace has. Returns a row for each.
+delete from $table
+where namespace = :namespace
+  and ($key) in (select $key from $table where namespace = :namespace limit :limit)
+returning 1
+
 -- name: beyond
 -- The newest finished job beyond a count. Buried jobs are not counted.
 select finished, state, rowid from record

@@ -134,6 +134,21 @@ class Delivering:
         async with s.open() as one:
             await one.purge("never")
 
+    @transport_test
+    async def test_removing_a_queue_drops_the_messages_of_all_its_lanes(self, s: Server) -> None:
+        async with s.open() as one:
+            await send(one, s, 3)
+            await send(one, s, 2, kind="cpu")
+            (kept,) = await send(one, s, 1, queue="mail")
+            await one.remove("default")
+            await one.remove("default")
+        async with s.open() as other:
+            assert await is_empty(other)
+            assert await is_empty(other, CPU)
+            assert ids(await receive_all(other, 1, Lane("mail", "io"))) == [kept]
+            (again,) = await send(other, s, 1)
+            assert ids(await receive_all(other, 1)) == [again], "it can be used again"
+
 
 class Acknowledging:
     """A message is delivered again unless it was accepted."""
