@@ -70,10 +70,6 @@ FORGETTABLE = tuple(state for state in State if state in TERMINAL and state is n
 _RECENT_JOBS = JobFilter(limit=10_000)
 
 
-def _no_progress(deleted: int) -> None:
-    pass
-
-
 class Operations:
     """Reads and changes for operators. Belongs to one event loop; close it when done."""
 
@@ -161,13 +157,13 @@ class Operations:
         chosen = msgspec.structs.replace(wanted, states=wanted.states or FORGETTABLE)
         return (await self.erase_jobs(JobSearch(wanted=chosen))).deleted
 
-    async def erase_jobs(self, search: JobSearch, progress: Progress = _no_progress) -> ErasedJobs:
+    async def erase_jobs(self, search: JobSearch, progress: Progress | None = None) -> ErasedJobs:
         """Delete all jobs that match, in every state. Those that wait are cancelled first.
 
         Workers are asked to stop those that run; delete these when they have ended. The whole
-        history is read, in portions.
+        history is read, in portions. ``progress`` is called with the number deleted so far.
         """
-        return await erase_jobs(self._roles, self.search, search, progress)
+        return await erase_jobs(self._roles, self.search, search, progress or _ignore)
 
     # --- the namespace -----------------------------------------------------------------------
 
@@ -181,7 +177,7 @@ class Operations:
         *,
         queues: Sequence[str] = (),
         force: bool = False,
-        progress: Progress = _no_progress,
+        progress: Progress | None = None,
     ) -> int:
         """Delete everything that belongs to the namespace. Return how many rows or keys.
 
@@ -195,7 +191,7 @@ class Operations:
             await self.refuse_while_running()
         known = {*queues, *await self._known_queues()}
         async with self._eraser() as eraser:
-            return await erase_namespace(eraser, sorted(known), progress)
+            return await erase_namespace(eraser, sorted(known), progress or _ignore)
 
     async def refuse_while_running(self) -> None:
         """Raise NotAllowed if workers of the namespace are running."""
@@ -521,6 +517,10 @@ class Operations:
     async def close(self) -> None:
         """Close the connections."""
         await self._roles.close()
+
+
+def _ignore(deleted: int) -> None:
+    """Report no progress."""
 
 
 def _check(field: str, name: str | None) -> None:
