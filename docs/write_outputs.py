@@ -132,7 +132,7 @@ def work(app):
     started = threading.Event()
     async def main():
         queues = tuple(app.registry.queues())
-        worker = app.worker(WorkerOptions(queues=queues, name="docs", grace=0))
+        worker = app.worker(WorkerOptions(queues=queues, name="anna", grace=0))
         workers.append((asyncio.get_running_loop(), worker))
         running = asyncio.ensure_future(worker.run())
         await worker.started.wait()
@@ -240,7 +240,7 @@ _VARYING = re.compile(
     r"|(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?|\b\d\d:\d\d:\d\d(?:\.\d+)?)"
     rf"|(?P<duration>\bnow\b|\d+(?:\.\d+)? {_UNIT}\b(?: \d+ {_UNIT}\b)?(?: ago)?|\d+\.\d+s\b)"
     r"|(?P<number>(?<=\":)\d+\.\d+|\b\d{4,7}\b|\b\d+(?:\.\d+)?(?=%)|\b\d+(?= of \d)"
-    r"|(?<=\"confirmed\":)\d+|\b\d+(?= (?:passed|skipped|def)\b)|(?<=\s100)\s+\d+\b)"
+    r"|(?<=\"confirmed\":)\d+|(?<=cpython )\d+\.\d+|\b\d+(?= (?:passed|skipped|def)\b)|(?<=\s100)\s+\d+\b)"
     r"|(?P<cursor>ended_[\d.]+_[0-9a-f-]+)|(?P<elision>…)|(?P<space>\s+)"
 )
 _ACCEPTED = {
@@ -342,6 +342,7 @@ _READS = re.compile(
     r"|status|pause list|routes (list|show)|document\(|curl|tasks)"
 )
 """Commands that are repeated until they print what the page says: they change nothing."""
+_REPEAT_SECONDS = 0.3
 
 
 # --- console ---------------------------------------------------------------------------------
@@ -484,6 +485,7 @@ class Console:
                 return None
             if time.monotonic() > deadline or not _READS.search(command):
                 return self._ids.learn_in_order(told, printed)
+            time.sleep(_REPEAT_SECONDS)
 
     def _translate(self, command: str) -> str:
         command = re.sub(r"(?<=127.0.0.1:)\d{4}", self._free_port, self._ids.translate(command))

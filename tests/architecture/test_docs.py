@@ -485,3 +485,8 @@ def test_every_page_is_in_the_navigation() -> None:
     told = re.findall(r"[\w/.-]+\.md", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     pages = [str(page.relative_to(DOCS)) for page in PAGES if DOCS in page.parents]
     assert sorted(told) == sorted(pages)
+
+
+def test_the_list_of_guides_has_every_guide() -> None:
+    guides = {page.name for page in (DOCS / "how-to").glob("*.md")} - {"index.md"}
+    assert set(re.findall(r"\]\(([\w.-]+\.md)\)", read("how-to/index.md"))) == guides
