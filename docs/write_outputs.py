@@ -240,7 +240,8 @@ _VARYING = re.compile(
     r"|(?P<time>\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z?|\b\d\d:\d\d:\d\d(?:\.\d+)?)"
     rf"|(?P<duration>\bnow\b|\d+(?:\.\d+)? {_UNIT}\b(?: \d+ {_UNIT}\b)?(?: ago)?|\d+\.\d+s\b)"
     r"|(?P<number>(?<=\":)\d+\.\d+|\b\d{4,7}\b|\b\d+(?:\.\d+)?(?=%)|\b\d+(?= of \d)"
-    r"|(?<=\"confirmed\":)\d+|(?<=cpython )\d+\.\d+|\b\d+(?= (?:passed|skipped|def)\b)|(?<=\s100)\s+\d+\b)"
+    r"|(?<=\"confirmed\":)\d+|(?<=cpython )\d+\.\d+|\b\d+(?= (?:passed|skipped|def)\b)"
+    r"|(?<=\s100)\s+\d+\b)"
     r"|(?P<cursor>ended_[\d.]+_[0-9a-f-]+)|(?P<elision>…)|(?P<space>\s+)"
 )
 _ACCEPTED = {
