@@ -51,7 +51,7 @@ LINKS = {
 """Pages about the exports that have no section of members here."""
 
 INTERNAL = {
-    Task: {"bind", "gates", "sender", "is_bound_to"},
+    Task: {"bind", "declare_options", "gates", "sender", "is_bound_to"},
     Signature: {"unique", "immutable"},
     Umbel: {"redirected"},
 }

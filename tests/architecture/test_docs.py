@@ -384,7 +384,7 @@ def variables() -> set[str]:
     """Every environment variable that a user may set."""
     of_settings = {f"UMBEL_{field.name.upper()}" for field in dataclasses.fields(Settings)}
     of_flags = {one.envvar for one in worker.params if isinstance(one.envvar, str)}
-    return of_settings | of_flags | {"UMBEL_URL", "UMBEL_APP"}
+    return of_settings | of_flags | {"UMBEL_URL", "UMBEL_APP", "UMBEL_CONFIG"}
 
 
 def test_the_options_page_names_every_environment_variable() -> None:

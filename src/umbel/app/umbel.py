@@ -23,7 +23,7 @@ from umbel.app.routes import AppRoutes
 from umbel.backends import Roles
 from umbel.backends.backlog import BacklogStatus
 from umbel.clock import Clock, SystemClock
-from umbel.configuration import Settings
+from umbel.configuration import Settings, read_config_file
 from umbel.errors import ConfigurationError
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec
@@ -34,6 +34,7 @@ from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
 from umbel.tasks.gates import Check, GateSet, Limit, Pool, Rate, as_limits, as_rates
 from umbel.tasks.inbox import InboxTasks
 from umbel.tasks.policies import storable_name
+from umbel.tasks.tables import TaskTables
 from umbel.tasks.task import CPUTask, Declaration, Decorator, IOTask, declare
 from umbel.telemetry import Telemetry, events
 
@@ -98,7 +99,10 @@ class Umbel:
             "route_idle": route_idle,
             "keys": keys,
         }
-        self.settings = Settings.resolve(given, os.environ)
+        self.config_file = read_config_file(os.environ)
+        """What ``umbel.toml`` sets."""
+        self.settings = Settings.resolve(given, os.environ, self.config_file)
+        self.task_tables = TaskTables(self.config_file.source, self.config_file.tasks)
         self.clock = clock or SystemClock()
         self.registry = Registry()
         self._services: list[Service] = []
@@ -211,6 +215,7 @@ class Umbel:
                     self._bind(value)
 
     def _bind(self, task: Any) -> Any:
+        self.task_tables.apply(task)
         self.registry.add(task)
         task.bind(self._client, self.registry.queue_gates)
         if task.declared.broadcast:

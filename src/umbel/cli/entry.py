@@ -55,7 +55,7 @@ COMMANDS = {
 SUMMARIES = {
     "bench": "Measure throughput, latency and idle cost on this machine.",
     "completion": "Print the script that completes commands in your shell.",
-    "config": "Show the settings and the origin of each.",
+    "config": "Show settings, options of tasks from a file, and their origin.",
     "db": "Bring the database schema up to date, or show its version.",
     "deploy": "Pause fetching until workers can be restarted; audit long tasks.",
     "dev": "Run a worker that reloads when your code changes.",
@@ -115,6 +115,12 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="The application; also UMBEL_APP. The default name after the colon is 'app'.",
 )
 @click.option(
+    "--config",
+    envvar="UMBEL_CONFIG",
+    metavar="FILE",
+    help="The configuration file; also UMBEL_CONFIG. Default: umbel.toml in the current folder.",
+)
+@click.option(
     "--version",
     is_flag=True,
     expose_value=False,
@@ -123,12 +129,16 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     help="Print the version.",
 )
 @click.pass_context
-def cli(ctx: click.Context, address: str | None) -> None:
+def cli(ctx: click.Context, address: str | None, config: str | None) -> None:
     """Umbel runs Python functions as background jobs.
 
     Exit codes: 0 success, 1 failed or not found, 2 wrong usage or configuration,
     3 the server cannot be reached, 4 another deployment is in progress.
     """
+    if config is not None:
+        if not config.strip():
+            raise click.UsageError("--config is empty (an unset variable?): give a file.", ctx)
+        os.environ["UMBEL_CONFIG"] = config  # also for child processes
     ctx.obj = CommandContext(address)
 
 

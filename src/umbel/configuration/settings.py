@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from umbel.backends.choosing import STORES, TRANSPORTS
+from umbel.configuration.file import ConfigFile
 from umbel.errors import ConfigurationError
 from umbel.messages import JSON, MESSAGEPACK, PICKLE
 from umbel.urls import MASK, find_url_flaw, mask_url, url_examples
@@ -21,13 +22,14 @@ SCHEMES = (*STORES, *TRANSPORTS, "umbel", "umbel+tcp", "umbel+unix")
 BACKLOGS = ("sqlite", "postgresql", "postgres")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,63}")
 _FORMATS = {"json": JSON, "msgpack": MESSAGEPACK, "pickle": PICKLE}
+_KINDS = {int: "a whole number", float: "a number", str: "a text"}
 _NEXT_PAIR = re.compile(r",(?=[^,=]+=[a-z0-9+]+://)")
 """The comma between two pairs, not one between two servers of a URL."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Settings:
-    """All settings of an application. Unset fields come from the environment, then from here."""
+    """All settings of an application. Unset fields come from the environment, a file, or here."""
 
     broker: str = DEFAULT_URL
     """UMBEL_URL or UMBEL_BROKER"""
@@ -100,12 +102,19 @@ class Settings:
         return _FORMATS[self.format]
 
     @classmethod
-    def resolve(cls, given: Mapping[str, Any], environment: Mapping[str, str]) -> Settings:
-        """Return settings from arguments, then the environment, then defaults.
+    def resolve(
+        cls,
+        given: Mapping[str, Any],
+        environment: Mapping[str, str],
+        file: ConfigFile = ConfigFile(),  # noqa: B008 - it is immutable
+    ) -> Settings:
+        """Return settings from arguments, the environment, the file, then defaults.
 
         Raises:
-            ConfigurationError: a value is wrong; the text names the field or the variable.
+            ConfigurationError: a value is wrong; the text names the field, and the variable or
+                the file that sets it.
         """
+        in_file = _check_file(file, {one.name: one.default for one in fields(cls)})
         values = {name: value for name, value in given.items() if value is not None}
         variables: dict[str, str] = {}
         for one in fields(cls):
@@ -116,6 +125,9 @@ class Settings:
             if one.name not in values and found is not None:
                 values[one.name] = _parse(found, environment[found], one.default)
                 variables[one.name] = found
+            elif one.name not in values and one.name in in_file:
+                values[one.name] = in_file[one.name]
+                variables[one.name] = f"{file.source}: {one.name}"
         try:
             return cls(**values)
         except ConfigurationError as error:
@@ -145,8 +157,31 @@ def _parse(variable: str, text: str, like: Any) -> Any:
     try:
         return msgspec.convert(text, type(like), strict=False)
     except msgspec.ValidationError:
-        kind = "a whole number" if isinstance(like, int) else "a number"
-        raise ConfigurationError(f"{variable}={_mask(text)!r}: give {kind}") from None
+        raise ConfigurationError(f"{variable}={_mask(text)!r}: give {_KINDS[type(like)]}") from None
+
+
+def _check_file(file: ConfigFile, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file. Raise ConfigurationError for unknown names and wrong types."""
+    found: dict[str, Any] = {}
+    for name, value in file.settings.items():
+        if name not in defaults:
+            import difflib
+
+            near = difflib.get_close_matches(name, [*defaults, "tasks"], n=1)
+            remedy = f"did you mean {near[0]}? If not, the" if near else "the"
+            raise ConfigurationError(
+                f"{file.source}: {name}: not a setting; {remedy} settings are"
+                f' {", ".join(defaults)}; options of tasks are in [tasks."NAME"]'
+            )
+        default = defaults[name]
+        try:
+            found[name] = (
+                dict(value) if default is MISSING else msgspec.convert(value, type(default))
+            )
+        except (msgspec.ValidationError, TypeError, ValueError):
+            kind = _KINDS.get(type(default), "a table, as in [brokers]")
+            raise ConfigurationError(f"{file.source}: {name}: give {kind}") from None
+    return found
 
 
 def _name_variable(error: ConfigurationError, variables: Mapping[str, str]) -> ConfigurationError:

@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from umbel.app import Umbel
+from umbel.configuration import read_config_file
+from umbel.configuration.file import DEFAULT_FILE
 from umbel.errors import ConfigurationError, UmbelError
 
 APP_MODULES = ("tasks", "app", "main", "umbel_app")
@@ -45,11 +47,12 @@ def load_app(address: str | None) -> Umbel:
 
 
 def load_app_or_bare(address: str | None) -> Umbel:
-    """Return the application; without an address and with UMBEL_URL set, one without tasks.
+    """Return the application; without an address, one without tasks if its broker is configured.
 
     That is enough for commands that only look after a server. Raises AppError like ``load_app``.
     """
-    if address is None and any(map(os.environ.get, ("UMBEL_URL", "UMBEL_BROKER"))):
+    has_url = any(map(os.environ.get, ("UMBEL_URL", "UMBEL_BROKER")))
+    if address is None and (has_url or "broker" in read_config_file(os.environ).settings):
         return Umbel()
     return load_app(address)
 
@@ -104,8 +107,9 @@ def _import(name: str) -> ModuleType:
 
 def _import_error(name: str, error: Exception) -> AppError:
     if isinstance(error, UmbelError):  # its message is complete
-        from_environment = str(error).startswith("UMBEL_")  # not a mistake in the module
-        return AppError(str(error), "" if from_environment else _user_line(error))
+        # Not a mistake in the module: it is in the environment or in the configuration file.
+        is_elsewhere = str(error).startswith(("UMBEL_", DEFAULT_FILE))
+        return AppError(str(error), "" if is_elsewhere else _user_line(error))
     message = f"{name} cannot be imported: {type(error).__name__}: {error}"
     if isinstance(error, ModuleNotFoundError):
         message += f"; install it for this Python: {sys.executable}"

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
+from umbel.configuration.file import DEFAULT_FILE
+
 CHANGED_FILES = "UMBEL_DEV_CHANGED"
 """The environment variable that tells the restarted process which files have changed."""
 
@@ -17,7 +19,8 @@ _IGNORED_FOLDERS = {".venv", "venv", "site-packages", "node_modules"}
 
 
 class SourceWatcher:
-    """Watches the imported modules below the current folder, and every module in that folder."""
+    """Watches the imported modules below the current folder, every module in that folder, and
+    the configuration file there."""
 
     def __init__(self) -> None:
         self._folder = Path.cwd()
@@ -47,7 +50,8 @@ class SourceWatcher:
 
     def _modification_times(self) -> dict[Path, int]:
         found: dict[Path, int] = {}
-        for path in {*self._imported_files(), *self._folder.glob("*.py")}:
+        watched = *self._folder.glob("*.py"), self._folder / DEFAULT_FILE
+        for path in {*self._imported_files(), *watched}:
             try:
                 found[path] = path.stat().st_mtime_ns
             except OSError:

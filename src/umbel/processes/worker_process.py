@@ -68,6 +68,7 @@ def _run_worker(
         options = _options(app, given)
         if LEVELS[level] <= LEVELS["warning"] and _is_first(given):
             _warn_of_unused_queues(app, options.queues, logs)
+            _warn_of_unused_tables(app, logs)
         _tune_garbage_collector()
         with asyncio.Runner(loop_factory=loop_factory(options.uvloop)) as runner:
             serving = _serve(app, options, logs, given, in_fleet=member is not None)
@@ -138,6 +139,13 @@ def _warn_of_unused_queues(app: Umbel, queues: Sequence[str], logs: Logs) -> Non
                 f"no task uses the queue {queue}; the queues of the tasks are {', '.join(known)}"
             )
             logs.write({"level": "warning", "event": event})
+
+
+def _warn_of_unused_tables(app: Umbel, logs: Logs) -> None:
+    """Write a warning for tables of the configuration file that concern no task of this worker."""
+    for table in app.task_tables.unused([task.name for task in app.registry]):
+        event = f"{table} concerns no task of this worker"
+        logs.write({"level": "warning", "event": event})
 
 
 def _index_options(index: int | None, of: int | None, replica: int | None) -> dict[str, int | None]:

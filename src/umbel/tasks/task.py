@@ -129,12 +129,8 @@ class Task(Generic[P, R_co]):
     def __init__(self, function: Callable[P, Any], name: str, declared: TaskOptions) -> None:
         self.function = function
         self.name = name
-        self.declared = declared
         self.parameters = Parameters(function, name)
-        self.gate_set = GateSet(name, declared.limit, declared.rate, declared.pool)
-        counted: list[Limit | Rate] = [*declared.limit, *declared.rate]
-        _check_tokens(self.parameters, [one.token for one in counted])
-        _check_tokens(self.parameters, [declared.affinity], "affinity")
+        self.declare_options(declared)
         self.call_options = AS_DECLARED
         """The options of its calls: see ``options``."""
         self._sender: Sender | None = None
@@ -142,6 +138,14 @@ class Task(Generic[P, R_co]):
         self.fan_out_task: IOTask[..., Any] | None = None
         """Of a broadcast: the task that runs first, and publishes this one to every worker."""
         update_wrapper(self, function)  # type: ignore[arg-type]  # subclasses are callable
+
+    def declare_options(self, declared: TaskOptions) -> None:
+        """Use these options. Raise ConfigurationError if one names an argument that is missing."""
+        counted: list[Limit | Rate] = [*declared.limit, *declared.rate]
+        _check_tokens(self.parameters, [one.token for one in counted])
+        _check_tokens(self.parameters, [declared.affinity], "affinity")
+        self.declared = declared
+        self.gate_set = GateSet(self.name, declared.limit, declared.rate, declared.pool)
 
     def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
         """Return the call as a value, to publish later or in bulk. Raise BadArguments."""
