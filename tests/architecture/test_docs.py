@@ -45,7 +45,7 @@ from umbel.worker import WorkerOptions
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = write_outputs.PAGES
-TEXTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+TEXTS = [*PAGES, ROOT / "CHANGELOG.md"]
 GENERATED = {DOCS / f"reference/{name}.md" for name in ("api", "capabilities", "cli")}
 INTERNAL = {"UMBEL_FLEET", "UMBEL_DEV_CHANGED", "UMBEL_COMPLETE"}
 """Variables that Umbel's processes hand to one another; nobody else sets them."""
