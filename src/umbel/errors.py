@@ -10,6 +10,7 @@
     ├── MessageTooLarge         a message or result is over the size limit
     ├── BadMessage              a received message cannot be read
     ├── UnknownTask             no task of that name is registered here
+    ├── UnknownSchedule         no schedule of that name exists
     ├── UnknownWorker           no worker of that name has ever been registered
     ├── UnknownJob              no job of that id was ever published, or its record was pruned
     ├── DuplicateJob            a live job already holds the unique key
@@ -95,6 +96,10 @@ class BadMessage(UmbelError, ValueError):
 
 class UnknownTask(UmbelError, LookupError):
     """No task of that name is registered here. Import its module, or ``app.include`` it."""
+
+
+class UnknownSchedule(UmbelError, LookupError):
+    """No schedule of that name exists. ``umbel schedules list`` shows all of them."""
 
 
 class UnknownWorker(UmbelError, LookupError):

@@ -26,7 +26,7 @@ from umbel.clock import Clock, SystemClock
 from umbel.configuration import Settings, read_config_file
 from umbel.errors import ConfigurationError
 from umbel.keys import KeyFile
-from umbel.messages import BodyCodec
+from umbel.messages import BodyCodec, Envelope
 from umbel.messages.wire import read
 from umbel.publisher import emit_or_log
 from umbel.services import Service, UserService
@@ -279,8 +279,12 @@ class Umbel:
         if self._schedules is None:
             from umbel.app.schedules import DeclaredSchedules
 
-            self._schedules = DeclaredSchedules(lambda call: self._client.build(call), self.clock)
+            self._schedules = DeclaredSchedules(self.build, self.clock)
         return self._schedules
+
+    def build(self, signature: Signature[Any]) -> Envelope:
+        """Return the message of a call, without publishing it. Raise what ``delay`` raises."""
+        return self._client.build(signature)
 
     # --- publishing --------------------------------------------------------------------------
 

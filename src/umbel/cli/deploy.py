@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 
@@ -18,6 +17,7 @@ from umbel.cli.deploy_report import (
     print_status,
 )
 from umbel.cli.formatting import duration
+from umbel.cli.operator import operator_name
 from umbel.cli.output import print_json, print_line
 from umbel.cli.times import seconds
 from umbel.control import DeploymentPlan
@@ -119,7 +119,7 @@ def end(context: CommandContext, force: bool, as_json: bool) -> None:
     """Let workers fetch again. Pauses by operators remain. It is safe to repeat."""
 
     async def work(operations: Operations) -> None:
-        ended = await operations.deploy.end(_who(), force=force)
+        ended = await operations.deploy.end(operator_name(), force=force)
         left = [pause for pause in await operations.pauses() if not pause.holder]
         if as_json:
             names = [{"scope": pause.scope, "name": pause.name} for pause in left]
@@ -202,20 +202,13 @@ def audit(context: CommandContext, longer_than: float, since: float, as_json: bo
 def _plan(workers: tuple[str, ...], queues: tuple[str, ...], reason: str) -> DeploymentPlan:
     return DeploymentPlan(
         id=fresh_id(),
-        who=_who(),
+        who=operator_name(),
         host=socket.gethostname(),
         pid=os.getpid(),
         reason=reason,
         workers=workers,
         queues=queues,
     )
-
-
-def _who() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in a container
-        return f"user {os.getuid()}"
 
 
 async def _check(app: Umbel, operations: Operations, plan: DeploymentPlan) -> None:

@@ -7,6 +7,7 @@ Never: publishes or runs tasks. It asks only the store, never a worker, so it an
 from umbel.operations.erasing import ErasedJobs
 from umbel.operations.job_search import FoundJobs, JobSearch
 from umbel.operations.operations import FORGETTABLE, Operations
+from umbel.operations.schedules import HistoryLine, ScheduleView
 from umbel.operations.views import (
     Audit,
     AuditedTask,
@@ -33,6 +34,7 @@ __all__ = [
     "ErasedJobs",
     "FoundJobs",
     "Health",
+    "HistoryLine",
     "JobSearch",
     "MissingTask",
     "Operations",
@@ -40,6 +42,7 @@ __all__ = [
     "QueueView",
     "RunStatistics",
     "RunView",
+    "ScheduleView",
     "TaskView",
     "WorkerView",
 ]

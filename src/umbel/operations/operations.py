@@ -50,6 +50,7 @@ from umbel.operations.pause_texts import (
     why_paused,
     without_missing_tasks,
 )
+from umbel.operations.schedules import ScheduleOperations
 from umbel.operations.task_views import describe_tasks, recent_runs
 from umbel.operations.views import (
     Health,
@@ -95,6 +96,8 @@ class Operations:
             Deployments(roles.coordination), roles.records, roles.registry, clock=clock
         )
         """Deployments: begin, wait for "go", end, status, audit."""
+        self.schedules = ScheduleOperations(roles, namespace=namespace)
+        """Schedules: all, show, next_times, history, add, edit, pause, resume, trigger, remove."""
 
     # --- jobs --------------------------------------------------------------------------------
 

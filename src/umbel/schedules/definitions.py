@@ -105,9 +105,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def apply(self, plan: Plan) -> Plan:
         """Return the plan with these changes. Raise ConfigurationError if they do not fit."""
-        timing = self.timing or plan.timing
-        if self.zone is not None:
-            timing = replace(timing, zone=self.zone)
+        timing = replace(self.timing or plan.timing, zone=self.zone or plan.timing.zone)
         return Plan(
             timing=timing,
             overlap=self.overlap or plan.overlap,

@@ -178,8 +178,11 @@ class Scheduler:
             or page.more
             or (catalog.revision, self._markers) != (page.revision, markers)
         ):
+            known = None if catalog is None else catalog.schedules.keys()
             catalog = self._catalog = await read_catalog(self._coordination)
             self._markers = markers
+            if catalog.schedules.keys() != known:
+                self._states = None  # a removed schedule may have been added again
             self._unchecked = {*catalog.schedules}
             self._report_unreadable(catalog)
         else:
