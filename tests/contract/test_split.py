@@ -20,6 +20,8 @@ from umbel.testing.actions import RESULT, envelope, register, settle
 from umbel.testing.brokers import BrokerSuite, GateTopics, RouteSuite
 from umbel.testing.stores import CoordinationSuite, JoinSuite, StoreSuite
 from umbel.testing.stores.coordination import PublishingCommits
+from umbel.testing.stores.coordination_machine import CoordinationMachineSuite
+from umbel.testing.stores.join_machine import JoinMachineSuite
 from umbel.testing.stores.joins import EndsOfParts
 from umbel.testing.stores.publications import BlockedJobs
 from umbel.testing.stores.reopening import Growing
@@ -57,7 +59,11 @@ class TestRabbitmqAndPostgres(BrokerSuite, GateTopics, RouteSuite, StoreSuite, R
         return lambda: open_pair(postgres(), rabbitmq)
 
 
-class TestGraphsOnRabbitmqAndPostgres(CoordinationSuite, JoinSuite):
+class Graphs(CoordinationSuite, JoinSuite, CoordinationMachineSuite, JoinMachineSuite):
+    """Coordination and joins, which a pair takes from its job store."""
+
+
+class TestGraphsOnRabbitmqAndPostgres(Graphs):
     backend = TestRabbitmqAndPostgres.backend
 
 
@@ -81,7 +87,7 @@ class TestNatsAndRedis(BrokerSuite, GateTopics, RouteSuite, ReleasedJobs):
         return lambda: open_pair(redis_store(), nats)
 
 
-class TestGraphsOnNatsAndRedis(CoordinationSuite, JoinSuite):
+class TestGraphsOnNatsAndRedis(Graphs):
     backend = TestNatsAndRedis.backend
 
 
