@@ -396,15 +396,13 @@ class Started:
         deadline = time.monotonic() + HANG_SECONDS
         with self._changed:
             while True:
-                printed = _tidy(self._raw, self._folder)[self._read :]
-                lines = printed.splitlines()
-                left = [line for line in wanted if not any(ids.match(line, p) for p in lines)]
-                if not left:
-                    self._read += len(printed)
-                    return None
-                if not self._changed.wait(deadline - time.monotonic()):
-                    self._read += len(printed)
-                    return printed
+                complete = self._raw[: self._raw.rfind("\n") + 1]
+                lines = _tidy(complete, self._folder).splitlines()
+                new = lines[self._read :]
+                left = [line for line in wanted if not any(ids.match(line, p) for p in new)]
+                if not left or not self._changed.wait(deadline - time.monotonic()):
+                    self._read = len(lines)
+                    return "".join(f"{line}\n" for line in new) if left else None
 
     def stop(self) -> None:
         """End the process and all that it has started."""
