@@ -36,6 +36,15 @@ async def report() -> None:
 @app.task(rate=["200/m", Rate("10/45s", burst=5)])
 async def ask() -> None: ...
 
+@app.task(rate="1/d")
+async def slow() -> None: ...
+
+@app.task(limit=[Limit(3, per="worker"), Limit(1, token="tenant", per="worker")])
+async def local(tenant: str) -> None: ...
+
+@app.task(rate=Rate("5/s", per="worker"))
+async def paced() -> None: ...
+
 @app.task(pool=executors)
 async def evaluate() -> dict:
     await end()
@@ -165,10 +174,70 @@ def test_a_number_that_is_none_is_refused_with_what_to_write(
 
 def test_what_is_no_limit_is_not_set(known: Shell) -> None:
     assert "known limits: limit:@bulk" in refused(known, 1, "limits", "set", "nobody", "3")
-    assert "only limits can be set" in refused(known, 2, "limits", "set", "ask", "3")
+    told = refused(known, 2, "limits", "set", "rate:tasks.ask", "3")
+    assert "a rate: give how many in which time, as 10/s or 200/m" in told
+    assert "a limit: give a whole number" in refused(known, 2, "limits", "set", "report", "3/s")
+    assert "known rates: rate:tasks.ask" in refused(known, 1, "limits", "set", "nobody", "3/s")
     told = refused(known, 2, "limits", "set", "limit:tasks.mail/tenant#acme", "3")
     assert "Set limit:tasks.mail/tenant, or pause this token: umbel pause --gate" in told
-    assert "there is no limit 'executors'" in refused(known, 1, "limits", "reset", "executors")
+    told = refused(known, 1, "limits", "reset", "executors")
+    assert "there is no limit or rate 'executors'" in told
+
+
+@pytest.mark.parametrize("rate", ["0/s", "10/", "10/fortnight", "/s", "10/s,", "-1/s"])
+def test_a_rate_that_is_none_is_refused_with_what_to_write(
+    rate: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["limits", "set", "ask", rate, "--json"]) == 2
+    told = json.loads(capsys.readouterr().err)["error"]["message"]
+    assert told.startswith("rate=")
+    assert 'as "10/s", "200/m", "500/h", "1/30s"' in told
+
+
+def test_a_rate_is_set_above_the_code_and_reset_and_jobs_start_at_once(shell: Shell) -> None:
+    with shell.worker():
+        jobs = [shell.say("send", "slow") for _ in range(3)]
+        wait_until(lambda: shell.ask("jobs", "show", jobs[0])["state"] == "succeeded")
+        assert shell.ask("jobs", "show", jobs[1])["state"] == "waiting"
+        told = shell.ask("limits", "set", "slow", "100/s, 5000/m")
+        expected = {"rate": "rate:tasks.slow", "rates": [[100, 1.0], [5000, 60.0]], "imposed": True}
+        assert told == expected
+        wait_until(lambda: {shell.ask("jobs", "show", j)["state"] for j in jobs} == {"succeeded"})
+        assert [*shell.say("limits", "list", "slow").splitlines()[1].split()[:4]] == [
+            "rate:tasks.slow",
+            "100/s,",
+            "5000/m,",
+            "imposed",
+        ]
+    with shell.worker():
+        found = limits(shell)["rate:tasks.slow"]
+        assert (found["rates"], found["imposed"]) == ([[100, 1.0], [5000, 60.0]], True)
+        told = shell.say("limits", "reset", "slow")
+        assert told == "rate:tasks.slow: 1/d, as declared in the code"
+        assert shell.ask("limits", "reset", "slow")["imposed"] is False, "twice is fine"
+        found = limits(shell)["rate:tasks.slow"]
+        assert (found["rates"], found["imposed"]) == ([[1, 86_400.0]], False)
+
+
+def test_limits_that_each_worker_applies_are_shown_and_cannot_be_set(known: Shell) -> None:
+    found = limits(known, "local")
+    assert [*found] == ["worker-limit:tasks.local", "worker-limit:tasks.local/tenant"]
+    shown = found["worker-limit:tasks.local"]
+    assert (shown["capacity"], shown["per"], shown["each_token"]) == (3, "worker", False)
+    paced = limits(known)["worker-rate:tasks.paced"]
+    assert (paced["rates"], paced["per"]) == ([[5, 1.0]], "worker")
+    assert limits(known)["limit:tasks.report"]["per"] == "cluster"
+    told = [line.split() for line in known.say("limits").splitlines()]
+    for line in (
+        "worker-limit:tasks.local 3 at once, each worker",
+        "worker-limit:tasks.local/tenant 1 at once, each token, each worker",
+        "worker-rate:tasks.paced 5/s, each worker",
+    ):
+        assert line.split() in told
+    told_why = refused(known, 2, "limits", "set", "worker-limit:tasks.local", "9")
+    assert "which each worker applies by itself: change it in the code" in told_why
+    told_why = refused(known, 2, "pause", "--gate", "worker-limit:tasks.local")
+    assert "Pause the task" in told_why
 
 
 def test_a_limit_that_no_worker_has_declared_is_reported_as_such(shell: Shell) -> None:

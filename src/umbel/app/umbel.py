@@ -164,6 +164,11 @@ class Umbel:
         if not storable_name(name):
             raise ConfigurationError(f"queue={name!r}: give a name of 1 to 255 characters")
         limits, rates = as_limits(limit), as_rates(rate)
+        counted: list[Limit | Rate] = [*limits, *rates]
+        if any(one.per == "worker" for one in counted):
+            raise ConfigurationError(
+                f'per="worker" of the queue {name!r}: only tasks can have it; declare it there'
+            )
         self.registry.queue_gates[name] = GateSet(f"@{name}", limits, rates)
         self._warn_of_ignored_limits(f"@{name}", limits, rates)
 

@@ -25,8 +25,10 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int | None = None
     """How many jobs may hold it at once; None for a rate."""
     rates: tuple[tuple[int, float], ...] = ()
+    burst: int = 1
     imposed: bool = False
-    """Whether an operator has overridden the capacity in the code."""
+    """Whether an operator has overridden the capacity in the code. Stores do not say it of rates:
+    see ``control.limits``."""
     held: int = 0
     waiting: int = 0
 
@@ -52,7 +54,8 @@ class Gates(Protocol):
         """Set rules, and remove the rules ``lifted``: jobs that wait there pass freely.
 
         An entry ``LIMITS`` of an operator overrides the capacity in the code. No job passes a
-        gate before its rule was declared.
+        gate before its rule was declared. A rate that is changed starts anew: the next job may
+        start at once, even if it had to wait by the former rate.
         """
 
     async def gates(self, rule: str = "", limit: int = 1000) -> list[Gate]:

@@ -15,7 +15,7 @@ from umbel.cli.pause_lines import print_pause_table
 from umbel.cli.short_names import can_have_tokens, find_task_name, has_gate_per_token, parse_worker
 from umbel.control import Pause, Scope
 from umbel.errors import UnknownTask
-from umbel.messages import POOL_PREFIX, rule_of
+from umbel.messages import POOL_PREFIX, WORKER_RULE_PREFIX, rule_of
 from umbel.operations import Operations
 from umbel.operations.pause_texts import how_it_ends, paused_by, paused_subject
 
@@ -190,6 +190,11 @@ async def _check_gate(operations: Operations, gate: str) -> None:
         near = difflib.get_close_matches(rule, known, n=3, cutoff=0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "see umbel limits and umbel pools"
         raise click.UsageError(f"--gate {gate!r}: no worker has declared it; {hint}")
+    if gate.startswith(WORKER_RULE_PREFIX):
+        raise click.UsageError(
+            f"--gate {gate}: each worker counts it by itself, so it cannot be paused. Pause the"
+            " task: umbel pause --task NAME"
+        )
     if gate != rule and not can_have_tokens(rule):
         raise click.UsageError(f"--gate {gate}: {rule} has no tokens; give --gate {rule}")
     if any(one.key == gate and has_gate_per_token(one) for one in found):

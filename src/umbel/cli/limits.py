@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from typing import Literal
 
 import click
 import msgspec
@@ -15,8 +16,10 @@ from umbel.cli.errors import Failure
 from umbel.cli.output import print_json, print_line, print_table
 from umbel.cli.short_names import find_rules, has_gate_per_token
 from umbel.control import Pause
-from umbel.messages import TOKEN_SEPARATOR, rule_of
+from umbel.errors import ConfigurationError
+from umbel.messages import TOKEN_SEPARATOR, WORKER_RULE_PREFIX, rule_of
 from umbel.operations import Operations
+from umbel.tasks import Rate
 
 _HEAD = ("gate", "allows", "held", "waiting", "state")
 _UNITS = {1.0: "s", 60.0: "m", 3600.0: "h", 86_400.0: "d"}
@@ -29,6 +32,8 @@ class LimitView(msgspec.Struct, frozen=True, kw_only=True):
 
     gate: str
     kind: str
+    per: Literal["cluster", "worker"]
+    """What is counted: the jobs of all workers together, or those of each worker."""
     capacity: int | None
     rates: tuple[tuple[int, float], ...]
     imposed: bool
@@ -40,7 +45,7 @@ class LimitView(msgspec.Struct, frozen=True, kw_only=True):
 
 @group()
 def limits(context: CommandContext, as_json: bool) -> None:
-    """Show limits and rates; set a limit."""
+    """Show limits and rates; change them while jobs run."""
     _show(context, None, _DEFAULT_GATES, as_json)
 
 
@@ -107,6 +112,7 @@ def _view(gate: Gate, pauses: tuple[Pause, ...]) -> LimitView:
     return LimitView(
         gate=gate.key,
         kind=gate.kind,
+        per="worker" if gate.key.startswith(WORKER_RULE_PREFIX) else "cluster",
         capacity=gate.capacity,
         rates=gate.rates,
         imposed=gate.imposed,
@@ -118,11 +124,14 @@ def _view(gate: Gate, pauses: tuple[Pause, ...]) -> LimitView:
 
 
 def _row(view: LimitView) -> tuple[object, ...]:
+    # Each worker counts for itself, and the store does not know how many jobs it has counted.
+    counts = (view.held, view.waiting) if view.per == "cluster" else ()
+    held, waiting = (f"{jobs:,}" for jobs in counts) if counts else ("", "")
     return (
         view.gate,
         _allows(view),
-        f"{view.held:,}",
-        f"{view.waiting:,}",
+        held,
+        waiting,
         "paused" if view.paused else "",
     )
 
@@ -132,6 +141,7 @@ def _allows(view: LimitView) -> str:
     words += [_rate(count, period) for count, period in view.rates]
     words += ["no limit: it was lifted"] if view.kind == "open" else []
     words += ["each token"] if view.each_token else []
+    words += ["each worker"] if view.per == "worker" else []
     words += ["imposed"] if view.imposed else []
     return ", ".join(words)
 
@@ -145,77 +155,142 @@ def _rate(count: int, period: float) -> str:
 
 
 @command(name="set", context_settings={"ignore_unknown_options": True})
-@click.argument("name", metavar="TASK|LIMIT")
-@click.argument("number", metavar="N")
-def set_limit(context: CommandContext, name: str, number: str, as_json: bool) -> None:
-    """Let N jobs run at once instead of the number in the code, until umbel limits reset.
+@click.argument("name", metavar="TASK|LIMIT|RATE")
+@click.argument("value", metavar="N|RATE")
+def set_limit(context: CommandContext, name: str, value: str, as_json: bool) -> None:
+    """Use another limit or rate than the code, until umbel limits reset.
 
-    Running jobs continue. With 0, no job starts. A limit with tokens is set for each of them.
+    N is how many jobs may run at once. Running jobs continue. With 0, no job starts. A limit with
+    tokens is set for each of them.
+
+    RATE is how many jobs may start in which time: 10/s, 200/m, 500/h, 1/30s. It replaces all rates
+    of that name; several are separated by commas.
 
     \b
     umbel -A tasks limits set tasks.mail 3
     umbel -A tasks limits set limit:tasks.mail/tenant 1
+    umbel -A tasks limits set tasks.ask 100/m
     """
-    if not re.fullmatch(r"[0-9]{1,10}", number) or int(number) > _MAX_CAPACITY:
+    if "/" in value:
+        _change_rate(context, name, _read_rates(value), as_json)
+        return
+    if not re.fullmatch(r"[0-9]{1,10}", value) or int(value) > _MAX_CAPACITY:
         raise click.UsageError(
-            f"N: {number[:80]!r}: give a whole number from 0 to {_MAX_CAPACITY:,}, without commas."
+            f"N: {value[:80]!r}: give a whole number from 0 to {_MAX_CAPACITY:,}, without commas,"
+            " or a rate, as 10/s or 200/m."
         )
-    _change(context, name, int(number), as_json)
+    _change_limit(context, name, int(value), as_json)
 
 
 @command()
-@click.argument("name", metavar="TASK|LIMIT")
+@click.argument("name", metavar="TASK|LIMIT|RATE")
 def reset(context: CommandContext, name: str, as_json: bool) -> None:
-    """Return to the limit that the code declares."""
-    _change(context, name, None, as_json)
+    """Return to the limit or rate that the code declares."""
+
+    async def work(operations: Operations) -> str:
+        return await _find_rule(context.app_or_bare, operations, name, "limit", "rate")
+
+    if context.run(work).startswith("rate:"):
+        _change_rate(context, name, None, as_json)
+    else:
+        _change_limit(context, name, None, as_json)
 
 
-def _change(context: CommandContext, name: str, capacity: int | None, as_json: bool) -> None:
-    app = context.app_or_bare
+def _read_rates(value: str) -> tuple[tuple[int, float], ...]:
+    try:
+        rates = [Rate(part.strip()) for part in value.split(",")]
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
+    return tuple((rate.count, rate.period) for rate in rates)
 
+
+def _change_limit(context: CommandContext, name: str, capacity: int | None, as_json: bool) -> None:
     async def work(operations: Operations) -> tuple[str, Gate | None]:
-        rule = await _find_limit(app, operations, name)
+        rule = await _find_rule(context.app_or_bare, operations, name, "limit")
         if not await operations.override_capacity(rule, capacity):
             raise Failure(f"{rule} no longer exists: no worker declares it")
-        found = [gate for gate in await operations.gates(rule) if gate.kind == "limit"]
-        return rule, found[0] if found else None
+        return rule, await _gate(operations, rule)
 
     rule, gate = context.run(work)
     allowed = gate.capacity if gate is not None else capacity
     if as_json:
         print_json({"limit": rule, "capacity": allowed, "imposed": capacity is not None})
     else:
-        each = " for each token" if gate is not None and has_gate_per_token(gate) else ""
-        origin = "as declared in the code" if capacity is None else "imposed"
-        print_line(f"{rule}: {allowed:,} at once{each}, {origin}" if allowed is not None else rule)
+        text = f"{allowed:,} at once" if allowed is not None else "no limit"
+        _print_change(rule, text, gate, is_imposed=capacity is not None)
 
 
-async def _find_limit(app: Umbel, operations: Operations, name: str) -> str:
-    """Return the limit with this name. Raises UsageError or Failure unless there is exactly one."""
+def _change_rate(
+    context: CommandContext,
+    name: str,
+    rates: tuple[tuple[int, float], ...] | None,
+    as_json: bool,
+) -> None:
+    async def work(operations: Operations) -> tuple[str, Gate | None]:
+        rule = await _find_rule(context.app_or_bare, operations, name, "rate")
+        if not await operations.override_rates(rule, rates):
+            raise Failure(f"{rule} no longer exists: no worker declares it")
+        return rule, await _gate(operations, rule)
+
+    rule, gate = context.run(work)
+    allowed = gate.rates if gate is not None else rates or ()
+    if as_json:
+        print_json({"rate": rule, "rates": allowed, "imposed": rates is not None})
+    else:
+        text = ", ".join(_rate(count, period) for count, period in allowed)
+        _print_change(rule, text, gate, is_imposed=rates is not None)
+
+
+def _print_change(rule: str, allows: str, gate: Gate | None, *, is_imposed: bool) -> None:
+    each = " for each token" if gate is not None and has_gate_per_token(gate) else ""
+    origin = "imposed" if is_imposed else "as declared in the code"
+    print_line(f"{rule}: {allows}{each}, {origin}")
+
+
+async def _gate(operations: Operations, rule: str) -> Gate | None:
+    """Return the gate that shows what a rule allows; None if the rule was lifted meanwhile."""
+    found = [gate for gate in await operations.gates(rule) if gate.kind != "open"]
+    return found[0] if found else None
+
+
+async def _find_rule(
+    app: Umbel, operations: Operations, name: str, *kinds: Literal["limit", "rate"]
+) -> str:
+    """Return the limit or rate with this name. Raises UsageError or Failure unless there is one."""
     if TOKEN_SEPARATOR in name:
         raise click.UsageError(
             f"{name}: all tokens have the same limit. Set {rule_of(name)}, or pause this token:"
             f" umbel pause --gate {name}"
         )
     rules = await _rules(operations, name)
-    limits = [rule for rule, kind in rules.items() if kind == "limit"]
-    found = find_rules(name, limits)
+    shared = {rule: kind for rule, kind in rules.items() if not rule.startswith(WORKER_RULE_PREFIX)}
+    wanted = [rule for rule, kind in shared.items() if kind in kinds]
+    found = find_rules(name, wanted)
     if len(found) == 1:
         return found[0]
     if found:
         raise click.UsageError(f"{name!r} matches {' and '.join(found)}: give the full name.")
-    if other := find_rules(name, [rule for rule, kind in rules.items() if kind == "rate"]):
+    if other := find_rules(name, [rule for rule, kind in shared.items() if kind == "rate"]):
         raise click.UsageError(
-            f"{name!r} is {other[0]}, a rate; only limits can be set. Change the rate in the code,"
-            f" or pause it: umbel pause --gate {other[0]}"
+            f"{name!r} is {other[0]}, a rate: give how many in which time, as 10/s or 200/m. To"
+            f" stop it: umbel pause --gate {other[0]}"
+        )
+    if other := find_rules(name, [rule for rule, kind in shared.items() if kind == "limit"]):
+        raise click.UsageError(f"{name!r} is {other[0]}, a limit: give a whole number.")
+    if other := find_rules(name, rules.keys() - shared.keys()):
+        raise click.UsageError(
+            f"{name!r} is {other[0]}, which each worker applies by itself: change it in the code,"
+            " and restart the workers."
         )
     if declared := find_rules(name, _declared(app)):
         raise Failure(
             f"{declared[0]} is not in the store yet: a worker declares it when it starts."
             " Start a worker, then set the limit"
         )
-    known = f"known limits: {', '.join(limits[:10])}" if limits else "no task declares limit="
-    raise Failure(f"there is no limit {name!r}; {known}")
+    options = " or ".join(f"{kind}=" for kind in kinds)
+    known = f"known {' and '.join(f'{kind}s' for kind in kinds)}: {', '.join(wanted[:10])}"
+    hint = known if wanted else f"no task declares {options}"
+    raise Failure(f"there is no {' or '.join(kinds)} {name!r}; {hint}")
 
 
 async def _rules(operations: Operations, name: str) -> dict[str, str]:
@@ -227,7 +302,7 @@ async def _rules(operations: Operations, name: str) -> dict[str, str]:
 
 def _declared(app: Umbel) -> Collection[str]:
     every = [*(task.gate_set for task in app.registry), *app.registry.queue_gates.values()]
-    return sorted({name for gate_set in every for name in gate_set.limits})
+    return sorted({name for one in every for name in (*one.limits, *one.rates)})
 
 
 for _command in (list_limits, set_limit, reset):

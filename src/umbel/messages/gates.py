@@ -12,6 +12,10 @@ TOKEN_SEPARATOR = "#"
 POOL_PREFIX = "pool:"
 """Begins the name of a pool's gate."""
 
+WORKER_RULE_PREFIX = "worker-"
+"""Begins the name of a rule that each worker applies by itself, as in ``worker-limit:tasks.mail``.
+It is stored for display only: no job has such a gate."""
+
 ROUTE_PREFIX = "route:"
 """Begins the name of a route's gate."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -338,7 +339,7 @@ class Operations:
     async def gates(self, rule: str | None = None, limit: int = 1000) -> list[Gate]:
         """Return the gates of a rule. Without a rule: all gates in use, and all without tokens."""
         _check("rule", rule)
-        return await self._roles.gates.gates(rule or "", limit)
+        return await self._limits.gates(rule or "", limit)
 
     async def override_capacity(self, rule: str, capacity: int | None) -> bool:
         """Override the declared capacity of a limit; None restores the declared one.
@@ -347,6 +348,21 @@ class Operations:
         """
         _check("rule", rule)
         return await self._limits.override(rule, capacity)
+
+    async def override_rates(self, rule: str, rates: Sequence[tuple[int, float]] | None) -> bool:
+        """Override the declared rates of a rule; None restores the declared ones.
+
+        A rate is a number of jobs and a time in seconds. Return False if there is no such rate.
+
+        Raises:
+            ConfigurationError: a number is not above 0.
+        """
+        _check("rule", rule)
+        if rates is not None and (not rates or not all(_is_rate(*rate) for rate in rates)):
+            raise ConfigurationError(
+                f"rates={rates!r}: give pairs of a number of jobs and seconds, both above 0"
+            )
+        return await self._limits.override_rates(rule, None if rates is None else tuple(rates))
 
     async def pools(self) -> list[PoolView]:
         """Return every pool that was declared or has members."""
@@ -530,6 +546,10 @@ def _check(field: str, name: str | None) -> None:
     """Raise ConfigurationError if the name is empty. ``None`` means that no name was given."""
     if name is not None and not name.strip():
         raise ConfigurationError(f"{field}={name!r} is empty: give a name")
+
+
+def _is_rate(jobs: int, seconds: float) -> bool:
+    return jobs >= 1 and 0 < seconds < math.inf
 
 
 def _check_members(pool: str, names: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ from umbel.backends import (
     WorkerEntry,
 )
 from umbel.clock import Clock
-from umbel.control import Pauses
+from umbel.control import LimitOverrides, Pauses
 from umbel.errors import Unavailable
 from umbel.messages import (
     POOL_PREFIX,
@@ -119,7 +119,7 @@ class Router:
             and not rule.startswith(POOL_PREFIX)
         ]
         if rules or lifted:
-            await gates.declare(rules, lifted)
+            await LimitOverrides(self.roles.coordination, gates).declare(rules, lifted)
         for pool, named in members.items():
             await gates.add_members(pool, named, only=True)
 

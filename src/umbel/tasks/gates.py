@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from umbel.errors import ConfigurationError
-from umbel.messages import POOL_PREFIX, TOKEN_SEPARATOR, Rule, not_finite
+from umbel.messages import POOL_PREFIX, TOKEN_SEPARATOR, WORKER_RULE_PREFIX, Rule, not_finite
 from umbel.tasks.parameters import Parameters
 from umbel.tasks.policies import storable_name
 
@@ -182,17 +182,11 @@ class GateSet:
         pools: Sequence[Pool] = (),
     ) -> None:
         self.pools = sorted(pools, key=lambda pool: pool.name)
-        cluster_limits = [one for one in limits if one.per == "cluster"] if not rates else []
-        self.limits = {_rule_name("limit", owner, one.token): one for one in cluster_limits}
-        paced: dict[str, list[Rate]] = {}
-        for rate in rates:
-            if rate.per == "cluster":
-                name = _rule_name("rate", owner, rate.token)
-                name += f"/burst-{rate.burst}" if rate.burst > 1 else ""
-                paced.setdefault(name, []).append(rate)
-        self.rates = paced
-        if len(self.limits) < len(cluster_limits):
-            raise ConfigurationError(f"limit of {owner}: two limits count the same; give one")
+        used = () if rates else limits
+        self.limits = _named_limits(owner, [one for one in used if one.per == "cluster"])
+        paced = self.rates = _named_rates(owner, [one for one in rates if one.per == "cluster"])
+        self._worker_limits = _named_limits(owner, [one for one in used if one.per == "worker"])
+        self._worker_rates = _named_rates(owner, [one for one in rates if one.per == "worker"])
         if len({pool.name for pool in pools}) < len(pools):
             raise ConfigurationError(f"pool of {owner}: a pool is listed twice")
         self._gates = sorted(
@@ -240,10 +234,11 @@ class GateSet:
 
     def rules(self) -> list[Rule]:
         """Return the rules now. A limit whose function raises is left out: it stays unchanged."""
+        limits, rates = self.limits | self._worker_limits, self.rates | self._worker_rates
         return [
             *(
                 Rule(name=name, capacity=number, rejects=one.zero == "reject")
-                for name, one in self.limits.items()
+                for name, one in limits.items()
                 if (number := one.current_capacity()) is not None
             ),
             *(pool.rule for pool in self.pools),
@@ -254,7 +249,7 @@ class GateSet:
                     rates=tuple((one.count, one.period) for one in several),
                     burst=several[0].burst,
                 )
-                for name, several in self.rates.items()
+                for name, several in rates.items()
             ),
         ]
 
@@ -295,7 +290,26 @@ def _check_scope(token: Token | None, per: str) -> None:
         raise ConfigurationError(f"token={token!r:.80}: give an argument's name or a function")
 
 
-def _rule_name(kind: str, owner: str, token: Token | None) -> str:
+def _named_limits(owner: str, limits: Sequence[Limit]) -> dict[str, Limit]:
+    """Return limits by the names of their rules. Raise ConfigurationError for equal names."""
+    named = {_rule_name("limit", owner, one): one for one in limits}
+    if len(named) < len(limits):
+        raise ConfigurationError(f"limit of {owner}: two limits count the same; give one")
+    return named
+
+
+def _named_rates(owner: str, rates: Sequence[Rate]) -> dict[str, list[Rate]]:
+    """Return rates by the names of their rules. Several rates may share a rule."""
+    named: dict[str, list[Rate]] = {}
+    for rate in rates:
+        name = _rule_name("rate", owner, rate)
+        name += f"/burst-{rate.burst}" if rate.burst > 1 else ""
+        named.setdefault(name, []).append(rate)
+    return named
+
+
+def _rule_name(kind: str, owner: str, counted: Limit | Rate) -> str:
+    kind, token = f"{WORKER_RULE_PREFIX if counted.per == 'worker' else ''}{kind}", counted.token
     if token is None:
         return f"{kind}:{owner}"
     called = token if isinstance(token, str) else getattr(token, "__name__", "token")

@@ -19,7 +19,9 @@ class PostgresGates(SqlGates):
     async def declare(self, rules: Sequence[Rule], lifted: Sequence[str] = ()) -> None:
         if rules:
             by_name = {rule.name: rule for rule in rules}
-            await self._rows("declare", declared=json_text([*by_name.values()]))
+            rows = await self._rows("declare", declared=json_text([*by_name.values()]))
+            if rates := [name for name, kind in rows if kind == "rate"]:
+                await self._rows("reset_paces", rule=texts(rates))
         if lifted:
             await self._rows("lift", rule=texts([*lifted]))
 

@@ -1,10 +1,27 @@
 -- name: declare
 -- Stores rules as the code declares them. A rule that is stored already is not changed. In order of
--- name, as all statements that change several rules.
+-- name, as all statements that change several rules. Returns the rules that were changed.
 insert into $schema.rule as r (namespace, name, declared)
 select %(namespace)s, d ->> 'name', d from jsonb_array_elements(%(declared)s::jsonb) d order by 2
 on conflict (namespace, name) do update set declared = excluded.declared
 where r.declared <> excluded.declared
+returning r.name, r.declared ->> 'kind'
+
+-- name: reset_paces
+-- Rates that have changed start anew in all gates of their rules. The gates are checked once more: a
+-- claim may have checked them by their former paces since the rules were changed.
+with locked as materialized (select $schema.lock_gates(%(namespace)s)),
+reset as (
+  update $schema.gate g set paces = '{}'
+  from locked, unnest(%(rule)s::text[]) changed (name)
+  where g.namespace = %(namespace)s
+    and (g.key = changed.name or (g.key > changed.name || '#' and g.key < changed.name || '$'))
+),
+opened as (
+  insert into $schema.gate_event (namespace, key)
+  select %(namespace)s, name from unnest(%(rule)s::text[]) changed (name)
+)
+select pg_notify('$channel', 'g:' || %(namespace)s)
 
 -- name: lift
 -- Opens the gates of rules that the code no longer declares.

@@ -118,6 +118,7 @@ def _gate(key: str, rule: Rule, imposed: int | None, held: int, waiting: int) ->
         kind=rule.kind,
         capacity=rule.capacity if rule.kind == "limit" else None,
         rates=rule.rates,
+        burst=rule.burst,
         imposed=imposed is not None and rule.kind == "limit",
         held=held,
         waiting=waiting,

@@ -39,18 +39,18 @@ local function new_granter()
   end
 
   -- Return the rates of a rule, each with its step and the time from which the next job counts; see
-  -- resilience/pace.py.
+  -- resilience/pace.py. A rate that has changed since its pace was stored starts anew.
   local SLACK, CREDIT = 0.01, 0.009
   local function read_paces(gate, rule, now)
     local paces, known = {}, {}
-    for word in string.gmatch(redis.call('GET', root .. ':pace:' .. gate) or '', '%S+') do
-      known[#known + 1] = to_number(word, 0)
+    for step, pace in string.gmatch(redis.call('GET', root .. ':pace:' .. gate) or '', '(%S+)/(%S+)') do
+      known[#known + 1] = {step = step, pace = to_number(pace, 0)}
     end
     for index, rate in ipairs(rule.rates or {}) do
-      local pace = known[index] or 0
+      local step, before = rate[2] / rate[1] * (1 + SLACK), known[index]
+      local pace = before and before.step == string.format('%.17g', step) and before.pace or 0
       paces[index] = {
-        step = rate[2] / rate[1] * (1 + SLACK), credit = CREDIT * rate[2], pace = pace,
-        start = math.max(pace, now - CREDIT * rate[2]),
+        step = step, credit = CREDIT * rate[2], pace = pace, start = math.max(pace, now - CREDIT * rate[2]),
       }
     end
     return paces
@@ -81,7 +81,8 @@ local function new_granter()
     local words, last, grace = {}, now, 3600
     for index, rate in ipairs(paces) do
       local pace = rate.start + count * rate.step
-      words[index], last, grace = string.format('%.17g', pace), math.max(last, pace), math.max(grace, rate.credit)
+      words[index] = string.format('%.17g/%.17g', rate.step, pace)
+      last, grace = math.max(last, pace), math.max(grace, rate.credit)
     end
     local ttl = math.min(math.ceil(last - now + grace), 1e9)
     redis.call('SET', root .. ':pace:' .. gate, table.concat(words, ' '), 'EX', ttl)

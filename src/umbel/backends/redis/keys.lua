@@ -71,7 +71,7 @@
 --   <root>:rules                hash    from a rule's name to its declaration in the code
 --   <root>:gates                zset    gates at which jobs wait or of which jobs hold slots, by name
 --   <root>:holders:<gate>       set     ids of jobs that hold a slot
---   <root>:pace:<gate>          string  the pace of each rate of the gate; expires
+--   <root>:pace:<gate>          string  the step and the pace of each rate of the gate; expires
 --   <root>:waiting:<kind>:<queue>  zset positions of all jobs of a lane that wait at gates
 --   <root>:waiting_list:<bytes of the gate>:<gate>:<kind>:<queue>  zset  positions of those at one gate
 --   <root>:waiting_lists:<gate> hash    from <kind>:<queue> of each waiting list of a gate to its turn; the list

@@ -61,6 +61,7 @@ def _gate(key: str, declared: str, imposed: int | None, held: int, waiting: int)
         kind=rule.kind,
         capacity=rule.capacity if rule.kind == "limit" else None,
         rates=rule.rates,
+        burst=rule.burst,
         imposed=imposed is not None,
         held=held,
         waiting=waiting,

@@ -32,6 +32,8 @@ class SqliteGates(SqlGates):
                 query = "lift" if rule.kind == "open" else "declare"
                 if cursor.execute(SQL[query], row).rowcount:
                     self._check_gates(cursor, rule.name)
+                    if rule.kind == "rate":
+                        cursor.execute(SQL["reset_paces"], self._bounds(rule.name))
 
         await self._database.write(write)
 
@@ -50,8 +52,9 @@ class SqliteGates(SqlGates):
 
     def _check_gates(self, cursor: sqlite3.Cursor, rule: str) -> None:
         """Check the gates of a rule again: more jobs may pass than before."""
-        bounds = {
-            "first": f"{rule}{TOKEN_SEPARATOR}",
-            "last": f"{rule}{chr(ord(TOKEN_SEPARATOR) + 1)}",
-        }
-        cursor.execute(SQL["check_gates"], self._values(rule=rule, **bounds))
+        cursor.execute(SQL["check_gates"], self._bounds(rule))
+
+    def _bounds(self, rule: str) -> dict[str, Any]:
+        """Return the values of a query for all gates of a rule, with and without tokens."""
+        first, last = f"{rule}{TOKEN_SEPARATOR}", f"{rule}{chr(ord(TOKEN_SEPARATOR) + 1)}"
+        return self._values(rule=rule, first=first, last=last)

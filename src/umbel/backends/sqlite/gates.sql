@@ -13,6 +13,11 @@ where namespace = :namespace and name = :rule and declared <> :declared
 update waiting_list set next_check = 0
 where namespace = :namespace and (key = :rule or (key >= :first and key < :last))
 
+-- name: reset_paces
+-- A rate that has changed starts anew in all gates of its rule.
+update gate set paces = '[]'
+where namespace = :namespace and (key = :rule or (key >= :first and key < :last))
+
 -- name: gates
 -- Gates with the number of held slots and waiting jobs: those of rules without tokens, and those in use.
 with used as (

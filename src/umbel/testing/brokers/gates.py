@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from umbel.backends import Demand
 from umbel.messages import (
     Failed,
@@ -444,6 +446,39 @@ class Rates:
         await publish_many(b, 3, gates=(gate,))
         owner = await register(b)
         await settle(b, await claim_one(b, owner), Succeeded(RESULT))
+        assert await claim(b, owner) == []
+
+    @backend_test()
+    async def test_a_rate_that_is_raised_lets_jobs_start_at_once(self, b: Adapters) -> None:
+        gate = await rate(b, (1, 86_400.0))
+        tokens = [f"{gate}/user#{user}" for user in ("a", "b")]
+        by_token = Rule(name=f"{gate}/user", kind="rate", rates=((1, 86_400.0),))
+        await b.gates.declare([by_token])
+        sent = await publish_many(b, 2, gates=(gate,))
+        for token in tokens:
+            sent += await publish_many(b, 2, gates=(token,))
+        owner = await register(b)
+        assert len(await claim(b, owner)) == 3
+        assert await claim(b, owner) == []
+        await rate(b, (1, 86_400.0))
+        assert await claim(b, owner) == [], "declaring the same rate again changes nothing"
+        await b.gates.declare([replace(by_token, rates=((1000, 1.0),))])
+        await rate(b, (1000, 1.0))
+        seen: list[str] = []
+        while len(seen) < 3:
+            found = ids(await claim(b, owner, wait=LONG_WAIT))
+            assert found
+            seen += found
+        assert {*seen} == {*ids(sent[1::2])}
+
+    @backend_test()
+    async def test_a_rate_that_is_lowered_holds_from_the_next_start_on(self, b: Adapters) -> None:
+        gate = await rate(b, (10, 1.0))
+        await publish_many(b, 9, gates=(gate,))
+        owner = await register(b)
+        assert await claim(b, owner)
+        await rate(b, (1, 86_400.0))
+        assert len(await claim(b, owner)) == 1
         assert await claim(b, owner) == []
 
 
