@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from umbel.backends.transport import Arrival
 from umbel.errors import BadMessage
 from umbel.messages import Attempt, Body, Delivery, Envelope, Rejected, Settlement
-from umbel.messages.wire import read_message, read_reply_headers
+from umbel.messages.wire import read_message, read_reply_headers, source_of
 
 UNREADABLE = "(unreadable)"
 """The task in the record of a message that cannot be read."""
@@ -28,6 +28,11 @@ def id_of(arrival: Arrival, namespace: str) -> str:
         return read_message(*arrival.read(), arrival.data).id
     except BadMessage:
         return str(uuid5(NAMESPACE_OID, f"{namespace}:{arrival.data.hex()}"))
+
+
+def is_foreign(arrival: Arrival, namespace: str) -> bool:
+    """Return whether another program sent the message. Umbel's own are CloudEvents in headers."""
+    return arrival.read().attributes.get("source") != source_of(namespace)
 
 
 def read(arrival: Arrival, namespace: str, job: str) -> Envelope:

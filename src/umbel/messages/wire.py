@@ -44,6 +44,11 @@ _REPLY_HEADERS = {REPLY_TO: MAX_ADDRESS_LENGTH, CORRELATION: MAX_CORRELATION_LEN
 """The headers of a reply request, and their largest lengths."""
 
 
+def source_of(namespace: str) -> str:
+    """Return the attribute ``source`` of the messages that Umbel itself sends."""
+    return f"/umbel/{namespace}"
+
+
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of the wire form."""
     found: dict[str, Any] = msgspec.json.decode(
@@ -62,7 +67,7 @@ def write(envelope: Envelope) -> bytes:
         "specversion": SPECVERSION,
         "id": envelope.id,
         "type": envelope.type.value,
-        "source": f"/umbel/{envelope.namespace}",
+        "source": source_of(envelope.namespace),
         "subject": envelope.subject,
         **_times(envelope),
         "datacontenttype": envelope.body.content_type,
@@ -99,7 +104,7 @@ def attributes(envelope: Envelope) -> dict[str, str]:
         "specversion": SPECVERSION,
         "id": envelope.id,
         "type": envelope.type.value,
-        "source": f"/umbel/{envelope.namespace}",
+        "source": source_of(envelope.namespace),
         "subject": envelope.subject,
         **_times(envelope),
         "namespace": envelope.namespace,

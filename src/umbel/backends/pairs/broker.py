@@ -41,7 +41,7 @@ def capabilities_of_pair(store: Capabilities) -> Capabilities:
 class PairBroker:
     """See ``Broker`` for what each method guarantees.
 
-    ``find`` reads the record of a job, to reply to a sender that asks again.
+    ``find`` reads the record of a job, to reply to a sender that asks again and to report it.
     """
 
     def __init__(
@@ -66,6 +66,8 @@ class PairBroker:
             self._replies,
             namespace=namespace,
             clock=clock,
+            find=find,
+            telemetry=telemetry or Telemetry(),
             settle=self.settle,
         )
         self._relay = Relay(
@@ -204,6 +206,7 @@ class PairBroker:
     async def close(self) -> None:
         await self._publisher.close()
         await self._relay.close()
+        await self._claimer.close()
         await self._buffer.close()
         await self._replies.close()
         await self._transport.close()

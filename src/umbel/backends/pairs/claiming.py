@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -13,14 +14,16 @@ from umbel.backends.foreign_messages import (
     build_burial,
     build_placeholder,
     id_of,
+    is_foreign,
     read,
 )
-from umbel.backends.replies import ReplySender
+from umbel.backends.replies import Find, ReplySender
 from umbel.backends.transport import Arrival, Transport
 from umbel.clock import Clock
-from umbel.errors import BadMessage, DuplicateJob
-from umbel.messages import Delivery, Envelope, Lease, Settlement
+from umbel.errors import BadMessage, DuplicateJob, UmbelError
+from umbel.messages import Delivery, Envelope, Lease, Settlement, State
 from umbel.messages.documents import find_reply_request
+from umbel.telemetry import Telemetry, events
 
 _RECENT_SECONDS = 1.0
 """The publisher of a message that is older than this has recorded its job, or has failed to."""
@@ -31,7 +34,7 @@ _MAX_RECENT_MESSAGES = 4
 class Claimer:
     """Claims jobs of one namespace. A message is acknowledged when the store knows its job.
 
-    ``settle`` records the burial of a message that is not a job.
+    ``settle`` records the burial of a message that is not a job; ``find`` reads a record.
     """
 
     def __init__(
@@ -42,6 +45,8 @@ class Claimer:
         *,
         namespace: str,
         clock: Clock,
+        find: Find,
+        telemetry: Telemetry,
         settle: Callable[[Sequence[Settlement]], Awaitable[list[Lease]]],
     ) -> None:
         self._transport = transport
@@ -50,6 +55,9 @@ class Claimer:
         self._namespace = namespace
         self._clock = clock
         self._settle = settle
+        self._find = find
+        self._telemetry = telemetry
+        self._reporting: set[asyncio.Task[None]] = set()
 
     async def claim(self, arrivals: Sequence[Arrival], owner: str) -> list[Delivery]:
         """Claim the jobs of these messages, acknowledge the messages, and return the jobs.
@@ -72,7 +80,18 @@ class Claimer:
         if len(deliveries) < len(by_id):
             known = by_id.keys() - {one.id for one in deliveries} - {*claimed.unknown}
             self._reply_again({job: by_id[job] for job in known})
+            self._report_duplicates((job, by_id[job]) for job in known)
+        if len(by_id) < len(arrivals):
+            last = {id(one) for one in by_id.values()}
+            repeated = [one for one in arrivals if id(one) not in last]
+            self._report_duplicates((id_of(one, self._namespace), one) for one in repeated)
         return deliveries
+
+    async def close(self) -> None:
+        """Stop reporting duplicates. Closing twice is fine."""
+        for task in [*self._reporting]:
+            task.cancel()
+            await asyncio.wait([task])
 
     async def bury(self, queues: Mapping[str, str], reasons: Mapping[str, str], owner: str) -> None:
         """Claim jobs and bury them: mappings of id to queue, and of id to the reason.
@@ -119,6 +138,28 @@ class Claimer:
                 asked = find_reply_request(job, read(arrival, self._namespace, job).headers)
                 if asked is not None:
                     self._replies.reply_from_record(job, asked)
+
+    def _report_duplicates(self, repeated: Iterable[tuple[str, Arrival]]) -> None:
+        """Report messages that other programs have sent again although their jobs have started.
+
+        Copies of Umbel's own messages are normal: several relays may send the same job.
+        """
+        foreign = [job for job, arrival in repeated if is_foreign(arrival, self._namespace)]
+        if foreign:
+            task = asyncio.create_task(self._report_started(foreign), name="umbel-duplicates")
+            self._reporting.add(task)
+            task.add_done_callback(self._reporting.discard)
+
+    async def _report_started(self, jobs: Sequence[str]) -> None:
+        for job in jobs:
+            with suppress(UmbelError):  # the record was deleted, or the store is unreachable
+                record = await self._find(job)
+                # The job of a message that was only set aside, because of a pause, has not started.
+                if record.state is State.RUNNING or record.state.finished:
+                    event = events.DuplicateDiscarded(
+                        job=job, task=record.task, attempt=record.attempt
+                    )
+                    self._telemetry.emit(event)
 
     async def _adopt(self, unknown: Mapping[str, Arrival], owner: str) -> list[Delivery]:
         """Record messages of other senders and claim them. A message that is no job is buried."""
