@@ -115,7 +115,7 @@ def test_a_job_behind_the_newest_thousand_is_found_by_either_end(shell: Shell) -
     assert shell.ask("jobs", "show", old[-8:].upper())["id"] == old
     unknown = shell.run("jobs", "show", "not an id")
     assert unknown.returncode == 1
-    assert "no job not an id among the 200,000 newest; give the full id" in unknown.stderr
+    assert "no job not an id among the 100,000 newest; give the full id" in unknown.stderr
 
 
 def test_empty_lists_say_so(shell: Shell) -> None:

@@ -13,7 +13,7 @@ from umbel.operations import JobSearch, Operations
 from umbel.tasks import Registry
 
 _RECENT_JOBS = 1_000
-_SEARCH_WINDOW = 200_000
+_SEARCH_WINDOW = 100_000
 """How many jobs are read to find one by a part of its id."""
 _MIN_ID_LETTERS = 4
 _FULL_ID_LETTERS = 36
