@@ -56,7 +56,7 @@ COMMANDS = {
 SUMMARIES = {
     "bench": "Measure throughput, latency and idle cost on this machine.",
     "completion": "Print the script that completes commands in your shell.",
-    "config": "Show settings, options of tasks from a file, and their origin.",
+    "config": "Show the settings and the origin of each.",
     "db": "Bring the database schema up to date, or show its version.",
     "deploy": "Pause fetching until workers can be restarted; audit long tasks.",
     "dev": "Run a worker that reloads when your code changes.",
