@@ -22,6 +22,7 @@ LEASE_SECONDS = 5
 NOTES = {
     ("charge_card", "failed and will be retried"): "a retry: the task failed and runs again soon",
     ("count_stock", "started"): "a limit: of three count_stock jobs, one runs at a time",
+    ("reorder_stock", "started"): "a schedule: reorder_stock runs every ten seconds",
     ("print_invoice", "started"): "a crash: print_invoice kills the worker that runs it",
     ("", "a worker process died and is restarted"): (
         f"its job is delivered again {LEASE_SECONDS} seconds after its last heartbeat"
@@ -67,14 +68,14 @@ def print_banner(url: str) -> None:
     script = Path(sys.executable).with_name("umbel")
     umbel = os.path.relpath(script) if script.exists() else f"{sys.executable} -m umbel"
     print(f"Two workers on {url}.")
-    print("In half a minute you see a retry, a limit, and a worker that is killed.")
+    print("In half a minute you see a retry, a limit, a schedule and a killed worker.")
     print("Ctrl-C stops. Try in another terminal, in this folder:")
     print()
     if Path.cwd() != ROOT:
         print(f"  export PYTHONPATH={os.path.relpath(ROOT)}")
     if "UMBEL_URL" in os.environ:
         print("  export UMBEL_URL=...  # the same as here")
-    for words in ("jobs list", "queues", "workers", "send charge_card 3 --wait"):
+    for words in ("jobs list", "queues", "schedules", "send charge_card 3 --wait"):
         print(f"  {umbel} -A {APP} {words}")
     print(flush=True)
 

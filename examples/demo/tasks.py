@@ -31,6 +31,12 @@ async def charge_card(order: int) -> str:
     return f"order {order} paid"
 
 
+@app.task(every=10)
+async def reorder_stock() -> str:
+    """Run by itself every ten seconds: it has a schedule."""
+    return f"ordered at {current.job.nominal:%H:%M:%S}"
+
+
 @app.task(limit=1)
 async def count_stock(shelf: int) -> int:
     """Run alone, in all workers: the others wait."""

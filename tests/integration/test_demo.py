@@ -33,6 +33,7 @@ def test_the_demo_shows_a_retry_a_limit_and_a_killed_worker(tmp_path: Path) -> N
         demo.wait_for("charge_card    succeeded in", times=2)
         _run_the_commands_of_the_banner(demo, tmp_path)
         demo.wait_for("count_stock    succeeded", times=3)
+        demo.wait_for("reorder_stock  succeeded")
         demo.wait_for("a worker process died and is restarted")
         demo.wait_for("print_invoice  succeeded")
         os.killpg(process.pid, signal.SIGINT)

@@ -44,8 +44,8 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     because its data of time zones may differ."""
     timing: str = ""
     """Identifies the timing with which ``next`` was computed."""
-    computed: float = 0.0
-    """When ``next`` was computed."""
+    since: float = 0.0
+    """When the plan with which it was computed was defined or changed last."""
     published: int = 0
     missed: int = 0
     skipped: int = 0
@@ -99,14 +99,16 @@ def decide(
     resumed last. A change of the plan never makes a tick due by itself.
     """
     second, key, set_back = int(now), timing_key(plan), 0.0
-    state = state or ScheduleState(cursor=int(since), timing=key, next=find_next(int(since)))
+    state = state or ScheduleState(
+        cursor=int(since), next=find_next(int(since)), timing=key, since=since
+    )
     if state.cursor > second + GRACE_SECONDS:
         set_back = state.cursor - now
         state = replace(state, cursor=second, next=find_next(second), timing=key)
     first, base = state.next, state.cursor
     if state.timing != key:
-        # A declaration that is in force again is older than the state: it applies from now on.
-        base = max(base, int(since) if since > state.computed else second)
+        # An older plan that is in force again, after a rollback, applies from now on.
+        base = max(base, int(since) if since >= state.since else second)
         if first is None or first > base:
             first = find_next(base)
     elif first is None:  # an application's calendar may know more times by now
@@ -126,7 +128,7 @@ def decide(
             cursor=max([base, *decided]),
             next=times.following,
             timing=key,
-            computed=now,
+            since=since,
             published=state.published + len(publish),
             missed=state.missed + dropped,
             history=(*history, *state.history)[:_MAX_HISTORY],

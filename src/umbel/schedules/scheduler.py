@@ -240,7 +240,7 @@ class Scheduler:
                 since=schedule.since,
                 resumed=schedule.override.resumed,
             )
-            if state is None or is_due or _differs(state, decision.state, schedule.since):
+            if is_due or decision.state != state:
                 yield schedule, decision
 
     async def _prepare(self, schedule: Schedule, decision: Decision, now: float) -> _Due:
@@ -364,11 +364,6 @@ def _can_fire(schedule: Schedule | None) -> bool:
 def _is_due(state: ScheduleState, now: float) -> bool:
     """Whether a tick is due, or the store's clock was set back."""
     return (state.next is not None and state.next <= now) or state.cursor > now + GRACE_SECONDS
-
-
-def _differs(old: ScheduleState, new: ScheduleState, since: float) -> bool:
-    """Whether the state has to be stored, although no tick is due."""
-    return since > old.computed or replace(new, computed=old.computed) != old
 
 
 def _portions(due: Sequence[_Due]) -> Iterator[list[_Due]]:

@@ -441,7 +441,7 @@ class RecordsPruned(Event, frozen=True, kw_only=True):
 
 
 class SchedulerElected(Event, frozen=True, kw_only=True):
-    text = "publishes the ticks of all schedules from now on"
+    text = "leads the schedulers from now on"
     scheduler: str
 
 
