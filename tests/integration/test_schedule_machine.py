@@ -60,7 +60,9 @@ class Schedulers(RuleBasedStateMachine):
         self.world = World()
         self.world.roles = self.world.app.backend.open()
         self.operator = ScheduleOperations(self.world.roles, namespace="umbel")
-        self.schedulers: list[Scheduler] = [self.world.scheduler(f"s{n}") for n in range(3)]
+        self.candidates = [f"first {n}" for n in range(3)]
+        self.schedulers: list[Scheduler] = [*map(self.world.scheduler, self.candidates)]
+        self.kills = 0
         self.frozen: set[int] = set()
         self.models: dict[str, Model] = {}
         self.names = 0
@@ -76,8 +78,8 @@ class Schedulers(RuleBasedStateMachine):
             for one in running:
                 self.runner.run(settle(one))
         entries = self.runner.run(self.world.roles.coordination.read("elections/")).entries
-        led_by = entries[0].value.decode() if entries else ""
-        if led_by and int(led_by[1:].partition(".")[0]) not in self.frozen:
+        running_names = [one for n, one in enumerate(self.candidates) if n not in self.frozen]
+        if entries and entries[0].value.decode() in running_names:
             for model in self.models.values():
                 model.decide(self.now)
 
@@ -111,7 +113,9 @@ class Schedulers(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2))
     def kill(self, which: int) -> None:
         """Another process takes the place of one that was killed."""
-        self.schedulers[which] = self.world.scheduler(f"s{which}.{self.names}")
+        self.kills += 1
+        self.candidates[which] = f"successor {self.kills}"
+        self.schedulers[which] = self.world.scheduler(self.candidates[which])
 
     @precondition(lambda self: self.models)
     @rule(data=st.data(), every=st.sampled_from(EVERY))
