@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from umbel import Umbel
+from umbel.app.upkeep import open_upkeep
 from umbel.backends import Demand, JobFilter, Records, Registry, Roles, WorkerEntry
 from umbel.errors import Unavailable, UnknownJob
 from umbel.messages import (
@@ -335,6 +336,69 @@ async def test_a_watcher_that_is_always_late_finds_the_dead_all_the_same(scene: 
         await scene.heartbeat(lively)
         scene.clock.advance(LEASE)
     assert await scene.alive() == {lively}, life
+
+
+@story
+async def test_the_last_of_many_workers_soon_watches_again(scene: Scene) -> None:
+    every, crowd = LEASE / 3, 100
+    lives = [await scene.register(f"w{index}") for index in range(crowd)]
+    watchers = [scene.lifeline(every=every) for _ in range(10)]
+    for _ in range(30):
+        scene.clock.advance(every)
+        for life in lives:
+            await scene.heartbeat(life)
+        for watcher in watchers:
+            await watcher.run_once()
+    for watcher in watchers:  # each as if it were the only one that is left
+        lives = [await scene.register() for _ in range(3)]
+        for _ in range(60):
+            scene.clock.advance(every)
+            await watcher.run_once()
+        assert not await scene.alive() & {*lives}
+
+
+@story
+async def test_many_workers_together_read_the_registry_few_times(scene: Scene) -> None:
+    crowd, rounds = 100, 100
+    for index in range(crowd):
+        await scene.register(f"w{index}", lease=YEAR)
+    watchers = [scene.lifeline() for _ in range(crowd)]
+    members, reads = await scene.backend.registry.workers(), 0
+
+    async def count() -> Any:
+        nonlocal reads
+        reads += 1
+        return [msgspec.structs.replace(one, heartbeats=reads) for one in members]
+
+    async def watch() -> None:
+        for _ in range(rounds):
+            for watcher in watchers:
+                await watcher.run_once()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scene.backend.registry, "workers", count)
+        await watch()  # at the start, all of them watch
+        reads = 0
+        await watch()
+    assert rounds < reads < rounds * crowd / 4
+
+
+@story
+async def test_a_router_always_watches_the_workers_behind_it(scene: Scene) -> None:
+    every, crowd = LEASE / 3, 30
+    app = Umbel("sqlite:///:memory:", clock=scene.clock)
+    given = (app.backend, app.settings, scene.clock, scene.telemetry)
+    reap = open_upkeep(*given, every, is_router=True)[0]
+    scene.backend = app.backend.open()
+    lives = [await scene.register(f"w{index}") for index in range(crowd)]
+    for _ in range(20):
+        dead = await scene.register("dead")
+        for _ in range(5):
+            scene.clock.advance(every)
+            for life in lives:
+                await scene.heartbeat(life)
+            await reap()
+        assert dead not in await scene.alive()
 
 
 # --- Lifeline: what happens to their jobs ----------------------------------------------------

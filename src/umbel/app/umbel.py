@@ -366,7 +366,7 @@ class Umbel:
         Call this in the event loop in which ``await router.run()`` runs it. Clients connect to
         ``listen``. With ``operate=True`` they may also use the commands of operators.
         """
-        return self._link_service(listen, self._upkeep(), operate=operate)
+        return self._link_service(listen, self._upkeep(is_router=True), operate=operate)
 
     def publisher(self, listen: str) -> LinkService:
         """Return a publisher that other processes share; it runs like a router."""
@@ -450,10 +450,13 @@ class Umbel:
             )
         ]
 
-    def _upkeep(self) -> Callable[[float], list[Callable[[], Awaitable[object]]]]:
+    def _upkeep(
+        self, *, is_router: bool = False
+    ) -> Callable[[float], list[Callable[[], Awaitable[object]]]]:
         from umbel.app.upkeep import open_upkeep
 
-        return partial(open_upkeep, self.backend, self.settings, self.clock, self.telemetry)
+        given = (self.backend, self.settings, self.clock, self.telemetry)
+        return partial(open_upkeep, *given, is_router=is_router)
 
     def _open_keys(self) -> KeyFile | None:
         def report_unreadable(error: str) -> None:

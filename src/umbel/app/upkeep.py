@@ -17,6 +17,7 @@ from umbel.router import (
     Pruner,
     SharedInterval,
     StoreSweeper,
+    one_worker,
 )
 from umbel.telemetry import Telemetry
 
@@ -24,14 +25,23 @@ _DAY_SECONDS = 86_400
 
 
 def open_upkeep(
-    backend: Backend, settings: Settings, clock: Clock, telemetry: Telemetry, every: float
+    backend: Backend,
+    settings: Settings,
+    clock: Clock,
+    telemetry: Telemetry,
+    every: float,
+    *,
+    is_router: bool = False,
 ) -> list[Callable[[], Awaitable[object]]]:
-    """Return the duties, each to be called every ``every`` seconds in the current event loop."""
+    """Return the duties, each to be called every ``every`` seconds in the current event loop.
+
+    Workers share them. A router does all of them: the workers behind it have none.
+    """
     if isinstance(backend, LinkBackend):
         return []  # the router at the other end of the link has these duties
 
     def shared(intervals: float) -> SharedInterval:
-        return SharedInterval(intervals * every, clock, reaper.count_workers)
+        return SharedInterval(intervals * every, clock, worker_count)
 
     roles = backend.open()
     common: dict[str, Any] = {"clock": clock, "telemetry": telemetry}
@@ -42,12 +52,14 @@ def open_upkeep(
         **common,
         every=every,
         idle=settings.route_idle or None,
+        always_watches=is_router,
     )
+    worker_count = one_worker if is_router else reaper.count_workers
     pruner = Pruner(
         roles.records,
         age=settings.keep_days * _DAY_SECONDS,
         keep=settings.keep_count,
-        worker_count=reaper.count_workers,
+        worker_count=worker_count,
         **common,
     )
     missing_tasks = MissingTasks(
@@ -57,7 +69,7 @@ def open_upkeep(
         roles.records,
         after=settings.missing_task_days * _DAY_SECONDS,
         interval=shared(3),
-        worker_count=reaper.count_workers,
+        worker_count=worker_count,
         **common,
     )
     deployment_reaper = DeploymentReaper(

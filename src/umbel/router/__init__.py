@@ -15,6 +15,7 @@ from umbel.router.upkeep import (
     Pruner,
     SharedInterval,
     StoreSweeper,
+    one_worker,
 )
 
 __all__ = [
@@ -30,5 +31,6 @@ __all__ = [
     "SharedInterval",
     "SharedRouter",
     "StoreSweeper",
+    "one_worker",
     "strategy",
 ]

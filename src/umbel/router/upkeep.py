@@ -28,7 +28,7 @@ _LATE_INTERVALS = 2.0
 _WATCHERS = 5
 """How many workers watch the others at a time, on average."""
 _WATCH_ROUNDS = 12
-"""Rounds after which a worker decides again whether it watches: several leases."""
+"""Rounds for which a worker watches or, of few workers, rests: several leases."""
 _PRUNE_INTERVAL = 60.0
 _NO_LIMIT = 2**31 - 1
 _SWEEP_BATCH = 1_000
@@ -79,7 +79,9 @@ class DeadWorkerReaper:
     comes late, because this process or the store was frozen, counts as one interval.
 
     Of many workers, only some watch at a time, chosen at random for several leases, so that the
-    cost for the store does not grow with the square of their number.
+    cost for the store does not grow with the square of their number. After each rest, a worker
+    reads how many there are, and watches if one of them sent no heartbeat meanwhile: all others
+    that watched may have died at once. A router always watches: the workers behind it do not.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class DeadWorkerReaper:
         telemetry: Telemetry,
         every: float = float("inf"),
         idle: float | None = None,
+        always_watches: bool = False,
     ) -> None:
         """``every`` is the interval between two rounds in seconds."""
         self._registry = registry
@@ -104,13 +107,16 @@ class DeadWorkerReaper:
         self._seen: dict[str, tuple[int, float]] = {}
         self._shared: set[str] = set()
         self._worker_count = 0
-        self._watching_rounds = self._resting_rounds = 0
+        self._always_watches = always_watches
+        self._watching_rounds, self._resting_rounds = _WATCH_ROUNDS, 0
+        self._before_rest: dict[str, int] = {}
         self._rounds = 0
         self._last_round = clock.monotonic()
 
     async def run_once(self) -> list[str]:
         """Do one round. Return the ids of jobs that were put back or buried."""
-        if not self._is_watching():
+        if self._resting_rounds:
+            self._resting_rounds -= 1
             return []
         asked, ended = self._clock.monotonic(), False
         try:
@@ -134,6 +140,7 @@ class DeadWorkerReaper:
                 ended = True
         self._report_shared_names(workers)
         self._seen, self._worker_count = seen, len(workers)
+        self._watch_or_rest(workers)
         self._rounds += 1
         # Sometimes also without a death: another reaper may have died between its two steps, and a
         # claim may have been in progress while its owner was removed.
@@ -149,18 +156,21 @@ class DeadWorkerReaper:
             self._telemetry.emit(events.JobsRecovered(jobs=len(recovered)))
         return recovered
 
-    def _is_watching(self) -> bool:
-        """Return whether this worker watches the others in this round."""
-        if self._resting_rounds:
-            self._resting_rounds -= 1
-        elif self._watching_rounds:
-            self._watching_rounds -= 1
-        elif self._worker_count <= _WATCHERS or _random_share() * self._worker_count < _WATCHERS:
-            self._watching_rounds = _WATCH_ROUNDS - 1
+    def _watch_or_rest(self, workers: Sequence[RegisteredWorker]) -> None:
+        """At the end of a watch, and after a rest, decide what this worker does next."""
+        self._watching_rounds -= 1
+        if self._watching_rounds > 0 or self._always_watches:
+            return
+        # The more workers there are, the longer each one rests: it reads all of them afterwards.
+        rest = max(_WATCH_ROUNDS, len(workers) // _WATCHERS)
+        is_chosen = _random_share() * len(workers) * _WATCH_ROUNDS < _WATCHERS * rest
+        before = self._before_rest
+        if is_chosen or any(before.get(w.entry.incarnation) == w.heartbeats for w in workers):
+            self._watching_rounds, self._before_rest = _WATCH_ROUNDS, {}
         else:
-            self._resting_rounds = _WATCH_ROUNDS
+            self._resting_rounds = rest
+            self._before_rest = {w.entry.incarnation: w.heartbeats for w in workers}
             self._seen = {}  # the next watch begins with what it reads then
-        return not self._resting_rounds
 
     def _discount_lost_time(self, now: float) -> None:
         """If this round is late, do not count the lost time against any worker."""
