@@ -30,6 +30,8 @@ check: $(VENV)/.test  ## lint, format, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+walk chaos soak: export XDG_DATA_HOME := $(CURDIR)/.cache/data
+
 walk: $(VENV)/.test servers  ## the files that one job passes through; ARGS="--list"
 	PYTHONPATH=tests/integration $(BIN)/python tests/walk.py $(ARGS)
 

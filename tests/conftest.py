@@ -16,6 +16,8 @@ import matrix
 set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "umbel-hypothesis")
 settings.register_profile("umbel", database=None, deadline=None, print_blob=True)
 settings.load_profile("umbel")
+os.environ["XDG_DATA_HOME"] = str(Path(tempfile.gettempdir()) / f"umbel-tests-{os.getuid()}")
+"""No test creates the user's key in the home folder. Child processes inherit it."""
 
 
 EXTENDED = (

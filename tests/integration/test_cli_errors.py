@@ -99,6 +99,11 @@ def test_a_wrong_option_of_a_task_is_reported_as_it_is_with_its_place(shell: She
     assert 'wrong.py", line 4' in shell.run("jobs", "list", app="wrong").stderr
 
 
+def test_a_message_to_one_worker_needs_an_application_that_signs_it(shell: Shell) -> None:
+    said = failing(shell, "send", "tasks.add", "1", "2", "--worker", "0", app=None)
+    assert said.startswith("--worker needs the application: give -A module:app\n")
+
+
 # --- URLs and servers ------------------------------------------------------------------------
 
 

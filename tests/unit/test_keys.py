@@ -228,7 +228,7 @@ def test_the_error_in_a_file_is_named(tmp_path: Path, text: str | None, says: st
     if text is not None:
         path.write_text(text, encoding="latin-1")
     with pytest.raises(ConfigurationError, match=says) as caught:
-        KeyFile(path, SystemClock()).check()
+        KeyFile(path, SystemClock()).open()
     assert str(path) in str(caught.value)
 
 

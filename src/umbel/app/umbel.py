@@ -25,7 +25,7 @@ from umbel.backends.backlog import BacklogStatus
 from umbel.clock import Clock, SystemClock
 from umbel.configuration import Settings, read_config_file
 from umbel.errors import ConfigurationError
-from umbel.keys import KeyFile
+from umbel.keys import KeyFile, UserKeyFile, user_key_path
 from umbel.messages import BodyCodec, Envelope
 from umbel.messages.wire import read
 from umbel.publisher import emit_or_log
@@ -459,12 +459,22 @@ class Umbel:
         return partial(open_upkeep, *given, is_router=is_router)
 
     def _open_keys(self) -> KeyFile | None:
+        """Return the keys of the settings; on one machine, otherwise, those of the user."""
+
         def report_unreadable(error: str) -> None:
             self.telemetry.emit(events.KeysUnreadable(error=error))
 
-        if not self.settings.keys:
+        if self.settings.keys:
+            return KeyFile(Path(self.settings.keys), self.clock, report_unreadable)
+        if not self.settings.is_local_file:
             return None
-        return KeyFile(Path(self.settings.keys), self.clock, report_unreadable)
+        return UserKeyFile(
+            user_key_path(os.environ),
+            self.clock,
+            report_unreadable,
+            lambda: emit_or_log(self.telemetry, events.SigningNotInstalled()),
+            lambda error: emit_or_log(self.telemetry, events.UserKeyUnusable(error=error)),
+        )
 
     @contextmanager
     def redirected(self, url: str, *, deadline: float, clock: Clock) -> Iterator[Client]:

@@ -50,8 +50,9 @@ def _with_file_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def keys(context: CommandContext, path: Path, as_json: bool) -> None:
     """Show the keys that sign messages to one worker, and those that are trusted.
 
-    Without keys, every client that can publish can also command each worker. Make a file once, copy
-    it to the workers and to the clients that send them messages, and set UMBEL_KEYS to its path.
+    On shared servers without keys, every client that can publish can also command each worker. Make
+    a file once, copy it to the workers and to the clients that send them messages, and set
+    UMBEL_KEYS to its path. On a SQLite file, the user's key is used if UMBEL_KEYS is not set.
     """
     _show(path, as_json)
 

@@ -138,6 +138,8 @@ def _from_event(app: Umbel, place: str) -> Handle[Any]:
 def _from_words(app: Umbel, name: str, call: Call, options: dict[str, Any]) -> Handle[Any]:
     if not len(app.registry):
         # Without an application the task is unknown here; its worker checks the arguments.
+        if "worker" in options:
+            raise click.UsageError("--worker needs the application: give -A module:app.")
         return app.publish_event(build_cloudevent(name, call, options))
     task = app.registry.find(find_task_name(app.registry, name))
     args, kwargs = fit_to_task(task, call)

@@ -63,7 +63,8 @@ class Settings:
     route_idle: float = 0.0
     """UMBEL_ROUTE_IDLE: seconds without a job after which a key's route is released; 0: never"""
     keys: str = ""
-    """UMBEL_KEYS: the file of keys that sign messages to one worker, see umbel keys"""
+    """UMBEL_KEYS: the file of keys that sign messages to one worker, see umbel keys; if empty and
+    the broker is a SQLite file, the user's key"""
 
     def __post_init__(self) -> None:
         _check_url("broker", self.broker)
@@ -100,6 +101,12 @@ class Settings:
     def content_type(self) -> str:
         """The media type of message bodies."""
         return _FORMATS[self.format]
+
+    @property
+    def is_local_file(self) -> bool:
+        """Whether the broker is a file, so that only processes of one machine publish."""
+        scheme, _, path = self.broker.partition(":///")
+        return scheme == "sqlite" and not path.startswith(":memory:")
 
     @classmethod
     def resolve(

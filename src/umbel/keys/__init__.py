@@ -12,6 +12,7 @@ from umbel.keys.signatures import (
     sign_envelope,
     verify_signature,
 )
+from umbel.keys.user_key import UserKeyFile, user_key_path
 
 __all__ = [
     "SIGNATURE_HEADER",
@@ -20,6 +21,8 @@ __all__ = [
     "Keyring",
     "Refusal",
     "Refused",
+    "UserKeyFile",
     "sign_envelope",
+    "user_key_path",
     "verify_signature",
 ]

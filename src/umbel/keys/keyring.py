@@ -184,10 +184,15 @@ class KeyFile:
         self._file_state: tuple[int, ...] = ()
         self._checked_at = 0.0
 
-    def check(self) -> None:
-        """Raise ConfigurationError if the file is unusable or the signing library is missing."""
+    def open(self) -> bool:
+        """Return whether messages are signed and verified with these keys.
+
+        Raises:
+            ConfigurationError: the file is unusable, or the signing library is missing.
+        """
         _ed25519()
         self.ring  # noqa: B018 - read now, not with the first message
+        return True
 
     @property
     def ring(self) -> Keyring:

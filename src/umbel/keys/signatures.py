@@ -27,6 +27,7 @@ _DEFAULT_VALIDITY = 86_400.0
 _CLOCK_TOLERANCE = 3600.0
 """Seconds that a signature is valid after the message has expired by the store's clock: validity is
 measured by the sender's clock, which may be behind the store's."""
+_REMEDY = "give its publisher and this worker the same file of keys: UMBEL_KEYS"
 _MAX_TIME = 253_402_300_799
 """The end of the year 9999, the last one that every store accepts."""
 
@@ -79,15 +80,13 @@ def verify_signature(envelope: Envelope, ring: Keyring, now: float) -> float:
     """
     text = envelope.headers.get(SIGNATURE_HEADER)
     if text is None:
-        raise Refused(Refusal.UNSIGNED, "it is not signed; send it with UMBEL_KEYS set")
+        raise Refused(Refusal.UNSIGNED, f"it is not signed; {_REMEDY}")
     found = _parse(text)
     if found is None:
         raise Refused(Refusal.FORGED, "its signature is malformed")
     key = ring.trusted(found.key, to_datetime(now))
     if key is None:
-        raise Refused(
-            Refusal.FORGED, f"its key {found.key} is not trusted here: see umbel keys list"
-        )
+        raise Refused(Refusal.FORGED, f"its key {found.key} is not trusted here; {_REMEDY}")
     if not key.has_signed(found.signature, _signed_bytes(envelope, found.key, found.until)):
         raise Refused(Refusal.FORGED, "the signature does not match the message")
     return float(min(found.until, _MAX_TIME))

@@ -24,12 +24,22 @@ from umbel.processes.exit_codes import USAGE
 from umbel.processes.fleet_member import FleetMember
 from umbel.processes.reload import restart_process
 from umbel.processes.worker_signals import collect_late_stop_signals, stop_on_signals
+from umbel.telemetry import events
+from umbel.telemetry.emitter import Subscriber
 from umbel.telemetry.events import Level
 from umbel.worker import Worker, WorkerOptions
 from umbel.worker.exit_requests import run_despite_exits
 from umbel.worker.options import default_name, replica_ordinal
 
 _PYTHON_GC_THRESHOLD = (700, 10, 10)
+_LOGGED_ONCE = (
+    events.InboxUnsigned,
+    events.InboxClosed,
+    events.SigningOff,
+    events.SigningNotInstalled,
+    events.UserKeyUnusable,
+)
+"""Events that are the same in every process of a fleet."""
 _EXIT_DELAY_SECONDS = 5.0
 """How long threads that tasks left behind may delay the end of a stopped process."""
 
@@ -64,7 +74,10 @@ def _run_worker(
     logs = configure_logs(cast(LogStyle, style), level)
     try:
         app = load_app(address)
-        app.telemetry.subscribe(logs.subscriber(level), cast(Level, level))
+        subscriber = logs.subscriber(level)
+        if not _is_first(given):
+            subscriber = _without_shared_events(subscriber)
+        app.telemetry.subscribe(subscriber, cast(Level, level))
         options = _options(app, given)
         if LEVELS[level] <= LEVELS["warning"] and _is_first(given):
             _warn_of_unused_queues(app, options.queues, logs)
@@ -125,6 +138,11 @@ def _queues(app: Umbel, text: str | None) -> tuple[str, ...]:
 def _is_first(given: Mapping[str, Any]) -> bool:
     """Return whether the process is alone, or the first child of a fleet."""
     return given.get("of") is None or not given.get("index")
+
+
+def _without_shared_events(log: Subscriber) -> Subscriber:
+    """Return a subscriber that leaves out what the first child of a fleet logs for all of them."""
+    return lambda event: None if isinstance(event, _LOGGED_ONCE) else log(event)
 
 
 def _warn_of_unused_queues(app: Umbel, queues: Sequence[str], logs: Logs) -> None:

@@ -54,9 +54,13 @@ class Builder:
         ids = fresh_ids(count) if place is None else [place.next_id() for _ in range(count)]
         parts = zip(signatures, ids, _traceparents(count), strict=True)
         built = [self._build(signature, new, trace) for signature, new, trace in parts]
-        if self._keys is not None:
-            return [self._sign(one, now) if is_inbox(one.queue) else one for one in built]
-        return built
+        inboxes = [] if self._keys is None else [is_inbox(one.queue) for one in built]
+        if self._keys is None or not any(inboxes) or not self._keys.open():
+            return built
+        return [
+            self._sign(one, now) if to_inbox else one
+            for one, to_inbox in zip(built, inboxes, strict=True)
+        ]
 
     def _sign(self, envelope: Envelope, now: float) -> Envelope:
         """Sign a message to a worker's inbox. Raises ConfigurationError if no key can sign."""

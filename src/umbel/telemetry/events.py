@@ -316,10 +316,29 @@ class ManyThreads(Event, frozen=True, kw_only=True):
 class InboxUnsigned(Event, frozen=True, kw_only=True):
     level = "warning"
     text = (
-        "messages to this worker's inbox are not signed: any publisher can send it commands. Create"
-        " keys with umbel keys make, and set UMBEL_KEYS for workers and publishers"
+        "any publisher can send commands to this worker, because it has no keys; to make and share"
+        " keys, run: umbel keys make"
     )
     worker: str
+
+
+class SigningOff(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "any publisher can send commands to this worker, because it runs with --no-signing"
+    worker: str
+
+
+class SigningNotInstalled(Event, frozen=True, kw_only=True):
+    text = "messages to one worker are not signed: pip install 'umbel[signing]'"
+
+
+class UserKeyUnusable(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = (
+        "messages to one worker are not signed, because the user's key cannot be used; set"
+        " UMBEL_KEYS to another file"
+    )
+    error: str
 
 
 class InboxClosed(Event, frozen=True, kw_only=True):

@@ -37,14 +37,16 @@ class InboxVerifier:
         *,
         keys: KeyFile | None,
         is_closed: bool,
-        warns_if_unsigned: bool,
+        is_signing: bool,
+        is_shared: bool,
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
         self._registry = registry
-        self._keys = keys
+        self._keys = keys if is_signing else None
         self._is_closed = is_closed
-        self._warns_if_unsigned = warns_if_unsigned
+        self._is_signing = is_signing
+        self._is_shared = is_shared
         self._clock = clock
         self._telemetry = telemetry
         self._waiting: dict[Lease, Delivery] = {}
@@ -54,9 +56,12 @@ class InboxVerifier:
         """Warn if messages are not verified. Raise ConfigurationError if the keys are unusable."""
         if self._is_closed:
             self._telemetry.emit(events.InboxClosed(worker=worker))
+        elif not self._is_signing:
+            self._telemetry.emit(events.SigningOff(worker=worker))
         elif self._keys is not None:
-            await asyncio.to_thread(self._keys.check)
-        elif self._warns_if_unsigned:
+            if not await asyncio.to_thread(self._keys.open):
+                self._keys = None
+        elif self._is_shared:
             self._telemetry.emit(events.InboxUnsigned(worker=worker))
 
     def must_verify(self, delivery: Delivery) -> bool:

@@ -110,9 +110,10 @@ class Worker:
         self._steps = StepWriter(roles.steps, codec, clock, transactions, self._executors)
         self._inbox = InboxVerifier(
             roles.registry,
-            keys=keys if options.signing else None,
+            keys=keys,
             is_closed=not options.inbox,
-            warns_if_unsigned=shared or not options.signing,
+            is_signing=options.signing,
+            is_shared=shared,
             clock=clock,
             telemetry=telemetry,
         )
