@@ -490,3 +490,10 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_the_list_of_guides_has_every_guide() -> None:
     guides = {page.name for page in (DOCS / "how-to").glob("*.md")} - {"index.md"}
     assert set(re.findall(r"\]\(([\w.-]+\.md)\)", read("how-to/index.md"))) == guides
+
+
+def test_the_figures_of_the_comparison_are_those_of_the_benchmarks() -> None:
+    figures = re.findall(r"\| ([\d,.]+)(?= \|)", section(read("explanation/why-umbel.md"), "Speed"))
+    measured = set(re.findall(r"\| ([\d,.]+)(?= \|)", read("reference/benchmarks.md")))
+    assert len(figures) > 10
+    assert set(figures) <= measured
