@@ -9,14 +9,17 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: F401 - before a setuid
 
 from integration.command_line import HANG_SECONDS, Running, Shell
-from integration.conftest import working
+from integration.conftest import in_child, working
 from umbel import Umbel
-from umbel.keys import user_key_path
+from umbel.clock import SystemClock
+from umbel.keys import UserKeyFile, user_key_path
 
 NO_KEYS = "any publisher can send commands to this worker, because it has no keys"
 NO_SIGNING = "any publisher can send commands to this worker, because it runs with --no-signing"
@@ -156,11 +159,22 @@ def test_a_folder_that_cannot_be_used_is_a_warning_and_messages_are_accepted(
     assert "set UMBEL_KEYS to another file" in line["event"]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_without_permission_is_a_warning(shell: Shell, tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir(mode=0o500)
-    with shell.worker() as worker:
-        assert "Permission denied" in worker.wait_for(NOT_SIGNED)
+def test_a_folder_without_permission_is_reported_once() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+
+        def open_twice() -> list[str]:
+            if os.geteuid() == 0:  # root may write everywhere
+                os.setuid(65_534)
+            reports: list[str] = []
+            path = Path(folder, "umbel", "user.keys")
+            file = UserKeyFile(path, SystemClock(), sys.exit, lambda: None, reports.append)
+            assert not file.open()
+            assert not file.open()
+            return reports
+
+        expected = f"{folder}/umbel/user.keys: Permission denied"
+        assert in_child(open_twice) == f"+{[expected]}"
 
 
 def test_a_user_without_a_home_folder_is_told(shell: Shell) -> None:
