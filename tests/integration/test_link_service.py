@@ -33,7 +33,7 @@ from umbel.errors import (
     Unavailable,
     UnknownJob,
 )
-from umbel.messages import fresh_id
+from umbel.messages import State, fresh_id
 from umbel.messages.wire import MEDIA_TYPE
 from umbel.telemetry import events
 
@@ -119,6 +119,33 @@ def test_a_worker_and_a_publisher_without_credentials_work_through_a_router(
 
     assert asyncio.run(main()) == [2 * i for i in range(50)]
     app.close()
+
+
+def test_a_router_schedules_for_the_workers_behind_it(sqlite: Place) -> None:
+    def with_schedule(app: Umbel) -> Umbel:
+        app.schedule("often", task_named(app, "add").s(1, 2), every=1, overlap="allow")
+        return app
+
+    served = Served(with_schedule(with_tasks(sqlite.app())))
+    app = with_schedule(served.client())
+
+    async def main() -> list[State | None]:
+        operations = served.app.operations()
+        ended: list[State | None] = []
+        async with working(app), asyncio.timeout(60):
+            while State.SUCCEEDED not in ended:
+                await asyncio.sleep(0.05)
+                known = {one.name for one in await operations.schedules.all()}
+                lines = await operations.schedules.history("often") if "often" in known else []
+                ended = [line.state for line in lines]
+        await operations.close()
+        return ended
+
+    assert State.SUCCEEDED in asyncio.run(main())
+    elected = [one for one in served.heard if isinstance(one, events.SchedulerElected)]
+    assert [one.scheduler.partition(" ")[0] for one in elected] == ["router"]
+    app.close()
+    served.stop()
 
 
 def test_steps_are_stored_over_a_link_and_held_calls_published(

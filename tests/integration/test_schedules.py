@@ -81,6 +81,31 @@ async def test_a_leader_that_was_frozen_past_its_lease_publishes_nothing() -> No
         assert await world.nominals() == [60, 120]
 
 
+async def test_a_leader_that_is_frozen_between_reading_and_publishing_changes_nothing() -> None:
+    """Its lease lapses, and another leads, before its commit reaches the store."""
+    async with open_world(every_minute) as world:
+        frozen, other = world.scheduler("frozen"), world.scheduler("other")
+        await world.run(frozen, other, seconds=59)
+        world.clock.pass_time(1)
+        commit, states = world.roles.coordination.commit, []
+
+        async def freeze(checks: Any, puts: Any = (), deletes: Any = (), publish: Any = ()) -> Any:
+            if publish and not states:
+                states.append(None)
+                world.clock.pass_time(70)
+                await settle(other)
+                states.append(await world.states())
+                assert await commit(checks, puts, deletes, publish) is None
+                return None
+            return await commit(checks, puts, deletes, publish)
+
+        world.roles.coordination.commit = freeze  # type: ignore[method-assign]
+        await settle(frozen)
+        assert states[1] == await world.states()
+        assert await world.nominals() == [120]
+        assert [one.schedule for one in world.told(events.TicksMissed)] == ["minutely"]  # type: ignore[attr-defined]
+
+
 async def test_a_leader_that_resigns_is_replaced_at_once() -> None:
     async with open_world(every_minute) as world:
         first, second = world.scheduler("first"), world.scheduler("second")
