@@ -33,6 +33,7 @@ from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.broker import PostgresBroker, broker_queries
 from umbel.backends.postgres.database import Database
 from umbel.backends.postgres.job_store import PostgresJobStore
+from umbel.backends.postgres.listener import Listener
 from umbel.backends.postgres.records import PostgresRecords
 from umbel.backends.rows import stored_states
 from umbel.clock import SystemClock
@@ -445,6 +446,40 @@ def test_jobs_published_while_no_listener_was_connected_are_found_after_the_gap(
             assert len(await quickly(fetch)) == 1
 
     asyncio.run(scenario())
+
+
+def test_a_statement_that_waits_for_a_lock_delays_no_notification(address: PostgresAddress) -> None:
+    lock = f"pg_advisory_xact_lock(hashtext('{address.schema}'))"
+    patiently = f"do $$ begin set local lock_timeout = 0; perform {lock}; end $$"
+
+    def waits() -> bool:
+        sql = "select 1 from pg_locks where pid = %s and not granted"
+        return bool(observer.execute(sql, listening).fetchone())
+
+    def can_be_lent(listener: Listener) -> bool:
+        connection = listener.lend()
+        if connection is not None:
+            listener.give_back(connection)
+        return connection is not None
+
+    async def scenario() -> None:
+        async with broker_at(address) as broker:
+            fetch = await waiting_fetch(broker)
+            listening.extend(listening_pids(address))
+            await until(lambda: can_be_lent(broker.database.listener()))
+            statement = asyncio.create_task(broker.database.rows(patiently.encode(), timeout=60))
+            await until(waits)
+            async with broker_at(address) as publisher:
+                await publisher.publish([envelope()])
+            assert len(await quickly(fetch)) == 1
+            assert not statement.done()
+            holder.rollback()
+            await statement
+
+    listening: list[int] = []
+    with connect() as observer, psycopg.connect(POSTGRES_URL) as holder:
+        holder.execute(f"select {lock}".encode())
+        asyncio.run(scenario())
 
 
 def test_killed_connections_are_replaced_without_an_error(address: PostgresAddress) -> None:

@@ -28,6 +28,10 @@ from umbel.resilience import Backoff
 PROBE_INTERVAL_SECONDS = 30.0
 """A probe wakes every listener of the schema, so probes are rare; keep-alives find dead servers."""
 PROBE_TIMEOUT_SECONDS = 3.0
+_MAX_LENT_SECONDS = 1.0
+"""A statement that takes longer keeps the connection, and the listener opens another one."""
+_NO_LENDING_SECONDS = 30.0
+"""After a statement took long or broke the connection, others would do so, too."""
 _RECONNECT_BACKOFF = Backoff(first=0.1, factor=2, cap=5.0, jitter=0.5)
 
 
@@ -37,7 +41,8 @@ class Listener:
 
     An idle connection costs nothing: the event loop watches the socket. From time to time, a probe
     checks that the connection still delivers notifications. While no statement runs on it, the
-    connection can be lent, so that an idle process needs no other one.
+    connection can be lent, so that an idle process needs no other one. The server sends no
+    notification before the statement has ended, so a long statement must not keep the connection.
     """
 
     def __init__(
@@ -60,8 +65,13 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
         self._answered = asyncio.Event()
         self._lost = asyncio.Event()
+        self._connection: Connection | None = None
+        """The connection that listens."""
         self._idle: Connection | None = None
-        """The connection while it listens and runs no statement."""
+        """The same connection while it runs no statement."""
+        self._overdue: asyncio.TimerHandle | None = None
+        """Ends the listening on a connection that is lent for too long."""
+        self._lends_from = float("-inf")
 
     def join(self, user: object) -> None:
         """Add a user. The first one starts the listener."""
@@ -84,6 +94,38 @@ class Listener:
 
         Notifications that arrive during a statement are passed on, too.
         """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._lends_from:
+            return None
+        connection = self._take()
+        if connection is not None:
+            self._overdue = loop.call_later(_MAX_LENT_SECONDS, self._lose)
+        return connection
+
+    def give_back(self, connection: Connection) -> None:
+        """Listen again on a connection that was lent. If it is broken, connect again."""
+        if connection is not self._connection:  # it was lent for too long, and replaced
+            connection.pgconn.finish()
+            return
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        if not is_idle(connection):
+            self._lose()
+            connection.pgconn.finish()
+            return
+        self._idle, socket = connection, connection.pgconn.socket
+        # psycopg watches the socket itself while a statement runs, so both take turns.
+        asyncio.get_running_loop().add_reader(socket, self._read, connection, socket)
+        self._read(connection, socket)  # notifications that arrived in between
+
+    def _lose(self) -> None:
+        """Leave the connection to its borrower, and connect again."""
+        self._connection = self._overdue = None
+        self._lends_from = asyncio.get_running_loop().time() + _NO_LENDING_SECONDS
+        self._lost.set()
+
+    def _take(self) -> Connection | None:
         if self._idle is not None:
             self._read(self._idle, self._idle.pgconn.socket)  # finds out whether it was closed
         connection, self._idle = self._idle, None
@@ -91,34 +133,30 @@ class Listener:
             asyncio.get_running_loop().remove_reader(connection.pgconn.socket)
         return connection
 
-    def give_back(self, connection: Connection) -> None:
-        """Listen again on a connection that was lent. If it is broken, connect again."""
-        if not is_idle(connection):
-            connection.pgconn.finish()
-            self._lost.set()
-            return
-        self._idle, socket = connection, connection.pgconn.socket
-        # psycopg watches the socket itself while a statement runs, so both take turns.
-        asyncio.get_running_loop().add_reader(socket, self._read, connection, socket)
-        self._read(connection, socket)  # notifications that arrived in between
-
     async def _run(self, connect: Callable[[], Awaitable[Connection]]) -> None:
         tries = 0
         while True:
             connection: Connection | None = None
             try:
-                connection = await connect()
+                connection = self._connection = await connect()
                 await self._open(connection)
                 tries = 0
                 await self._wait_until_lost(connection)
             except Exception:  # noqa: BLE001 - an odd payload must not end the listener
                 tries += 1
             finally:
-                self.is_listening = False
-                self.lend()
-                if connection is not None:
-                    connection.pgconn.finish()
+                self._close(connection)
             await asyncio.sleep(_RECONNECT_BACKOFF.delay(tries, self.token))
+
+    def _close(self, connection: Connection | None) -> None:
+        """Stop listening. A connection that is lent is closed when it is given back."""
+        self.is_listening = False
+        self._take()
+        if self._overdue is not None:
+            self._overdue.cancel()
+        elif connection is not None and connection is self._connection:
+            connection.pgconn.finish()
+        self._connection = self._overdue = None
 
     async def _open(self, connection: Connection) -> None:
         connection.add_notify_handler(self._on_notify)
@@ -136,12 +174,14 @@ class Listener:
                 async with asyncio.timeout(self._probe_interval):
                     await self._lost.wait()
                 raise psycopg.OperationalError("the listening connection was closed")
-            if self.lend() is None:
+            if self._take() is None:
                 continue  # a statement is in progress
             self._answered.clear()
             async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
-                await connection.execute(self._sql["probe"], {"payload": f"p:{self.token}"})
-                self.give_back(connection)
+                try:
+                    await connection.execute(self._sql["probe"], {"payload": f"p:{self.token}"})
+                finally:
+                    self.give_back(connection)
                 await self._answered.wait()
 
     def _read(self, connection: Connection, socket: int) -> None:
