@@ -76,6 +76,22 @@ def test_a_file_that_cannot_be_read_is_refused(folder: Path, content: bytes, tex
     assert str(refused.value).startswith(text)
 
 
+def test_a_folder_or_a_broken_link_in_place_of_the_file_is_refused(folder: Path) -> None:
+    """A container runtime creates a folder if the file to mount is missing."""
+    (folder / "umbel.toml").mkdir()
+    with pytest.raises(ConfigurationError, match=r"^umbel.toml: Is a directory; give the path"):
+        read_config_file({})
+    (folder / "umbel.toml").rmdir()
+    (folder / "umbel.toml").symlink_to(folder / "missing.toml")
+    with pytest.raises(ConfigurationError, match=r"^umbel.toml: No such file or directory; give"):
+        read_config_file({})
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(folder: Path) -> None:
+    (folder / "umbel.toml").write_bytes(b"\xef\xbb\xbfkeep_days = 2")
+    assert read_config_file({}).settings == {"keep_days": 2}
+
+
 @pytest.mark.parametrize("path", ["missing.toml", "."])
 def test_a_variable_that_names_no_file_is_refused(path: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^UMBEL_CONFIG=.*; give the path of a TOML"):
@@ -111,6 +127,10 @@ def test_the_url_of_the_environment_wins_over_the_broker_of_the_file() -> None:
         ("brokers = 3", "umbel.toml: brokers: give a table, as in [brokers]"),
         ("[brokers]\nmail = 3", "umbel.toml: brokers: give the URL of a broker"),
         ("deadline = 0", "umbel.toml: deadline=0.0: give seconds above 0"),
+        ("max_message = 5", "umbel.toml: max_message=5: give 1,024 or more bytes"),
+        ("keep_days = nan", "umbel.toml: keep_days=nan: give a number of days above 0"),
+        ("keep_count = -1", "umbel.toml: keep_count=-1: give 0 to 1,000,000,000,000,000 records"),
+        (f"keep_count = {10**18}", "umbel.toml: keep_count=1000000000000000000: give 0 to"),
         ('broker = "x://me:hush@h"', "umbel.toml: broker='x://***@h': no backend has"),
     ],
 )

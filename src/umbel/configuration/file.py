@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,12 @@ def read_config_file(environment: Mapping[str, str]) -> ConfigFile:
     """
     named = environment.get(VARIABLE)
     path, source = Path(named or DEFAULT_FILE), f"{VARIABLE}={named}" if named else DEFAULT_FILE
-    if not named and not path.is_file():
+    if not named and not os.path.lexists(path):
         return ConfigFile()
     import tomllib  # imported only where there is a file
 
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigurationError(
             f"{source}: {error.strerror}; give the path of a TOML file"

@@ -23,6 +23,8 @@ BACKLOGS = ("sqlite", "postgresql", "postgres")
 _NAMESPACE = re.compile(r"[A-Za-z0-9_.\-]{1,63}")
 _FORMATS = {"json": JSON, "msgpack": MESSAGEPACK, "pickle": PICKLE}
 _KINDS = {int: "a whole number", float: "a number", str: "a text"}
+_MAX_RECORDS = 10**15
+"""Databases refuse numbers above 64 bits."""
 _NEXT_PAIR = re.compile(r",(?=[^,=]+=[a-z0-9+]+://)")
 """The comma between two pairs, not one between two servers of a URL."""
 
@@ -94,8 +96,14 @@ class Settings:
             raise ConfigurationError(
                 f"missing_task_days={self.missing_task_days}: give a number of days above 0"
             )
-        if not self.keep_days > 0 or self.keep_count < 0:
-            raise ConfigurationError("keep_days and keep_count: give how much history to keep")
+        if self.max_message < 1024:
+            raise ConfigurationError(f"max_message={self.max_message}: give 1,024 or more bytes")
+        if not self.keep_days > 0:
+            raise ConfigurationError(f"keep_days={self.keep_days}: give a number of days above 0")
+        if not 0 <= self.keep_count <= _MAX_RECORDS:
+            raise ConfigurationError(
+                f"keep_count={self.keep_count}: give 0 to {_MAX_RECORDS:,} records"
+            )
 
     @property
     def content_type(self) -> str:
