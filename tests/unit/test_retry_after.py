@@ -72,6 +72,7 @@ KINDS = {
         ({"Retry-After": " 1.5 "}, 1.5),
         ({"Retry-After": IN_A_MINUTE}, 60),
         ({"Retry-After": IN_A_MINUTE, "Date": "Sat, 17 Oct 2026 10:50:50 GMT"}, 10),
+        ({"Retry-After": IN_A_MINUTE, "Date": "today"}, 60),
         ({"Retry-After": "Sat, 17 Oct 2026 10:00:00 GMT"}, 0),
         ({"Retry-After": "Sat, 17 Oct 2026 10:51:00 -0000"}, 60),
         ({"Retry-After": "soon"}, None),
@@ -111,6 +112,7 @@ def test_an_error_without_headers_has_no_delay_of_its_own(error: Exception) -> N
 def test_a_header_lengthens_the_wait_up_to_its_maximum_and_never_shortens_it() -> None:
     policy = Retry(3, first=10, factor=1, jitter=0, max_retry_after=600)
     asked = {"0": 10, "9": 10, "60": 60, "601": 600, "99999999999": 600}
+    asked |= {"9" * 12: 600, "9" * 400: 600, "9.99999999999": 10}
     for text, seconds in asked.items():
         error = httpx_error({"Retry-After": text})
         assert policy.delay_after(error, 1, "job", NOW) == seconds, text

@@ -10,7 +10,7 @@ from umbel.errors import ConfigurationError
 
 _MAX_SECONDS = 10_000_000_000.0
 """About three centuries. Databases refuse later times."""
-_SECONDS = re.compile(r"[0-9]{1,11}(\.[0-9]{1,9})?")
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 class RetryAfter(Exception):
@@ -39,7 +39,7 @@ def read_retry_after(error: BaseException, now: float) -> float | None:
 
     The headers are those of ``error.response`` (httpx, requests) or of ``error`` (aiohttp, urllib).
     A date is compared with the response's own Date header, because the clocks may differ; without
-    that header it is compared with ``now``.
+    a valid one it is compared with ``now``.
     """
     try:
         headers = getattr(getattr(error, "response", None), "headers", None)
@@ -48,10 +48,16 @@ def read_retry_after(error: BaseException, now: float) -> float | None:
         asked = _header(headers, "Retry-After")
         if asked is None or _SECONDS.fullmatch(asked):
             return None if asked is None else float(asked)
-        date = _header(headers, "Date")
-        return max(0.0, _timestamp(asked) - (now if date is None else _timestamp(date)))
+        return max(0.0, _timestamp(asked) - _response_time(headers, now))
     except Exception:  # noqa: BLE001 - a foreign object may raise anything; it then has no header
         return None
+
+
+def _response_time(headers: Any, now: float) -> float:
+    try:
+        return _timestamp(_header(headers, "Date") or "")
+    except ValueError:  # it has no date, or one that cannot be read
+        return now
 
 
 def _header(headers: Any, name: str) -> str | None:
