@@ -277,6 +277,44 @@ def test_a_namespace_can_be_used_again(name: str, request: pytest.FixtureRequest
     asyncio.run(scenario())
 
 
+async def until_blocked(observer: Any, schema: str) -> None:
+    """Return when a statement on the schema waits for a lock."""
+    query = (
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+        " and position(%s in query) > 0 and pid <> pg_backend_pid()"
+    )
+    while (await (await observer.execute(query, (schema,))).fetchone())[0] == 0:
+        pass
+
+
+def test_a_deletion_that_meets_another_one_does_not_end_before_it(postgres_place: Place) -> None:
+    """The other one may be interrupted then; nothing may be left when this one returns."""
+    import psycopg
+
+    schema, namespace = postgres_place.settings["broker"].rpartition("=")[2], f"t{fresh_id()}"
+    delete_some = (
+        f'delete from "{schema}".job where id in'
+        f' (select id from "{schema}".job where namespace = %s limit 3)'
+    )
+
+    async def scenario() -> None:
+        async with (
+            postgres_place.open(namespace) as (b, eraser),
+            await psycopg.AsyncConnection.connect(POSTGRES_URL) as other,
+            await psycopg.AsyncConnection.connect(POSTGRES_URL, autocommit=True) as observer,
+        ):
+            await publish_many(b, 8)
+            await other.execute(delete_some, (namespace,))
+            erasing = asyncio.create_task(erase(eraser, 3))
+            async with asyncio.timeout(60):
+                await until_blocked(observer, schema)
+            await other.commit()
+            await erasing
+            assert postgres_place.rows(namespace) == {}
+
+    asyncio.run(scenario())
+
+
 async def prepare(place: Place) -> None:
     async with place.open("any"):
         pass

@@ -43,9 +43,7 @@ class SqlEraser(SqlRole):
     async def count(self) -> dict[str, int]:
         found = {}
         for table, key in self._tables().items():
-            query = self._query("count_rows", table, key)
-            rows = await self._database.rows(query, self._values(), _TIMEOUT_SECONDS)
-            found[table] = int(rows[0][0])
+            found[table] = await self._count(table, key)
         return {table: rows for table, rows in found.items() if rows}
 
     async def delete(self, limit: int) -> int:
@@ -57,12 +55,18 @@ class SqlEraser(SqlRole):
                 values = self._values(limit=batch)
                 gone = len(await self._database.rows(query, values, _TIMEOUT_SECONDS))
                 left -= gone
-                if gone < batch:
+                # If another deletion has taken rows that this one waited for, others are left.
+                if gone < batch and not await self._count(table, key):
                     break
         return limit - left
 
     async def remove_queues(self, queues: Sequence[str]) -> None:
         pass
+
+    async def _count(self, table: str, key: str) -> int:
+        query = self._query("count_rows", table, key)
+        rows = await self._database.rows(query, self._values(), _TIMEOUT_SECONDS)
+        return int(rows[0][0])
 
     def _tables(self) -> dict[str, str]:
         return TABLES | self.more_tables
