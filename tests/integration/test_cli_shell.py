@@ -17,9 +17,10 @@ def test_code_publishes_jobs_and_reads_them_without_await(shell: Shell) -> None:
         "handle = add.delay(1, 2); job = operations.job(handle.id);"
         "print(job.task, job.state is State.QUEUED, app.registry.get('tasks.add') is add,"
         " tasks['tasks.add'] is add, len(operations.jobs(JobFilter(limit=9))),"
-        " operations.deploy.status().deployment, len(operations.search(JobSearch()).jobs))"
+        " operations.deploy.status().deployment, len(operations.search(JobSearch()).jobs),"
+        " operations.schedules.all())"
     )
-    assert shell.say("shell", "-c", code) == "tasks.add True True True 1 None 1"
+    assert shell.say("shell", "-c", code) == "tasks.add True True True 1 None 1 []"
 
 
 def test_code_is_read_from_standard_input(shell: Shell) -> None:

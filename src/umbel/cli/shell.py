@@ -68,7 +68,7 @@ class BlockingOperations:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
-        if name == "deploy":
+        if name in ("deploy", "schedules"):
             return BlockingOperations(value, self._bridge)
         return _blocking(value, self._bridge) if iscoroutinefunction(value) else value
 
