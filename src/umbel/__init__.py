@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from umbel.messages import State
     from umbel.tasks import (
         Handle,
+        Hook,
         Limit,
         Pool,
         Rate,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Handle",
+    "Hook",
     "Limit",
     "Pool",
     "Rate",

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from umbel.messages import JSON, Body, Delivery, Envelope, Lease, Settlement, Succeeded
 from umbel.services import keep_running
+from umbel.tasks.hooks import Hooks
 from umbel.telemetry import Telemetry, events
 from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
@@ -33,7 +34,7 @@ def test_an_outcome_that_cannot_be_recorded_at_all_does_not_keep_the_others() ->
 
     async def scenario() -> None:
         store, life, telemetry = Store(), Incarnation("worker"), Telemetry(told.append)
-        settler = Settler(cast(Intake, store), life, telemetry)
+        settler = Settler(cast(Intake, store), life, telemetry, Hooks(lambda hook, error: None))
 
         def report(job: str) -> Report:
             lease = Lease(job, life.id, 1)

@@ -39,6 +39,7 @@ from umbel.publisher import Bridge, Builder, Forwarder, emit_or_log, waker
 from umbel.resilience import Backoff
 from umbel.tasks import Handle, Signature, current_step, running
 from umbel.tasks.handle import BroadcastResult
+from umbel.tasks.hooks import Hooks
 from umbel.telemetry import Telemetry, events
 
 T = TypeVar("T")
@@ -85,8 +86,10 @@ class Client:
         clock: Clock,
         telemetry: Telemetry | None = None,
         keys: KeyFile | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self.codec = codec
+        self._hooks = hooks
         self.inline_jobs: InlineJobs | None = None
         """Runs the jobs in the callers. None: workers run them."""
         self._telemetry = telemetry or Telemetry()
@@ -100,7 +103,7 @@ class Client:
     def _configure(self, settings: Settings, clock: Clock, keys: KeyFile | None) -> None:
         self.clock = clock
         self._settings = settings
-        self._builder = Builder(self.codec, settings.namespace, clock, keys)
+        self._builder = Builder(self.codec, settings.namespace, clock, keys, self._hooks)
         self._reentrant = ReentrantConnections(
             self._connections,
             clock,

@@ -32,6 +32,7 @@ from umbel.publisher import emit_or_log
 from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
 from umbel.tasks.gates import Check, GateSet, Limit, Pool, Rate, as_limits, as_rates
+from umbel.tasks.hooks import Hooks
 from umbel.tasks.inbox import InboxTasks
 from umbel.tasks.policies import storable_name
 from umbel.tasks.tables import TaskTables
@@ -108,6 +109,8 @@ class Umbel:
         self._services: list[Service] = []
         self._schedules: DeclaredSchedules | None = None
         self.telemetry = Telemetry()
+        self.hooks = Hooks(self._report_hook)
+        """What ``use`` was given."""
         self.codec = BodyCodec(
             content_type=self.settings.content_type,
             limit=self.settings.max_message,
@@ -116,7 +119,13 @@ class Umbel:
         self.backend = open_backend(self.settings, self.clock, self.telemetry)
         self._keys = self._open_keys()
         self._client = Client(
-            self.backend, self.settings, self.codec, self.clock, self.telemetry, self._keys
+            self.backend,
+            self.settings,
+            self.codec,
+            self.clock,
+            self.telemetry,
+            self._keys,
+            self.hooks,
         )
         self.routes = AppRoutes(self._client)
         """The routes: which worker has which affinity key."""
@@ -204,6 +213,17 @@ class Umbel:
             raise ConfigurationError(f"{function!r}: a service is an async def without parameters")
         self._services.append(UserService(function.__qualname__, function))
         return function
+
+    def use(self, hook: object) -> None:
+        """Call the methods of this hook around jobs; see ``umbel.Hook`` for what there is.
+
+        Hooks are called in the order in which they are given here. Workers and publishers call the
+        hooks that they were given when they started.
+
+        Raises:
+            ConfigurationError: it has no hook, or one with an unknown name.
+        """
+        self.hooks.add(hook)
 
     def include(self, *modules: ModuleType | str) -> None:
         """Bind the free ``@task`` functions of these modules to this application.
@@ -357,6 +377,7 @@ class Umbel:
             open_services=partial(self._open_scheduler, options.name, options.scheduler),
             transactions=backend.transactions(),
             keys=self._keys,
+            hooks=self.hooks,
             shared=not self.settings.broker.startswith("sqlite:"),  # a file has one owner
         )
 
@@ -447,6 +468,7 @@ class Umbel:
                 may_lead=may_lead,
                 clock=self.clock,
                 telemetry=self.telemetry,
+                hooks=self.hooks,
             )
         ]
 
@@ -457,6 +479,9 @@ class Umbel:
 
         given = (self.backend, self.settings, self.clock, self.telemetry)
         return partial(open_upkeep, *given, is_router=is_router)
+
+    def _report_hook(self, hook: str, error: str) -> None:
+        self.telemetry.emit(events.HookFailed(hook=hook, error=error))
 
     def _open_keys(self) -> KeyFile | None:
         """Return the keys of the settings; on one machine, otherwise, those of the user."""

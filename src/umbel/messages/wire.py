@@ -30,7 +30,7 @@ from umbel.messages.envelopes import KINDS, Envelope, MessageType
 SPECVERSION = "1.0"
 MEDIA_TYPE = "application/cloudevents+json"
 
-_DEFINED_ATTRIBUTES = frozenset(
+DEFINED_ATTRIBUTES = frozenset(
     {"specversion", "id", "type", "source", "subject", "time", "datacontenttype", "dataschema"}
     | {"data", "data_base64", "namespace", "queue", "kind", "priority", "notbefore", "expiry"}
     | {"attempt", "maxdeaths", "uniquekey", "onconflict", "traceparent"}
@@ -89,7 +89,7 @@ def write(envelope: Envelope) -> bytes:
     }
     event.update((name, value) for name, value in optional.items() if value is not None)
     event.update(
-        (name, text) for name, text in envelope.headers.items() if name not in _DEFINED_ATTRIBUTES
+        (name, text) for name, text in envelope.headers.items() if name not in DEFINED_ATTRIBUTES
     )
     return msgspec.json.encode(event)
 
@@ -125,7 +125,7 @@ def attributes(envelope: Envelope) -> dict[str, str]:
     if envelope.traceparent:
         found["traceparent"] = envelope.traceparent
     for name, text in envelope.headers.items():
-        if name not in _DEFINED_ATTRIBUTES:
+        if name not in DEFINED_ATTRIBUTES:
             found[name] = text
     return found
 
@@ -226,7 +226,7 @@ def _envelope(event: dict[str, Any], body: Body) -> Envelope:
 
 
 def _headers(event: dict[str, Any]) -> dict[str, str]:
-    found = {name: value for name, value in event.items() if name not in _DEFINED_ATTRIBUTES}
+    found = {name: value for name, value in event.items() if name not in DEFINED_ATTRIBUTES}
     for name, value in found.items():
         _check_attribute(name, value)
     for name, limit in _REPLY_HEADERS.items():

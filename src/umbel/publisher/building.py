@@ -12,9 +12,13 @@ from umbel.clock import Clock
 from umbel.errors import ConfigurationError
 from umbel.keys import KeyFile, sign_envelope
 from umbel.keys.keyring import to_datetime
+from umbel.keys.signatures import SIGNATURE_HEADER
 from umbel.messages import (
+    GROUP_HEADER,
+    NOMINAL_TIME,
     ONLY_IF_ROUTED,
     ROUTE_PREFIX,
+    SCHEDULE,
     BodyCodec,
     Command,
     Envelope,
@@ -24,19 +28,36 @@ from umbel.messages import (
     random_hex,
     route_gate,
 )
+from umbel.messages.columns import MALFORMED
+from umbel.messages.documents import CORRELATION, REPLY_TO
+from umbel.messages.wire import DEFINED_ATTRIBUTES
 from umbel.tasks import AS_DECLARED, CallOptions, Signature, StepPosition, TaskOptions, running
+from umbel.tasks.hooks import Hooks, OutgoingJob
 
 _NOT_ROUTED = (None, None, False)
 """The values of ``worker``, ``affinity`` and ``stay`` of a call that sets none of them."""
+
+
+_RESERVED_HEADERS = DEFINED_ATTRIBUTES | {
+    *("timeout", "retry", "keep", "track", ONLY_IF_ROUTED, GROUP_HEADER, MALFORMED),
+    *(SCHEDULE, NOMINAL_TIME, REPLY_TO, CORRELATION, SIGNATURE_HEADER),
+}
+"""Names that hooks cannot use for headers of their own."""
 
 
 class Builder:
     """Builds envelopes for one namespace."""
 
     def __init__(
-        self, codec: BodyCodec, namespace: str, clock: Clock, keys: KeyFile | None = None
+        self,
+        codec: BodyCodec,
+        namespace: str,
+        clock: Clock,
+        keys: KeyFile | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._keys = keys
+        self._hooks = hooks
         self._codec = codec
         self._namespace = namespace
         self._clock = clock
@@ -80,10 +101,23 @@ class Builder:
         expires = declared.expires if options.expires is None else options.expires
         queue = inbox(int(options.worker)) if options.worker is not None else options.queue
         command = Command(task.name, signature.args, signature.kwargs)
+        job = new_id if options.id is None else _normalize_id(options.id)
+        # Encoded before hooks see the arguments: they cannot change the message.
+        body = self._codec.encode(command.data, what=f"arguments of {task.name}")
+        headers = _headers(options, declared)
+        if self._hooks is not None and self._hooks.publishes:
+            outgoing = OutgoingJob(
+                id=job,
+                task=task.name,
+                queue=queue or declared.queue,
+                args=signature.args,
+                kwargs=signature.kwargs,
+            )
+            headers |= self._hooks.headers(outgoing, _RESERVED_HEADERS)
         return Envelope(
-            id=new_id if options.id is None else _normalize_id(options.id),
+            id=job,
             subject=command.task,
-            body=self._codec.encode(command.data, what=f"arguments of {task.name}"),
+            body=body,
             namespace=self._namespace,
             queue=queue or declared.queue,
             kind="io" if _is_broadcast(signature) else task.kind,
@@ -97,7 +131,7 @@ class Builder:
             on_conflict=unique.on_conflict if unique else "raise",
             traceparent=traceparent,
             gates=_gates(signature, queue or declared.queue),
-            headers=_headers(options, declared),
+            headers=headers,
         )
 
 

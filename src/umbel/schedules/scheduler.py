@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import anyio
@@ -37,6 +38,7 @@ from umbel.schedules.catalog import (
 from umbel.schedules.declarations import RENEW_SECONDS, Declarations, Declared
 from umbel.schedules.due import GRACE_SECONDS, Decision, ScheduleState, decide
 from umbel.schedules.ticks import queue_rule, tick
+from umbel.tasks.hooks import Hooks, PublishedTick
 from umbel.telemetry import Telemetry, events
 
 LEASE_SECONDS = 5.0
@@ -79,8 +81,10 @@ class Scheduler:
         may_lead: bool = True,
         clock: Clock,
         telemetry: Telemetry,
+        hooks: Hooks | None = None,
         lease: float = LEASE_SECONDS,
     ) -> None:
+        self._hooks = hooks
         self._roles = roles
         self._coordination = roles.coordination
         self._namespace = namespace
@@ -284,6 +288,14 @@ class Scheduler:
         self._states.update((one.schedule.name, one.decision.state) for one in due)
         for one in due:
             self._report(one, catalog.now)
+            if self._hooks is not None and self._hooks.ticks:
+                await self._call_hooks(one, self._hooks)
+
+    async def _call_hooks(self, due: _Due, hooks: Hooks) -> None:
+        for nominal, envelope in zip(due.decision.publish, due.ticks, strict=True):
+            at = datetime.fromtimestamp(nominal, UTC)
+            tick = PublishedTick(schedule=due.schedule.name, nominal=at, job=envelope.id)
+            await hooks.call("on_tick", tick, limit=self._lease / 10)
 
     def _report(self, due: _Due, now: float) -> None:
         name, decision = due.schedule.name, due.decision

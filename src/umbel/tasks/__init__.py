@@ -7,6 +7,7 @@ Never: knows a broker, a store or an app. It publishes through ``Sender``, a por
 from umbel.tasks.current import CurrentWorker, Job, Run, current, running
 from umbel.tasks.gates import GateSet, Limit, Pool, Rate
 from umbel.tasks.handle import Handle, Jobs
+from umbel.tasks.hooks import Hook, Hooks
 from umbel.tasks.options import CallOptions, TaskOptions, Track
 from umbel.tasks.policies import Retry, Unique
 from umbel.tasks.registry import Registry
@@ -30,6 +31,8 @@ __all__ = [
     "CurrentWorker",
     "GateSet",
     "Handle",
+    "Hook",
+    "Hooks",
     "Job",
     "Jobs",
     "Limit",

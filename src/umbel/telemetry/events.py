@@ -79,6 +79,13 @@ class JobParked(JobEvent, frozen=True, kw_only=True):
     gates: tuple[str, ...]
 
 
+class HookFailed(Event, frozen=True, kw_only=True):
+    level = "error"
+    text = "a hook failed; the job goes on without it"
+    hook: str
+    error: str
+
+
 class PoolMemberFailed(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "a pool member failed its check and gets no jobs until it passes"

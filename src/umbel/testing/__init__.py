@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from umbel.testing.backend import Adapters, OpenAdapters
     from umbel.testing.clock import FakeClock, VirtualClock, WrongClock, wrong_clocks
+    from umbel.testing.hooks import RecordedHooks
     from umbel.testing.inline_worker import FinishedJob
     from umbel.testing.memory import InMemoryJobs, eager, in_memory
     from umbel.testing.published import PublishedCall
@@ -21,6 +22,7 @@ _MODULES = {
     "InMemoryJobs": "memory",
     "OpenAdapters": "backend",
     "PublishedCall": "published",
+    "RecordedHooks": "hooks",
     "VirtualClock": "clock",
     "WrongClock": "clock",
     "eager": "memory",
@@ -35,6 +37,7 @@ __all__ = [
     "InMemoryJobs",
     "OpenAdapters",
     "PublishedCall",
+    "RecordedHooks",
     "VirtualClock",
     "WrongClock",
     "eager",

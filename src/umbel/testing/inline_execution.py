@@ -7,6 +7,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import anyio
@@ -15,6 +16,7 @@ import anyio.to_thread
 from umbel.clock import Clock
 from umbel.messages import BodyCodec
 from umbel.tasks import running
+from umbel.tasks.hooks import Hooks
 from umbel.tasks.steps import is_in_event_loop
 from umbel.telemetry import Telemetry
 from umbel.worker.coroutines import CoroutineExecutor
@@ -37,7 +39,8 @@ class InlineRun(NamedTuple):
 class InlineExecutor:
     """Runs activations for callers that block and for callers that await."""
 
-    def __init__(self, codec: BodyCodec, clock: Clock, telemetry: Telemetry) -> None:
+    def __init__(self, codec: BodyCodec, clock: Clock, telemetry: Telemetry, hooks: Hooks) -> None:
+        self._hooks = hooks
         self._codec = codec
         self._clock = clock
         self._telemetry = telemetry
@@ -79,7 +82,7 @@ class InlineExecutor:
 
     async def _await(self, activation: Activation) -> InlineRun:
         completion = _Completion(self._report)
-        executor = CoroutineExecutor(1, self._clock)
+        executor = CoroutineExecutor(1, self._clock, self._hooks)
         executor.start(completion)
         try:
             if activation.task.declared.loop == "trio":
@@ -103,7 +106,9 @@ class InlineExecutor:
         value: Any = None
         error: BaseException | None = None
         try:
-            value = call_task_blocking(activation)
+            call = partial(call_task_blocking, activation)
+            job = activation.run.job
+            value = self._hooks.run_blocking(job, call) if self._hooks.runs else call()
         except BaseException as raised:  # noqa: BLE001 - SystemExit and Stop included
             error = raised
         _raise_if_for_test(error)

@@ -37,7 +37,7 @@ class InlineRunner:
     def __init__(self, app: Umbel, client: Client, clock: VirtualClock) -> None:
         self._app = app
         self._client = client
-        self._executor = InlineExecutor(app.codec, clock, app.telemetry)
+        self._executor = InlineExecutor(app.codec, clock, app.telemetry, app.hooks)
         self._opened: InlineWorker | None = None
         self.clock = clock
         self.eager_errors: Errors | None = None

@@ -96,7 +96,11 @@ class InlineWorker:
         self._incarnation = Incarnation(options.name)
         self._progress = ProgressNotes(roles.records)
         self._steps = StepWriter(
-            roles.steps, app.codec, clock, app.backend.transactions(), Executors(options, clock)
+            roles.steps,
+            app.codec,
+            clock,
+            app.backend.transactions(),
+            Executors(options, clock, app.hooks),
         )
         self._activator = Activator(
             app.registry,

@@ -110,7 +110,7 @@ class Activator:
             args=args,
             kwargs=kwargs,
             run=Run(
-                _job(delivery),
+                job_of(delivery),
                 delivery.lease,
                 partial(self._progress.note, delivery),
                 delivery.slots,
@@ -154,7 +154,8 @@ def _gates(
         raise BadMessage("token", f"{type(error).__name__}: {error}") from None
 
 
-def _job(delivery: Delivery) -> Job:
+def job_of(delivery: Delivery) -> Job:
+    """Return a delivery as its task and hooks see it."""
     envelope = delivery.envelope
     return Job(
         id=envelope.id,

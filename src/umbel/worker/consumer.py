@@ -11,6 +11,8 @@ from umbel.backends import Demand
 from umbel.clock import Clock
 from umbel.errors import LeaseLost
 from umbel.messages import Delivery, inbox
+from umbel.tasks.hooks import Hooks
+from umbel.worker.activation import job_of
 from umbel.worker.heartbeat import FENCE_AT, Heartbeat
 from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
@@ -32,9 +34,11 @@ class Consumer:
         task_runner: TaskRunner,
         heartbeat: Heartbeat,
         *,
+        hooks: Hooks,
         lease: float,
         clock: Clock,
     ) -> None:
+        self._hooks = hooks
         self._intake = intake
         self._incarnation = incarnation
         self._task_runner = task_runner
@@ -117,6 +121,8 @@ class Consumer:
             is_late = self._clock.monotonic() - began > self._lease * FENCE_AT
             # The jobs of a late answer may have been taken back already.
             if not is_late and owner == self._incarnation.id:
+                if self._hooks.fetches and deliveries:
+                    await self._call_hooks(deliveries)
                 self._admit(deliveries)
                 # Tasks that end at once have freed their slots before the next fetch.
                 for _ in range(_LOOP_ROUNDS if deliveries else 0):
@@ -126,6 +132,14 @@ class Consumer:
             self.fetches += 1
             # Only now: jobs that were claimed before the pause have started.
             self.epoch = self._new_epoch
+
+    async def _call_hooks(self, deliveries: list[Delivery]) -> None:
+        """Call the hooks for fetched jobs. They are held meanwhile, so they must be admitted."""
+        for delivery in deliveries:
+            self._incarnation.hold(delivery.lease)
+        with anyio.CancelScope(shield=True):
+            jobs = [job_of(delivery) for delivery in deliveries]
+            await self._hooks.call("on_fetch", jobs, limit=self._lease / 3)
 
     def _inbox(self) -> tuple[str, ...]:
         """Return the name of the worker's own queue, once it has an index."""

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Protocol
 
 from umbel.clock import Clock
 from umbel.messages import Lease
 from umbel.tasks import running
+from umbel.tasks.hooks import Hooks
 from umbel.worker.gate_sync import check_member
 from umbel.worker.runs import Activation, Completion, EndedRun
 from umbel.worker.stops import Stop, StopCause, Unfit, request_stop
@@ -55,9 +57,10 @@ class _RunningCoroutine:
 class CoroutineExecutor:
     """Up to ``budget`` coroutines at once."""
 
-    def __init__(self, budget: int, clock: Clock) -> None:
+    def __init__(self, budget: int, clock: Clock, hooks: Hooks | None = None) -> None:
         self.budget = budget
         self.trio: TrioLoop | None = None
+        self._hooks = hooks
         self._clock = clock
         self._completion: Completion
         self._running: dict[Lease, _RunningCoroutine] = {}
@@ -107,23 +110,31 @@ class CoroutineExecutor:
             coroutine.task._log_destroy_pending = False  # type: ignore[attr-defined]
 
     async def _run(self, coroutine: _RunningCoroutine) -> None:
-        activation = coroutine.activation
-        task = activation.task
+        activation, hooks = coroutine.activation, self._hooks
         running.set(activation.run)
         try:
             for pool, member in activation.unchecked:
                 if not await check_member(pool, member):
                     raise Unfit(pool.name, member)
-            if task.declared.loop == "trio":
-                assert self.trio is not None
-                coroutine.value = await self.trio.call(activation)
-            elif task.declared.dedupe is None:
-                coroutine.value = await task.function(*activation.args, **activation.kwargs)
+            if hooks is not None and hooks.runs:
+                call = partial(self._call, activation)
+                coroutine.value = await hooks.run(activation.run.job, call)
             else:
-                coroutine.value = await call_task(activation)
+                coroutine.value = await self._call(activation)
         # A task may raise anything, SystemExit included; none of it may reach the event loop.
         except BaseException as raised:  # noqa: BLE001
             coroutine.error = raised
+
+    def _call(self, activation: Activation) -> Awaitable[Any]:
+        """Return the coroutine of the task."""
+        task = activation.task
+        if task.declared.loop == "trio":
+            assert self.trio is not None
+            return self.trio.call(activation)
+        if task.declared.dedupe is not None:
+            return call_task(activation)
+        found: Awaitable[Any] = task.function(*activation.args, **activation.kwargs)
+        return found
 
     def _end(self, coroutine: _RunningCoroutine, task: asyncio.Task[None]) -> None:
         if coroutine.timer is not None:

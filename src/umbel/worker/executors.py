@@ -7,6 +7,7 @@ from typing import Any
 
 from umbel.clock import Clock
 from umbel.messages import Lease
+from umbel.tasks.hooks import Hooks
 from umbel.worker.coroutines import CoroutineExecutor, TrioLoop
 from umbel.worker.options import WorkerOptions
 from umbel.worker.runs import Activation, Completion
@@ -17,9 +18,9 @@ from umbel.worker.threads import ThreadExecutor
 class Executors:
     """Executes activations, each by the executor of its task's kind, and stops them."""
 
-    def __init__(self, options: WorkerOptions, clock: Clock) -> None:
-        self._coroutines = CoroutineExecutor(options.io, clock)
-        self._threads = ThreadExecutor(options.cpu, clock)
+    def __init__(self, options: WorkerOptions, clock: Clock, hooks: Hooks) -> None:
+        self._coroutines = CoroutineExecutor(options.io, clock, hooks)
+        self._threads = ThreadExecutor(options.cpu, clock, hooks)
         self._by_kind: dict[str, CoroutineExecutor | ThreadExecutor] = {
             "io": self._coroutines,
             "cpu": self._threads,

@@ -30,7 +30,9 @@ from umbel.messages import (
     Succeeded,
 )
 from umbel.tasks.failures import describe
+from umbel.tasks.hooks import Hooks, SettledJob
 from umbel.telemetry import Telemetry, events
+from umbel.worker.activation import job_of
 from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
 from umbel.worker.runs import Report
@@ -45,8 +47,11 @@ class Settler:
 
     name = "settler"
 
-    def __init__(self, intake: Intake, incarnation: Incarnation, telemetry: Telemetry) -> None:
+    def __init__(
+        self, intake: Intake, incarnation: Incarnation, telemetry: Telemetry, hooks: Hooks
+    ) -> None:
         self._intake = intake
+        self._hooks = hooks
         self._incarnation = incarnation
         self._telemetry = telemetry
         self._reports: deque[Report] = deque()
@@ -131,6 +136,11 @@ class Settler:
         for report in reports:
             self._incarnation.release(report.delivery.lease)
             self._emit(report, lost)
+        if self._hooks.settles:
+            for report in reports:
+                lease = report.delivery.lease
+                if (lease.job, lease.fence) not in lost:
+                    await self._hooks.call("on_settle", settled_job(report))
 
     def _emit(self, report: Report, lost: set[tuple[str, int]]) -> None:
         lease: Lease = report.delivery.lease
@@ -179,6 +189,21 @@ def settlement_of(report: Report, worker: str) -> Settlement:
         attempt=attempt,
         follow_ups=follow_ups,
         group=group,
+    )
+
+
+def settled_job(report: Report) -> SettledJob:
+    """Return what hooks see of a settled outcome."""
+    outcome, error = report.outcome, ""
+    if isinstance(outcome, Failed | Retry):
+        error = f"{outcome.failure.type.rpartition(':')[2]}: {outcome.failure.message}"
+    elif isinstance(outcome, Interrupted | Cancelled | Rejected):
+        error = outcome.reason
+    return SettledJob(
+        job=job_of(report.delivery),
+        outcome=type(outcome).__name__.lower(),
+        seconds=report.finished - report.started,
+        error=error,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from umbel.clock import Clock
 from umbel.messages import Lease
 from umbel.tasks import running
+from umbel.tasks.hooks import Hooks
 from umbel.worker.gate_sync import check_member_blocking
 from umbel.worker.runs import Activation, Completion, EndedRun, Report
 from umbel.worker.stops import Stop, StopCause, Unfit, request_stop
@@ -131,9 +132,10 @@ class _ThreadPool:
 class ThreadExecutor:
     """Up to ``budget`` tasks at once, each in a thread."""
 
-    def __init__(self, budget: int, clock: Clock) -> None:
+    def __init__(self, budget: int, clock: Clock, hooks: Hooks | None = None) -> None:
         self.budget = budget
         self._clock = clock
+        self._hooks = hooks
         self._pool = _ThreadPool(budget)
         self._outbox: deque[Report] = deque()
         self._is_loop_woken = False
@@ -203,7 +205,7 @@ class ThreadExecutor:
         try:
             try:
                 target.enter(activation)
-                value = call_task_blocking(activation)
+                value = self._call(activation)
             except BaseException as raised:  # noqa: BLE001 - SystemExit and Stop included
                 error = raised
             target.leave()
@@ -214,6 +216,15 @@ class ThreadExecutor:
         if isinstance(error, Stop) and activation.run.stop_reason is not None:
             error = activation.run.stop_reason  # the Stop raised in a thread carries no reason
         return self._completion.decide(EndedRun(activation, value, error, started))
+
+    def _call(self, activation: Activation) -> Any:
+        hooks = self._hooks
+        if hooks is None or not hooks.runs:
+            return call_task_blocking(activation)
+        assert self._loop is not None
+        return hooks.run_blocking(
+            activation.run.job, lambda: call_task_blocking(activation), self._loop
+        )
 
     def _hand_over(self, report: Report) -> None:
         self._outbox.append(report)

@@ -29,6 +29,7 @@ from umbel.messages import BodyCodec, Lease
 from umbel.services import Service, keep_running
 from umbel.tasks import Registry
 from umbel.tasks.fingerprints import fingerprint, python_version
+from umbel.tasks.hooks import Hooks
 from umbel.tasks.inbox import InboxTasks
 from umbel.telemetry import Telemetry, events
 from umbel.worker.activation import Activator
@@ -74,8 +75,10 @@ class Worker:
         transactions: Transactions = NO_TRANSACTIONS,
         keys: KeyFile | None = None,
         shared: bool = False,
+        hooks: Hooks | None = None,
         heartbeat: type[Heartbeat] = Heartbeat,
     ) -> None:
+        self._hooks = hooks or Hooks(lambda hook, error: None)
         self._registry = registry
         self._options = options
         self._telemetry = telemetry
@@ -102,11 +105,11 @@ class Worker:
         self._intake = open_intake()
         roles = self._intake.roles
         self._services = [*services, *open_services(roles)]
-        self._settler = Settler(self._intake, self._incarnation, telemetry)
+        self._settler = Settler(self._intake, self._incarnation, telemetry, self._hooks)
         self._progress = ProgressNotes(roles.records)
         self._gate_sync = GateSync(self._intake, registry, telemetry)
         self._missing = MissingTasks(self._intake, worker=options.name, telemetry=telemetry)
-        self._executors = Executors(options, clock)
+        self._executors = Executors(options, clock, self._hooks)
         self._steps = StepWriter(roles.steps, codec, clock, transactions, self._executors)
         self._inbox = InboxVerifier(
             roles.registry,
@@ -143,6 +146,7 @@ class Worker:
             self._incarnation,
             self._task_runner,
             self._heartbeat,
+            hooks=self._hooks,
             lease=options.lease,
             clock=clock,
         )
@@ -169,6 +173,7 @@ class Worker:
             stack.callback(self._steps.transactions.close)
             stack.push_async_callback(self._intake.close)
             await self._start()
+            await self._hooks.call("on_worker_start", self.name)
             if any(task.declared.loop == "trio" for task in self._registry):
                 from umbel.worker.trio_guest import trio_guest
 
@@ -176,6 +181,7 @@ class Worker:
                     await stack.enter_async_context(trio_guest(self._telemetry))
                 )
             await self._work()
+            await self._hooks.call("on_worker_stop", self.name)
 
     async def _start(self) -> None:
         options, incarnation = self._options, self._incarnation
