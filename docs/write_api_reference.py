@@ -16,6 +16,7 @@ from umbel.control import DeploymentPlan
 from umbel.operations import JobSearch, Operations
 from umbel.operations.deployments import DeploymentOperations
 from umbel.tasks.current import Current
+from umbel.tasks.hooks import Hook, OutgoingJob, PublishedTick, SettledJob
 from umbel.tasks.steps import Step
 from umbel.testing import FinishedJob, InMemoryJobs, PublishedCall, eager, in_memory
 
@@ -65,6 +66,7 @@ ATTRIBUTES: dict[type, dict[str, str]] = {
         " `cancel`, `pause`, `reload`.",
         "settings": "The [settings](options.md#settings).",
         "registry": "The tasks.",
+        "hooks": "The [hooks](../how-to/hooks.md) that `use` was given.",
         "telemetry": "Subscribe to [events](telemetry.md) here.",
     },
     Task: {"name": "The name of the task."},
@@ -94,6 +96,12 @@ SECTIONS: list[tuple[str, type, str]] = [
         Current,
         "Use it inside a task that a worker runs. Elsewhere it raises `UmbelError`.",
     ),
+    (
+        "Hook",
+        Hook,
+        "Give an object of a subclass to `app.use`. [Hooks](../how-to/hooks.md) says when each"
+        " method is called.",
+    ),
     ("step", Step, "See [Durable steps](../how-to/durable-steps.md)."),
     (
         "Operations",
@@ -121,6 +129,7 @@ OBJECTS = {
     "Signature": "signature",
     "Handle": "handle",
     "current": "current",
+    "Hook": "hook",
     "step": "step",
     "Operations": "operations",
     "Deployments": "operations.deploy",
@@ -133,6 +142,9 @@ VALUES: list[tuple[str, Any]] = [
     ("umbel.operations", JobSearch),
     ("umbel.backends", Changes),
     ("umbel.control", DeploymentPlan),
+    ("umbel.tasks.hooks", OutgoingJob),
+    ("umbel.tasks.hooks", SettledJob),
+    ("umbel.tasks.hooks", PublishedTick),
     ("umbel.testing", FinishedJob),
     ("umbel.testing", PublishedCall),
 ]
