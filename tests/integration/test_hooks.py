@@ -248,6 +248,34 @@ def test_a_hook_that_hangs_is_cancelled_and_reported() -> None:
     assert error == "it was not done after 0.01 s and was cancelled"
 
 
+def test_a_stop_while_a_hook_begins_ends_the_hooks_before_it(app: Umbel) -> None:
+    order: list[str] = []
+
+    class Outer(Hook):
+        def around_run(self, job: Any) -> Iterator[None]:
+            order.append("before")
+            try:
+                yield
+            finally:
+                order.append("after")
+
+    class Hang(Hook):
+        async def around_run(self, job: Any) -> AsyncIterator[None]:
+            await asyncio.Event().wait()
+            yield
+
+    app.use(Outer())
+    app.use(Hang())
+
+    @app.task(timeout=0.05, retry=Retry(0))
+    async def short() -> None:
+        """Never called."""
+
+    with working(app), pytest.raises(TimeoutError):
+        short.delay().get(timeout=HANG)
+    assert order == ["before", "after"]
+
+
 def test_a_run_that_hangs_in_a_hook_ends_at_the_timeout_of_its_task(app: Umbel) -> None:
     class Hang(Hook):
         async def around_run(self, job: Any) -> AsyncIterator[None]:

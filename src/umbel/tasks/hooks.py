@@ -183,9 +183,12 @@ class Hooks:
 
     async def run(self, job: Job, call: Callable[[], Any]) -> Any:
         """Return what ``call()`` returns, which is awaited, inside ``around_run``."""
-        entered = [(m, g) for m in self._methods["around_run"] if (g := await self._enter(m, job))]
+        entered: list[tuple[Callable[..., Any], _Steps | _AsyncSteps]] = []
         error: BaseException | None = None
         try:
+            for method in self._methods["around_run"]:
+                if (generator := await self._enter(method, job)) is not None:
+                    entered.append((method, generator))
             return await call()
         except BaseException as raised:
             error = raised
@@ -207,16 +210,15 @@ class Hooks:
                 return asyncio.run(work)
             return asyncio.run_coroutine_threadsafe(work, loop).result()
 
-        entered = []
-        for method in self._methods["around_run"]:
-            is_async = inspect.isasyncgenfunction(method)
-            generator = (
-                wait(self._enter(method, job)) if is_async else self._enter_blocking(method, job)
-            )
-            if generator is not None:
-                entered.append((method, generator))
+        entered: list[tuple[Callable[..., Any], _Steps | _AsyncSteps]] = []
         error: BaseException | None = None
         try:
+            for method in self._methods["around_run"]:
+                is_async = inspect.isasyncgenfunction(method)
+                enter = self._enter(method, job) if is_async else None
+                generator = wait(enter) if enter else self._enter_blocking(method, job)
+                if generator is not None:
+                    entered.append((method, generator))
             return call()
         except BaseException as raised:
             error = raised
