@@ -71,7 +71,9 @@ def test_a_namespace_with_running_workers_is_refused(shell: Shell) -> None:
         stop(worker)
     shell.say("send", "add", "1", "2")
     with shell.worker("--queues", "other"):
-        assert "rows deleted" in shell.say("purge-namespace", "umbel", "--yes", "--force")
+        forced = shell.run("purge-namespace", "umbel", "--yes", "--force")
+        assert "rows deleted" in forced.stdout
+        assert "Restart workers that are running" in forced.stderr
     assert ids_of(shell) == set()
 
 

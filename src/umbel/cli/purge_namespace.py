@@ -7,7 +7,7 @@ import click
 from umbel.cli.command_context import CommandContext, command
 from umbel.cli.confirmation import require_name
 from umbel.cli.formatting import count
-from umbel.cli.output import print_json, print_line, print_table
+from umbel.cli.output import print_json, print_line, print_note, print_table
 from umbel.cli.progress import DeletionProgress
 from umbel.operations import Operations
 
@@ -62,6 +62,9 @@ def purge_namespace(
         print_json({"namespace": name, "stored": stored, "deleted": gone})
     else:
         print_line(f"namespace {name}: {count(gone, 'row')} deleted")
+    if force:
+        # Until then, jobs with a limit wait: their gates are deleted, too.
+        print_note("Restart workers that are running: they declare limits only when they start.")
 
 
 def _print_stored(name: str, stored: dict[str, int]) -> None:
