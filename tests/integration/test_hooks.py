@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,126 @@ def test_a_hook_that_raises_is_reported_and_the_job_goes_on(
     assert {event.error for event in failures} == {"ValueError: broken on purpose"}
 
 
+class Textless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("it has no text")
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("where", ["on_settle", "before", "after"])
+@pytest.mark.parametrize("hook", ["def", "async def"])
+@pytest.mark.parametrize(
+    "error", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, GeneratorExit, Textless]
+)
+def test_a_hook_that_raises_what_is_no_error_does_not_change_the_outcome(
+    app: Umbel,
+    failures: list[events.HookFailed],
+    kind: str,
+    where: str,
+    hook: str,
+    error: type[BaseException],
+) -> None:
+    def fail(place: str) -> None:
+        if place == where:
+            raise error("on purpose")
+
+    class Plain(Hook):
+        def around_run(self, job: Any) -> Iterator[None]:
+            fail("before")
+            yield
+            fail("after")
+
+        def on_settle(self, settled: Any) -> None:
+            fail("on_settle")
+
+    class Async(Hook):
+        async def around_run(self, job: Any) -> AsyncIterator[None]:
+            fail("before")
+            yield
+            fail("after")
+
+        async def on_settle(self, settled: Any) -> None:
+            fail("on_settle")
+
+    app.use(Plain() if hook == "def" else Async())
+    task = declare(app, kind, lambda: None)
+    with working(app):
+        for number in (1, 2):
+            assert task.delay(number).get(timeout=HANG) == number
+    assert {event.error.partition(":")[0] for event in failures} == {error.__name__}
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("hook", ["hangs", "swallows the stop"])
+def test_a_stop_while_a_hook_begins_ends_the_run_and_the_hooks_before_it(
+    app: Umbel, kind: str, hook: str
+) -> None:
+    order: list[str] = []
+
+    class Outer(Hook):
+        def around_run(self, job: Any) -> Iterator[None]:
+            order.append("before")
+            try:
+                yield
+            except GeneratorExit:
+                order.append("forgotten")
+                raise
+            finally:
+                order.append("after")
+
+    class Inner(Hook):
+        async def around_run(self, job: Any) -> AsyncIterator[None]:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if hook == "hangs":
+                    raise
+            yield
+
+    class Blocking(Hook):
+        def around_run(self, job: Any) -> Iterator[None]:
+            try:
+                while True:
+                    threading.Event().wait(0.01)
+            except BaseException:
+                pass
+            yield
+
+    app.use(Outer())
+    app.use(Blocking() if (kind, hook) == ("def", "swallows the stop") else Inner())
+
+    def work(number: int) -> None:
+        order.append("run")
+
+    async def await_work(number: int) -> None:
+        order.append("run")
+
+    task = app.task(name="task", timeout=0.1, retry=Retry(0))(work if kind == "def" else await_work)
+    with working(app), pytest.raises(TimeoutError) as raised:
+        task.delay(1).get(timeout=HANG)
+    assert not isinstance(raised.value, ResultTimeout)
+    assert order == ["before", "after"]
+
+
+def test_stop_iteration_of_a_task_is_no_error_of_a_hook(
+    app: Umbel, failures: list[events.HookFailed]
+) -> None:
+    class Plain(Hook):
+        def around_run(self, job: Any) -> Iterator[None]:
+            yield
+
+    def fail() -> None:
+        raise StopIteration("the task's own")
+
+    app.use(Plain())
+    task = declare(app, "def", fail)
+    with working(app):
+        handle = task.delay(1)
+        with pytest.raises(Exception, match="the task's own"):
+            handle.get(timeout=HANG)
+    assert failures == []
+
+
 def test_a_hook_that_catches_the_error_of_a_task_does_not_change_the_outcome(app: Umbel) -> None:
     seen: list[str] = []
 
@@ -274,6 +395,25 @@ def test_a_stop_while_a_hook_begins_ends_the_hooks_before_it(app: Umbel) -> None
     with working(app), pytest.raises(TimeoutError):
         short.delay().get(timeout=HANG)
     assert order == ["before", "after"]
+
+
+def test_a_hook_that_ignores_its_cancellation_is_left() -> None:
+    reported: list[str] = []
+
+    class Ignore(Hook):
+        async def on_settle(self, settled: Any) -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await asyncio.Event().wait()
+
+    async def call() -> None:
+        async with asyncio.timeout(HANG):
+            await hooks.call("on_settle", None, limit=0.01)
+
+    hooks = Hooks(lambda hook, error: reported.append(error))
+    hooks.add(Ignore())
+    asyncio.run(call())
+    assert reported == ["it was not done after 0.01 s and was cancelled"]
 
 
 def test_a_run_that_hangs_in_a_hook_ends_at_the_timeout_of_its_task(app: Umbel) -> None:

@@ -27,24 +27,29 @@ from collections.abc import (
     AsyncGenerator,
     Callable,
     Container,
+    Coroutine,
     Generator,
     Mapping,
     Sequence,
 )
+from concurrent.futures import wait as wait_for_futures
 from datetime import datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from umbel.errors import ConfigurationError
-from umbel.tasks.current import Job
+from umbel.tasks.current import Job, running
 
 _ASYNC_SECONDS = 10.0
+_STOP_SECONDS = 0.1
+"""How long a thread that waits for an ``async`` hook does not notice a stop."""
 _HEADER = re.compile(r"[a-z0-9]{1,20}")
 _MAX_HEADER_CHARACTERS = 8_192
 
 _Steps: TypeAlias = Generator[Any, None, None]
 _AsyncSteps: TypeAlias = AsyncGenerator[Any, None]
+T = TypeVar("T")
 MayAwait: TypeAlias = Any
 """None, or an awaitable that returns None."""
 
@@ -127,6 +132,7 @@ class Hooks:
     def __init__(self, report: ReportFailure) -> None:
         self._report = report
         self._methods: dict[str, tuple[Callable[..., Any], ...]] = dict.fromkeys(NAMES, ())
+        self._tasks: set[asyncio.Task[None]] = set()
         self.publishes = False
         """Whether there is a hook ``on_publish``."""
         self.runs = False
@@ -172,30 +178,49 @@ class Hooks:
         for method in self._methods[name]:
             try:
                 found = method(*arguments)
-                if inspect.isawaitable(found):
-                    async with asyncio.timeout(limit):
-                        await found
-            except TimeoutError as error:
-                text = str(error) or f"it was not done after {limit:g} s and was cancelled"
-                self._report(_method_name(method), text)
-            except Exception as error:  # noqa: BLE001 - a hook is user code
+            except BaseException as error:  # noqa: BLE001 - a hook is user code
                 self._failed(method, error)
+                continue
+            if inspect.isawaitable(found):
+                await self._await(method, found, limit)
+
+    async def _await(self, method: Callable[..., Any], found: Any, limit: float) -> None:
+        """Await it in a task of its own, so that a hook that ignores a cancellation is left."""
+        task = asyncio.create_task(self._finish(method, found))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            await asyncio.wait({task}, timeout=limit)
+            if not task.done():
+                text = f"it was not done after {limit:g} s and was cancelled"
+                self._report(_method_name(method), text)
+        finally:
+            task.cancel()
+
+    async def _finish(self, method: Callable[..., Any], found: Any) -> None:
+        try:
+            await found
+        except BaseException as error:
+            if _is_cancelled(error):
+                raise
+            self._failed(method, error)
 
     async def run(self, job: Job, call: Callable[[], Any]) -> Any:
         """Return what ``call()`` returns, which is awaited, inside ``around_run``."""
-        entered: list[tuple[Callable[..., Any], _Steps | _AsyncSteps]] = []
-        error: BaseException | None = None
+        entered, value, error = [], None, None
         try:
             for method in self._methods["around_run"]:
-                if (generator := await self._enter(method, job)) is not None:
+                if generator := await self._enter(method, job):
                     entered.append((method, generator))
-            return await call()
-        except BaseException as raised:
+            _raise_stop()
+            value = await call()
+        except BaseException as raised:  # noqa: BLE001 - raised again below
             error = raised
-            raise
-        finally:
-            for method, generator in reversed(entered):
-                await self._leave(method, generator, error)
+        for method, generator in reversed(entered):
+            error = await self._leave(method, generator, error)
+        if error is not None:
+            raise error
+        return value
 
     def run_blocking(
         self, job: Job, call: Callable[[], Any], loop: asyncio.AbstractEventLoop | None = None
@@ -204,31 +229,32 @@ class Hooks:
 
         ``async`` hooks run in this event loop, or in one of their own if there is none.
         """
-
-        def wait(work: Any) -> Any:
-            if loop is None:
-                return asyncio.run(work)
-            return asyncio.run_coroutine_threadsafe(work, loop).result()
-
         entered: list[tuple[Callable[..., Any], _Steps | _AsyncSteps]] = []
+        value: Any = None
         error: BaseException | None = None
         try:
             for method in self._methods["around_run"]:
-                is_async = inspect.isasyncgenfunction(method)
-                enter = self._enter(method, job) if is_async else None
-                generator = wait(enter) if enter else self._enter_blocking(method, job)
+                if inspect.isasyncgenfunction(method):
+                    generator = _wait(self._enter(method, job), loop)
+                else:
+                    generator = self._enter_blocking(method, job)
                 if generator is not None:
                     entered.append((method, generator))
-            return call()
-        except BaseException as raised:
+            _raise_stop()
+            value = call()
+        except BaseException as raised:  # noqa: BLE001 - raised again below
             error = raised
-            raise
-        finally:
-            for method, generator in reversed(entered):
-                if isinstance(generator, Generator):
-                    self._leave_blocking(method, generator, error)
-                else:
-                    wait(self._leave(method, generator, error))
+        for method, generator in reversed(entered):
+            if isinstance(generator, Generator):
+                error = self._leave_blocking(method, generator, error)
+                continue
+            try:
+                error = _wait(self._leave(method, generator, error), loop)
+            except BaseException as stop:  # noqa: BLE001 - raised again below
+                error = error or stop
+        if error is not None:
+            raise error
+        return value
 
     async def _enter(self, method: Callable[..., Any], job: Job) -> _Steps | _AsyncSteps | None:
         if not inspect.isasyncgenfunction(method):
@@ -238,7 +264,9 @@ class Hooks:
             await anext(generator)
         except StopAsyncIteration:
             self._report(_method_name(method), "it did not yield; it must yield once")
-        except Exception as error:  # noqa: BLE001 - a hook is user code
+        except BaseException as error:
+            if _is_stop(error) or _is_cancelled(error):
+                raise
             self._failed(method, error)
         else:
             return generator
@@ -250,7 +278,9 @@ class Hooks:
             next(generator)
         except StopIteration:
             self._report(_method_name(method), "it did not yield; it must yield once")
-        except Exception as error:  # noqa: BLE001 - a hook is user code
+        except BaseException as error:
+            if _is_stop(error):
+                raise
             self._failed(method, error)
         else:
             return generator
@@ -261,7 +291,8 @@ class Hooks:
         method: Callable[..., Any],
         generator: _Steps | _AsyncSteps,
         error: BaseException | None,
-    ) -> None:
+    ) -> BaseException | None:
+        """Run what follows the ``yield``. Return the error, or the stop that has ended it."""
         if isinstance(generator, Generator):
             return self._leave_blocking(method, generator, error)
         try:
@@ -273,20 +304,18 @@ class Hooks:
             await generator.aclose()
         except StopAsyncIteration:
             pass
-        except Exception as raised:  # noqa: BLE001 - a hook is user code
-            if raised is not error:
-                self._failed(method, raised)
-        except BaseException as raised:
-            if raised is not error:
-                raise
-        return None
+        except BaseException as raised:  # noqa: BLE001 - a hook is user code
+            if error is None and _is_cancelled(raised):
+                return raised
+            return self._error_of(method, raised, error)
+        return error
 
     def _leave_blocking(
         self,
         method: Callable[..., Any],
         generator: _Steps,
         error: BaseException | None,
-    ) -> None:
+    ) -> BaseException | None:
         try:
             if error is None:
                 next(generator)
@@ -296,15 +325,63 @@ class Hooks:
             generator.close()
         except StopIteration:
             pass
-        except Exception as raised:  # noqa: BLE001 - a hook is user code
-            if raised is not error:
-                self._failed(method, raised)
-        except BaseException as raised:
-            if raised is not error:
-                raise
+        except BaseException as raised:  # noqa: BLE001 - a hook is user code
+            return self._error_of(method, raised, error)
+        return error
 
-    def _failed(self, method: Callable[..., Any], error: Exception) -> None:
-        self._report(_method_name(method), f"{type(error).__name__}: {error}")
+    def _error_of(
+        self, method: Callable[..., Any], raised: BaseException, error: BaseException | None
+    ) -> BaseException | None:
+        """Return the error of the run. What else the hook has raised is reported."""
+        if error is None and _is_stop(raised):
+            return raised
+        # A generator cannot raise StopIteration; Python raises RuntimeError in its place.
+        is_replaced = isinstance(error, StopIteration | StopAsyncIteration)
+        if raised is not error and not (is_replaced and raised.__cause__ is error):
+            self._failed(method, raised)
+        return error
+
+    def _failed(self, method: Callable[..., Any], error: BaseException) -> None:
+        try:
+            text = f"{type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - its __str__ is user code
+            text = type(error).__name__
+        self._report(_method_name(method), text)
+
+
+def _wait(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None) -> T:
+    """Run a coroutine in an event loop and return its result. A stop of this thread cancels it."""
+    if loop is None:
+        return asyncio.run(work)
+    future = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        # A thread that waits without a limit cannot be stopped.
+        while not wait_for_futures([future], _STOP_SECONDS).done:
+            pass
+        return future.result()
+    finally:
+        future.cancel()
+
+
+def _raise_stop() -> None:
+    """Raise the stop of this run that a hook has caught, if there is one."""
+    run = running.get(None)
+    if run is not None and run.stop_reason is not None:
+        raise run.stop_reason
+
+
+def _is_stop(error: BaseException) -> bool:
+    """Whether a hook was ended by a stop of its run, such as a timeout."""
+    run = running.get(None)
+    is_stopping = run is not None and run.stop_reason is not None
+    return is_stopping and not isinstance(error, Exception)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether the asyncio task that runs a hook was cancelled from outside."""
+    task = asyncio.current_task()
+    is_cancelling = task is not None and task.cancelling() > 0
+    return is_cancelling and isinstance(error, asyncio.CancelledError)
 
 
 def _is_overridden(hook: object, name: str) -> bool:

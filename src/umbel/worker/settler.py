@@ -137,10 +137,11 @@ class Settler:
             self._incarnation.release(report.delivery.lease)
             self._emit(report, lost)
         if self._hooks.settles:
-            for report in reports:
-                lease = report.delivery.lease
-                if (lease.job, lease.fence) not in lost:
-                    await self._hooks.call("on_settle", settled_job(report))
+            leases = ((report, report.delivery.lease) for report in reports)
+            settled = [one for one, lease in leases if (lease.job, lease.fence) not in lost]
+            # All at once: a hook that hangs delays a batch only once.
+            calls = (self._hooks.call("on_settle", settled_job(report)) for report in settled)
+            await asyncio.gather(*calls)
 
     def _emit(self, report: Report, lost: set[tuple[str, int]]) -> None:
         lease: Lease = report.delivery.lease
