@@ -8,13 +8,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from integration.schedule_world import World, open_world, settle
-from umbel import Umbel
-from umbel.backends import Put
+from umbel import Hook, Umbel
+from umbel.backends import Put, json_value
 from umbel.errors import ConfigurationError
 from umbel.messages import State
 from umbel.schedules import catalog as keys
+from umbel.tasks.hooks import Hooks
 from umbel.telemetry import events
 
 pytestmark = pytest.mark.anyio
@@ -290,6 +292,38 @@ async def test_an_entry_that_cannot_be_read_affects_no_other_schedule() -> None:
         await world.run(world.scheduler(), seconds=61)
         assert await world.nominals() == [60]
         assert len(world.told(events.ScheduleFailed)) == 3
+
+
+@pytest.mark.parametrize("since", [1e300, 1e18, 9e15])
+async def test_a_stored_time_that_is_impossible_affects_no_other_schedule(since: float) -> None:
+    async with open_world(every_minute) as world:
+        world.app.schedule("impossible", world.report.s(), cron="0 3 * * *")
+        impossible = world.app.schedules.all()[1].definition
+        value = json_value(replace(impossible, since=since))
+        await world.roles.coordination.commit({}, [Put(f"{keys.ADDED}impossible", value)])
+        await world.run(world.scheduler(), seconds=61)
+        assert await world.nominals() == [60]
+        [failed] = world.told(events.ScheduleFailed)
+        assert failed.schedule == "impossible"  # type: ignore[attr-defined]
+
+
+async def test_a_hook_that_hangs_at_each_tick_does_not_make_ticks_late() -> None:
+    class Hang(Hook):
+        async def on_tick(self, tick: Any) -> None:
+            calls.append(len(reported))
+            await asyncio.Event().wait()
+
+    calls: list[int] = []
+    reported: list[str] = []
+    hooks = Hooks(lambda hook, error: reported.append(error))
+    hooks.add(Hang())
+    async with open_world() as world:
+        for number in range(100):
+            world.app.schedule(f"s{number}", world.report.s(), every=60)
+        scheduler = world.scheduler(hooks=hooks)
+        await world.run(scheduler, seconds=60, step=20)
+        assert len(await world.nominals()) == len(reported) == 100
+        assert calls == [0] * 100, "a call waited until another one was cancelled"
 
 
 async def test_a_change_between_reading_and_publishing_is_respected() -> None:

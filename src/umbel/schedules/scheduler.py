@@ -8,6 +8,7 @@ leaders could not publish a tick twice. All times are the store's.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -195,10 +196,12 @@ class Scheduler:
 
     def _report_unreadable(self, catalog: Catalog) -> None:
         for key, error in catalog.unreadable.items():
-            if (key, error) not in self._reported:
-                self._reported.add((key, error))
-                name = key.removeprefix(SCHEDULES)
-                self._telemetry.emit(events.ScheduleFailed(schedule=name, error=error))
+            self._report_failure(key.removeprefix(SCHEDULES), error)
+
+    def _report_failure(self, name: str, error: str) -> None:
+        if (name, error) not in self._reported:
+            self._reported.add((name, error))
+            self._telemetry.emit(events.ScheduleFailed(schedule=name, error=error))
 
     # --- leading -----------------------------------------------------------------------------
 
@@ -236,14 +239,18 @@ class Scheduler:
             is_due = state is not None and _is_due(state, catalog.now)
             if not _can_fire(schedule) or not (is_due or name in self._unchecked):
                 continue
-            decision = decide(
-                state,
-                schedule.plan,
-                schedule.find_next,
-                now=catalog.now,
-                since=schedule.since,
-                resumed=schedule.override.resumed,
-            )
+            try:
+                decision = decide(
+                    state,
+                    schedule.plan,
+                    schedule.find_next,
+                    now=catalog.now,
+                    since=schedule.since,
+                    resumed=schedule.override.resumed,
+                )
+            except (ArithmeticError, ValueError, OSError) as error:  # a stored time is impossible
+                self._report_failure(name, str(error))
+                continue
             if is_due or decision.state != state:
                 yield schedule, decision
 
@@ -288,14 +295,22 @@ class Scheduler:
         self._states.update((one.schedule.name, one.decision.state) for one in due)
         for one in due:
             self._report(one, catalog.now)
-            if self._hooks is not None and self._hooks.ticks:
-                await self._call_hooks(one, self._hooks)
+        if self._hooks is not None and self._hooks.ticks:
+            await self._call_hooks(due, self._hooks)
 
-    async def _call_hooks(self, due: _Due, hooks: Hooks) -> None:
-        for nominal, envelope in zip(due.decision.publish, due.ticks, strict=True):
-            at = datetime.fromtimestamp(nominal, UTC)
-            tick = PublishedTick(schedule=due.schedule.name, nominal=at, job=envelope.id)
-            await hooks.call("on_tick", tick, limit=self._lease / 10)
+    async def _call_hooks(self, due: Sequence[_Due], hooks: Hooks) -> None:
+        """Call the hooks for all ticks at once: one that hangs must not make other ticks late."""
+        ticks = (
+            PublishedTick(
+                schedule=one.schedule.name,
+                nominal=datetime.fromtimestamp(nominal, UTC),
+                job=envelope.id,
+            )
+            for one in due
+            for nominal, envelope in zip(one.decision.publish, one.ticks, strict=True)
+        )
+        limit = self._lease / 10
+        await asyncio.gather(*(hooks.call("on_tick", tick, limit=limit) for tick in ticks))
 
     def _report(self, due: _Due, now: float) -> None:
         name, decision = due.schedule.name, due.decision
