@@ -81,9 +81,7 @@ def _show(context: CommandContext, name: str | None, limit: int, as_json: bool) 
     elif found:
         print_table(_HEAD, [_row(view) for view in found], right=("held", "waiting"))
     elif name is None:
-        print_line(
-            "No limits or rates yet. A worker declares those of its tasks when it starts."
-        )
+        print_line("No limits or rates yet. A worker declares those of its tasks when it starts.")
     else:
         print_line(f"There is no limit or rate of {name}.")
 
