@@ -30,7 +30,7 @@ from umbel.messages import (
     Succeeded,
     fresh_id,
 )
-from umbel.router import DeadWorkerReaper, Pruner
+from umbel.router import DeadWorkerReaper, Pruner, SharedInterval
 from umbel.telemetry import Telemetry, events
 from umbel.testing.clock import FakeClock
 
@@ -381,6 +381,21 @@ async def test_many_workers_together_read_the_registry_few_times(scene: Scene) -
         reads = 0
         await watch()
     assert rounds < reads < rounds * crowd / 4
+
+
+def test_each_group_of_workers_does_a_shared_duty_about_once_per_interval() -> None:
+    workers, intervals, rounds_per_interval = 8, 300, 4
+    for _ in range(10):
+        clock, done = FakeClock(), 0
+        clock.stop()
+        group = [SharedInterval(1.0, clock, lambda: workers) for _ in range(workers)]
+        for _ in range(intervals * rounds_per_interval):
+            for one in group:
+                if one.is_due():
+                    one.record_done()
+                    done += 1
+            clock.advance(1.0 / rounds_per_interval)
+        assert intervals * 0.6 < done < intervals * 1.5
 
 
 @story

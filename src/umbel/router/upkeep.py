@@ -42,7 +42,8 @@ def one_worker() -> int:
 class SharedInterval:
     """Spreads a duty over all workers: together they do it about once per interval.
 
-    So the more workers there are, the less often each one does it, each at its own random pace.
+    So the more workers there are, the less often each one does it, after a random time that is
+    chosen again each time: with fixed times, some groups of workers would always be slow.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class SharedInterval:
 
     def record_done(self) -> None:
         """Start the next interval."""
-        self._last = self._clock.monotonic()
+        self._last, self._random_share = self._clock.monotonic(), _random_share()
 
 
 def _random_share() -> float:
