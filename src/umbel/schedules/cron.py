@@ -76,10 +76,10 @@ class Cron:
 
         There is none if no wall time of the next 50 years matches, or of the years to 9999.
         """
-        after = datetime.fromtimestamp(instant, UTC)
         try:
+            after = datetime.fromtimestamp(instant, UTC)
             found = self._next_wildcard(after) if self._is_wildcard else self._next_fixed(after)
-        except OverflowError:  # it would be after the year 9999
+        except (OverflowError, ValueError, OSError):  # the instant, or it, is after the year 9999
             return None
         return None if found is None else int(found.timestamp())
 

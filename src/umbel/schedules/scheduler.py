@@ -196,12 +196,10 @@ class Scheduler:
 
     def _report_unreadable(self, catalog: Catalog) -> None:
         for key, error in catalog.unreadable.items():
-            self._report_failure(key.removeprefix(SCHEDULES), error)
-
-    def _report_failure(self, name: str, error: str) -> None:
-        if (name, error) not in self._reported:
-            self._reported.add((name, error))
-            self._telemetry.emit(events.ScheduleFailed(schedule=name, error=error))
+            if (key, error) not in self._reported:
+                self._reported.add((key, error))
+                name = key.removeprefix(SCHEDULES)
+                self._telemetry.emit(events.ScheduleFailed(schedule=name, error=error))
 
     # --- leading -----------------------------------------------------------------------------
 
@@ -239,18 +237,14 @@ class Scheduler:
             is_due = state is not None and _is_due(state, catalog.now)
             if not _can_fire(schedule) or not (is_due or name in self._unchecked):
                 continue
-            try:
-                decision = decide(
-                    state,
-                    schedule.plan,
-                    schedule.find_next,
-                    now=catalog.now,
-                    since=schedule.since,
-                    resumed=schedule.override.resumed,
-                )
-            except (ArithmeticError, ValueError, OSError) as error:  # a stored time is impossible
-                self._report_failure(name, str(error))
-                continue
+            decision = decide(
+                state,
+                schedule.plan,
+                schedule.find_next,
+                now=catalog.now,
+                since=schedule.since,
+                resumed=schedule.override.resumed,
+            )
             if is_due or decision.state != state:
                 yield schedule, decision
 
