@@ -120,7 +120,9 @@ class PostgresBroker:
         scan.without = frozenset(demand.without)
         while stop_count == self._stop_count:
             scan.read_wake_ups(self._clock.monotonic(), self._safety_poll)
-            deliveries = await self._claim_ready_lanes(scan, demand, owner, waits_for_locks)
+            deliveries = await self._claim_ready_lanes(
+                scan, demand, owner, waits_for_locks, stop_count
+            )
             now = self._clock.monotonic()
             if deliveries or now >= until:
                 return deliveries
@@ -234,9 +236,17 @@ class PostgresBroker:
         return scan
 
     async def _claim_ready_lanes(
-        self, scan: ScanCursor, demand: Demand, owner: str, waits_for_locks: bool
+        self,
+        scan: ScanCursor,
+        demand: Demand,
+        owner: str,
+        waits_for_locks: bool,
+        stop_count: int,
     ) -> list[Delivery]:
         """Claim from every lane that may have work, up to the demand.
+
+        After ``stop_waiting`` no more statements begin: a worker that stops would claim the jobs
+        that it has just given back.
 
         ``waits_for_locks``: wait for jobs that other transactions have locked. Otherwise they are
         skipped, and a wake-up follows for them.
@@ -249,6 +259,8 @@ class PostgresBroker:
             if scan.due <= self._clock.monotonic():
                 await self._promote(scan, f"promote{suffix}")
             for queue in scan.queues:
+                if stop_count != self._stop_count:
+                    break
                 if scan.start_scan(queue, free):
                     values = {"queue": queue, "owner": owner, "without": without}
                     rows, held_back = await self._claim_past_gates(scan, values, free, suffix)
