@@ -26,7 +26,7 @@ from umbel.messages import (
     State,
     Succeeded,
 )
-from umbel.testing.actions import FAILURE, RESULT, claim, kill, register, settlement
+from umbel.testing.actions import FAILURE, LONG_WAIT, RESULT, claim, kill, register, settlement
 from umbel.testing.backend import OpenAdapters
 from umbel.testing.state_machines import AdapterMachine, run_machine
 from umbel.testing.stores.graphs import Graph
@@ -144,6 +144,11 @@ class JoinMachine(AdapterMachine):
     def fetch(self, side: int) -> None:
         found = self._run(claim(self.sides[side], self.owner))
         queued = self.model.in_state(State.QUEUED)
+        while len(found) < len(queued):  # the other messages of a pair are on their way
+            more = self._run(claim(self.sides[side], self.owner, wait=LONG_WAIT))
+            if not more:
+                break
+            found = [*found, *more]
         assert sorted(one.id for one in found) == sorted(queued), "not exactly the queued jobs"
         self.held |= {one.id: one for one in found}
         for one in found:
