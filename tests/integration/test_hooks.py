@@ -506,7 +506,7 @@ def test_errors_are_reported_to_sentry_with_the_job(app: Umbel, kind: str) -> No
             handle = declare(app, kind, fail).delay(1)
             jobs.drain(errors="collect")
     finally:
-        sentry_sdk.init()
+        sentry_sdk.init(default_integrations=False)
     [event] = sent
     assert event["exception"]["values"][-1]["value"] == "card declined"
     assert event["tags"] == {"umbel.task": "task", "umbel.queue": "default"}

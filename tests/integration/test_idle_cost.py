@@ -105,7 +105,7 @@ def test_a_server_without_free_connections_is_reported_once_with_the_remedy(
     shell.env["UMBEL_URL"] = url
     with shell.worker("--lease", str(LEASE)) as worker:
         worker.wait_for("an idle worker needs 3 connections and a publisher 1")
-        app = Umbel(url, deadline=1, backlog="none")
+        app = Umbel(url, deadline=10, backlog="none")
 
         @app.task
         def add(a: int, b: int) -> int:

@@ -167,7 +167,7 @@ def test_the_database_is_closed_after_the_test() -> None:
 def test_nothing_is_left_of_a_test() -> None:
     def count_left() -> tuple[int, int]:
         gc.collect()
-        connections = sum(isinstance(one, StepConnection) for one in gc.get_objects())
+        connections = sum(type(one) is StepConnection for one in gc.get_objects())
         return threading.active_count(), connections
 
     def use() -> None:
