@@ -116,18 +116,18 @@ SERVERS = (
 )
 
 
-def provide_faketime() -> None:
-    """What gives a process a wrong clock."""
-    if shutil.which("faketime") is not None:
+def provide_program(program: str, purpose: str, *packages: str) -> None:
+    """Install a program from Debian's packages, or say which tests are not run without it."""
+    if shutil.which(program) is not None:
         return
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        print("not run: processes with wrong clocks (there is no faketime, and not root)")
+        print(f"not run: {purpose} (there is no {program}, and not root)")
         return
     try:
         run("apt-get", "update", "-qq")
-        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "faketime")
+        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages)
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"not run: processes with wrong clocks ({error})", file=sys.stderr)
+        print(f"not run: {purpose} ({error})", file=sys.stderr)
 
 
 STAYS = "umbel-tests-stay"
@@ -151,11 +151,11 @@ def keep_a_stream() -> None:
 
 
 NODE_MODULES = SCRATCH / "node" / "node_modules"
-NODE_PACKAGES = {"rhea": "3.0.5", "amqplib": "2.3.1"}
+NODE_PACKAGES = {"rhea": "3.0.5", "amqplib": "2.3.1", "axe-core": "4.14.0"}
 
 
 def provide_node_packages() -> None:
-    """Clients for the programs in ``examples/foreign`` that are written in JavaScript."""
+    """Clients for ``examples/foreign`` in JavaScript, and what checks pages for accessibility."""
     if all((NODE_MODULES / name).exists() for name in NODE_PACKAGES):
         return
     if shutil.which("npm") is None:
@@ -173,5 +173,6 @@ if __name__ == "__main__":
     for server in SERVERS:
         server.provide()
     keep_a_stream()
-    provide_faketime()
+    provide_program("faketime", "processes with wrong clocks", "faketime")
+    provide_program("chromium", "the dashboard in a browser", "chromium", "fonts-dejavu-core")
     provide_node_packages()

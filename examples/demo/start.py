@@ -1,4 +1,4 @@
-"""Run two workers with example tasks, and print what happens. ``make run`` starts it.
+"""Run two workers with example tasks and a dashboard, and print what happens: ``make run``.
 
 They use SQLite, or the broker and store in UMBEL_URL.
 """
@@ -8,6 +8,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -23,6 +24,9 @@ NOTES = {
     ("charge_card", "failed and will be retried"): "a retry: the task failed and runs again soon",
     ("count_stock", "started"): "a limit: of three count_stock jobs, one runs at a time",
     ("reorder_stock", "started"): "a schedule: reorder_stock runs every ten seconds",
+    ("ship_parcel", "failed permanently and was buried"): (
+        "a buried job: it is kept; edit it and run it again on the dashboard"
+    ),
     ("print_invoice", "started"): "a crash: print_invoice kills the worker that runs it",
     ("", "a worker process died and is restarted"): (
         f"its job is delivered again {LEASE_SECONDS} seconds after its last heartbeat"
@@ -35,6 +39,8 @@ FIELDS = ("error", "signal", "worker", "jobs", "processes")
 
 def main() -> int:
     """Publish the first jobs, run two workers until Ctrl-C, and return their exit code."""
+    port = find_free_port()
+    print(f"Dashboard: http://127.0.0.1:{port}/", flush=True)
     sys.path.insert(0, str(ROOT))
     demo = importlib.import_module(APP)
     asyncio.run(demo.app.backend.migrate())  # creates the schema if there is none
@@ -42,13 +48,20 @@ def main() -> int:
     demo.app.close()
     print_banner(demo.app.settings.public()["broker"])
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    umbel = (sys.executable, "-m", "umbel", "-A", APP)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    dashboard = subprocess.Popen(
+        [*umbel, "dashboard", "--port", str(port), "--json"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+    )
     workers = subprocess.Popen(
         [
-            *(sys.executable, "-m", "umbel", "-A", APP, "worker", "--processes", "2"),
+            *(*umbel, "worker", "--processes", "2"),
             *("--lease", str(LEASE_SECONDS), "--grace", "5"),
             *("--log-level", "debug", "--log-format", "json"),
         ],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -60,7 +73,18 @@ def main() -> int:
     assert workers.stdout is not None
     for line in workers.stdout:
         print_line(line.rstrip("\n"), notes)
+    dashboard.terminate()
+    dashboard.wait()
     return workers.wait()
+
+
+def find_free_port() -> int:
+    """Return 8080, or the next port on which no other program listens."""
+    for port in range(8080, 8100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    return 8100
 
 
 def print_banner(url: str) -> None:

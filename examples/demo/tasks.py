@@ -53,12 +53,26 @@ def print_invoice(order: int) -> str:
     return f"invoice for {order}"
 
 
+@app.task(limit=1)
+async def pack_box(order: int) -> int:
+    """Run alone, so that of two boxes one waits."""
+    await asyncio.sleep(2)
+    return order
+
+
+@app.task(retry=Retry(0))
+def ship_parcel(order: int, address: str) -> None:
+    """Fail for good: the job is buried, and can be edited and run again."""
+    if not address:
+        raise ValueError(f"order {order} has no address")
+
+
 @app.task(unique=Unique("traffic", on_conflict="return"), interruptible=True, publishing="now")
 async def traffic() -> None:
     """Publish a few jobs, then snooze, so that the demo never ends."""
     order = int(time.time()) // 5
     jobs = [send_receipt.s(order), resize_image.s(640), charge_card.s(order)]
-    await app.apublish_many(jobs)
+    await app.apublish_many([*jobs, pack_box.s(order), pack_box.s(order)])
     raise Snooze(5.0)
 
 
@@ -67,5 +81,6 @@ def publish_tour() -> None:
     charge_card.options(delay=2).delay(3)
     for shelf in (1, 2, 3):
         count_stock.options(delay=5).delay(shelf)
+    ship_parcel.options(delay=7).delay(5, "")
     print_invoice.options(delay=9).delay(7)
     traffic.delay()

@@ -7,6 +7,7 @@ Never: sleeps or schedules, or is called at import time.
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Protocol
 
 
@@ -30,3 +31,14 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+def iso_time(seconds: float | None) -> str | None:
+    """Return ISO 8601 in UTC, for programs; None for a time that no calendar has."""
+    if seconds is None:
+        return None
+    try:
+        when = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+    return when.isoformat(timespec="milliseconds")[:-6] + "Z"

@@ -53,6 +53,7 @@ WRITERS = {
     "terminal.py": {"write"},  # the one place
     "cli/deploy_begin.py": {"Live"},  # redraws lines that are visible
     "cli/confirmation.py": {"confirm"},  # asks a question that is visible
+    "cli/dashboard.py": {"prompt"},  # asks for a password with a fixed text
 }
 """The files that may write to a terminal by themselves, and how."""
 

@@ -40,6 +40,7 @@ from umbel.messages.columns import (
     read_headers,
     read_sections,
 )
+from umbel.operations import job_document
 from umbel.tasks import Registry, task
 from umbel.worker.activation import Activator
 from umbel.worker.incarnation import Incarnation
@@ -204,7 +205,7 @@ def show(**changed: Any) -> None:
     found = record(tuple((ROW | changed).values()))
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
     with redirect_stdout(out):
-        output.print_json(job_details.job_document(found, CODECS[JSON]))
+        output.print_json(job_document(found, CODECS[JSON]))
         job_details.print_job(found, CODECS[JSON], SystemClock().now())
         out.flush()
     first = out.buffer.getvalue().partition(b"\n")[0]

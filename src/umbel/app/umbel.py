@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from umbel.app.link_service import LinkService
     from umbel.app.schedules import DeclaredSchedules
     from umbel.backends import Backend
+    from umbel.charts import Tally
     from umbel.operations import Operations
     from umbel.worker import Worker, WorkerOptions
     from umbel.worker.intake import Intake
@@ -108,6 +109,7 @@ class Umbel:
         self.registry = Registry()
         self._services: list[Service] = []
         self._schedules: DeclaredSchedules | None = None
+        self._tally: Tally | None = None
         self.telemetry = Telemetry()
         self.hooks = Hooks(self._report_hook)
         """What ``use`` was given."""
@@ -374,7 +376,7 @@ class Umbel:
             telemetry=self.telemetry,
             open_upkeep=self._upkeep(),
             services=self._services,
-            open_services=partial(self._open_scheduler, options.name, options.scheduler),
+            open_services=partial(self._open_worker_services, options),
             transactions=backend.transactions(),
             keys=self._keys,
             hooks=self.hooks,
@@ -451,6 +453,28 @@ class Umbel:
             registry=self.registry,
             open_eraser=backend.eraser,
         )
+
+    def _open_worker_services(self, options: WorkerOptions, roles: Roles) -> list[Service]:
+        scheduler = self._open_scheduler(options.name, options.scheduler, roles)
+        return [*scheduler, *(self._open_recorder(roles) if options.charts else [])]
+
+    def _open_recorder(self, roles: Roles) -> list[Service]:
+        """Return the recorder of a worker. Behind a link, it may not write what it counts."""
+        if isinstance(self.backend, LinkBackend):
+            return []
+        from umbel.charts import Recorder, Tally
+
+        if self._tally is None:
+            self._tally = Tally()
+            self.telemetry.subscribe(self._tally.count, "info")
+        return [
+            Recorder(
+                roles.coordination,
+                self._tally,
+                clock=self.clock,
+                read_depths=roles.broker.depths,
+            )
+        ]
 
     def _open_scheduler(self, candidate: str, may_lead: bool, roles: Roles) -> list[Service]:
         """Return the scheduler of a process. Behind a link, the router schedules."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import click
 
@@ -15,6 +16,7 @@ from umbel.cli.errors import report_error
 from umbel.cli.output import print_note
 from umbel.observability.logs import Logs, configure_logs
 from umbel.processes.app_loading import APP_MODULES, AppError, find_app_module, load_app
+from umbel.processes.dashboard_process import open_dev_dashboard
 from umbel.processes.dev_process import run_until_change
 from umbel.processes.reload import CHANGED_FILES, SourceWatcher, restart_after_change
 from umbel.telemetry import events
@@ -45,7 +47,7 @@ Give -A module:app, or begin with tasks.py:
     help="Seconds for running tasks to finish before a stop or a reload.",
 )
 def dev(context: CommandContext, no_reload: bool, grace: float, as_json: bool) -> int:
-    """Run everything here: a worker that reloads when your code changes.
+    """Run everything here: a dashboard, and a worker that reloads when your code changes.
 
     Without -A it looks for an application in tasks.py, app.py, main.py and umbel_app.py. It creates
     or upgrades the database schema, and says so. Ctrl-C stops it; jobs that still run return to
@@ -85,13 +87,16 @@ def _run_once(
     """Run a worker to its end; return whether it ended because the code has changed."""
     app.telemetry.subscribe(_log_jobs_and_infos(logs))
     changed = os.environ.pop(CHANGED_FILES, "")
+    opened = open_dev_dashboard(app, address)
+    url = "" if opened is None else opened.url
     if as_json:
-        document = {"level": "info", "event": "dev", **dev_document(app, address)}
+        document = {"level": "info", "event": "dev", **dev_document(app, address, url)}
         logs.write(document | {"changed": changed})
     else:
-        print_banner(app, address, changed, watching=watcher is not None)
+        print_banner(app, address, changed, url, watching=watcher is not None)
     options = WorkerOptions(queues=tuple(app.registry.queues()), grace=grace)
-    return asyncio.run(run_until_change(app, options, watcher))
+    with nullcontext() if opened is None else opened.beside():
+        return asyncio.run(run_until_change(app, options, watcher))
 
 
 def _log_jobs_and_infos(logs: Logs) -> Callable[[events.Event], None]:

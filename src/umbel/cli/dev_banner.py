@@ -18,9 +18,10 @@ _SAMPLES: dict[Any, tuple[str, ...]] = {
 }
 
 
-def dev_document(app: Umbel, address: str) -> dict[str, Any]:
+def dev_document(app: Umbel, address: str, dashboard: str) -> dict[str, Any]:
     """Return the application and its tasks as plain data, for programs."""
     return {
+        "dashboard": dashboard,
         "app": address,
         "url": app.settings.public()["broker"],
         "namespace": app.settings.namespace,
@@ -31,11 +32,13 @@ def dev_document(app: Umbel, address: str) -> dict[str, Any]:
     }
 
 
-def print_banner(app: Umbel, address: str, changed: str, *, watching: bool) -> None:
+def print_banner(app: Umbel, address: str, changed: str, dashboard: str, *, watching: bool) -> None:
     """Print the application and its tasks; only one line after a reload."""
     if changed:
         print_line(f"reloaded: {changed} changed")
         return
+    if dashboard:
+        print_line(f"dashboard  {dashboard}")
     from umbel import __version__
 
     print_line(f"umbel {__version__} dev")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 
 def duration(seconds: float) -> str:
@@ -36,17 +36,6 @@ def relative_time(seconds: float | None, now: float) -> str:
     if seconds > now + 1:
         return f"in {_coarse(seconds - now)}"
     return "now" if now - seconds < 0.5 else f"{_coarse(now - seconds)} ago"
-
-
-def iso_time(seconds: float | None) -> str | None:
-    """Return ISO 8601 in UTC, for programs; None for a time that no calendar has."""
-    if seconds is None:
-        return None
-    try:
-        when = datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-    return when.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def local_time(seconds: float) -> str:

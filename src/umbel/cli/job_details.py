@@ -1,108 +1,18 @@
-"""One job with its history: as plain data for programs, as a page for people."""
+"""One job with its history, as a page for people."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
-from typing import Any
 
-from umbel.cli.formatting import count, duration, iso_time, local_time, relative_time
+from umbel.cli.formatting import count, duration, local_time, relative_time
 from umbel.cli.output import as_json, colored, print_line
-from umbel.errors import BadMessage
 from umbel.messages import Attempt, Body, BodyCodec, Failure, Record, Slot, State
+from umbel.operations import body_value, trace_id
 from umbel.urls import mask_secrets
 
 _BAR_WIDTH = 30
 _ENDED = {"retry": "failed", "failed": "failed permanently", "lost": "its worker died"}
 """Texts for outcomes of an attempt; the other outcomes are shown as they are."""
-
-
-def job_document(record: Record, codec: BodyCodec) -> dict[str, Any]:
-    """Return the record with decoded arguments and result, and times in ISO 8601."""
-    call = _value(record.body, codec)
-    is_call = isinstance(call, dict) and call.keys() <= {"args", "kwargs"}
-    return {
-        "id": record.id,
-        "task": record.task,
-        "queue": record.queue,
-        "state": record.state.value,
-        "attempt": record.attempt,
-        "deaths": record.deaths,
-        "priority": record.priority,
-        "args": call.get("args", []) if is_call else None,
-        "kwargs": call.get("kwargs", {}) if is_call else None,
-        "body": None if is_call else call,
-        "created": iso_time(record.created),
-        "not_before": iso_time(record.not_before),
-        "expires": iso_time(record.expires),
-        "started": iso_time(record.started),
-        "finished": iso_time(record.finished),
-        "waited": None if record.waited is None else round(record.waited, 6),
-        "ran": round(record.ran, 6),
-        "worker": record.worker,
-        "gate": record.gate,
-        "ahead": record.ahead,
-        "waiting_since": iso_time(record.waiting_since),
-        "slots": [_slot_view(slot) for slot in record.slots],
-        "progress": record.progress,
-        "result": None if record.result is None else _value(record.result, codec),
-        "failure": _masked(record.failure),
-        "reason": mask_secrets(record.reason),
-        "unique": record.unique,
-        "trace": _trace(record),
-        "headers": record.headers,
-        "attempts": [_attempt_view(attempt) for attempt in record.attempts],
-    }
-
-
-def _slot_view(slot: Slot) -> dict[str, Any]:
-    if not slot.member:
-        return {"gate": slot.gate}
-    return {"gate": slot.gate, "member": slot.member, "fence": slot.fence, "data": slot.data}
-
-
-def _attempt_view(attempt: Attempt) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "worker": attempt.worker,
-        "started": iso_time(attempt.started),
-        "finished": iso_time(attempt.finished),
-        "seconds": round(attempt.finished - attempt.started, 6),
-        "ended": attempt.ended,
-        "failure": _masked(attempt.failure),
-        "reason": mask_secrets(attempt.reason),
-        "delay": attempt.delay,
-        "members": attempt.members,
-    }
-
-
-def _masked(failure: Failure | None) -> Failure | None:
-    """Return a failure without secrets: the text of an exception may contain a URL."""
-    if failure is None:
-        return None
-    return Failure(
-        failure.type,
-        mask_secrets(failure.message),
-        mask_secrets(failure.traceback),
-        None if failure.args is None else mask_secrets(failure.args),
-    )
-
-
-def _value(body: Body, codec: BodyCodec) -> Any:
-    """Return the value of a body; if it cannot be decoded, its bytes in base64."""
-    try:
-        return codec.decode(body)
-    except BadMessage as error:
-        return {
-            "unreadable": str(error),
-            "content_type": body.content_type,
-            "data_base64": base64.b64encode(body.data).decode(),
-        }
-
-
-def _trace(record: Record) -> str | None:
-    parts = (record.traceparent or "").split("-")
-    return parts[1] if len(parts) == 4 else None
 
 
 def progress_share(record: Record) -> str:
@@ -128,7 +38,7 @@ def _share(done: float, of: float | None) -> float:
 
 def result_text(record: Record, codec: BodyCodec) -> str:
     """Return the result as JSON; ``null`` if the store does not keep it."""
-    return "null" if record.result is None else _as_text(_value(record.result, codec))
+    return "null" if record.result is None else as_json(body_value(record.result, codec))
 
 
 def failure_text(record: Record) -> str:
@@ -164,7 +74,7 @@ def _facts(record: Record, codec: BodyCodec, now: float) -> list[tuple[str, str]
     extras += [f"unique {record.unique!r}"] if record.unique else []
     extras += [f"{name}={value}" for name, value in record.headers.items()]
     facts.append(("queue", " · ".join([record.queue, *extras])))
-    facts.append(("trace", _trace(record) or ""))
+    facts.append(("trace", trace_id(record) or ""))
     for label, when in (
         ("published", record.created),
         ("not before", record.not_before),
@@ -197,19 +107,15 @@ def _held(slot: Slot) -> str:
 
 
 def _call(body: Body, codec: BodyCodec) -> str:
-    call = _value(body, codec)
+    call = body_value(body, codec)
     if not isinstance(call, dict) or not call.keys() <= {"args", "kwargs"}:
-        return _as_text(call)
+        return as_json(call)
     args, kwargs = call.get("args") or [], call.get("kwargs") or {}
     if not isinstance(args, list) or not isinstance(kwargs, dict):
-        return _as_text(call)
-    shown = [_as_text(value) for value in args]
-    shown += [f"{name}={_as_text(value)}" for name, value in kwargs.items()]
+        return as_json(call)
+    shown = [as_json(value) for value in args]
+    shown += [f"{name}={as_json(value)}" for name, value in kwargs.items()]
     return f"({', '.join(shown)})"
-
-
-def _as_text(value: Any) -> str:
-    return as_json(value)
 
 
 def _print_attempt(attempt: Attempt) -> None:
@@ -250,7 +156,7 @@ def _print_end(record: Record, codec: BodyCodec) -> None:
     failure = record.attempts[-1].failure if record.attempts else None
     if record.result is not None:
         print_line()
-        print_line(f"{'result':11} {_as_text(_value(record.result, codec))}")
+        print_line(f"{'result':11} {as_json(body_value(record.result, codec))}")
     elif record.state.finished and record.reason and failure is None:
         print_line()
         print_line(f"{'reason':11} {mask_secrets(record.reason)}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from umbel.cli.formatting import duration, iso_time, local_time
+from umbel.cli.formatting import duration, local_time
 from umbel.cli.output import print_line, print_table
+from umbel.clock import iso_time
 from umbel.messages import Step
 
 

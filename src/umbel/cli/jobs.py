@@ -25,7 +25,7 @@ from umbel.cli.times import moment
 from umbel.control import Pause
 from umbel.errors import NotAllowed, UnknownJob, UnknownTask
 from umbel.messages import TERMINAL, Record, State, Step
-from umbel.operations import FORGETTABLE, FoundJobs, JobSearch, Operations
+from umbel.operations import FORGETTABLE, FoundJobs, JobSearch, Operations, job_document
 from umbel.operations.pause_texts import without_missing_tasks
 from umbel.processes.exit_codes import FAILED
 from umbel.urls import mask_secrets
@@ -169,7 +169,7 @@ def list_jobs(
     limit_seconds = _TEXT_TIMEOUT_SECONDS if error or arguments or key else TIMEOUT_SECONDS
     found, others, pauses = context.run(work, timeout=limit_seconds)
     if as_json:
-        documents = [job_details.job_document(job, app.codec) for job in found.jobs]
+        documents = [job_document(job, app.codec) for job in found.jobs]
         print_json([doc | {"cursor": at} for doc, at in zip(documents, found.cursors, strict=True)])
     elif not found.jobs:
         filters = (states, task, queue, worker, since, until, error, arguments, key, after)
@@ -243,7 +243,7 @@ def show(context: CommandContext, job: str, as_json: bool) -> None:
     record, steps, hindrances = context.run(work)
     if as_json:
         more = {"steps": [step_document(one) for one in steps], "hindrances": hindrances}
-        print_json({**job_details.job_document(record, app.codec), **more})
+        print_json({**job_document(record, app.codec), **more})
     else:
         job_details.print_job(record, app.codec, app.clock.now(), hindrances)
         print_steps(steps)

@@ -11,10 +11,11 @@ import click
 from umbel.cli.arguments import build_cloudevent, fit_to_task, parse
 from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.formatting import count as counted
-from umbel.cli.formatting import iso_time, relative_time
+from umbel.cli.formatting import relative_time
 from umbel.cli.operator import operator_name
 from umbel.cli.output import print_json, print_line, print_note, print_table
 from umbel.cli.short_names import find_task_name
+from umbel.clock import iso_time
 from umbel.messages import Envelope, State
 from umbel.messages.wire import read
 from umbel.operations import Operations, ScheduleView

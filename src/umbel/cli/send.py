@@ -19,7 +19,7 @@ from umbel.cli.output import print_json, print_line, print_note
 from umbel.cli.short_names import find_task_name, parse_worker
 from umbel.errors import ResultTimeout, UmbelError, UnknownJob
 from umbel.messages import Record, State
-from umbel.operations import Operations
+from umbel.operations import Operations, job_document
 from umbel.processes.exit_codes import FAILED
 from umbel.publisher import log_event
 from umbel.tasks import Handle
@@ -166,7 +166,7 @@ def _report(context: CommandContext, handle: Handle[Any], wait: float | None, as
         print_json({"id": handle.id, "state": "succeeded"}) if as_json else print_line("succeeded")
         return 0
     if as_json:
-        print_json(job_details.job_document(record, app.codec))
+        print_json(job_document(record, app.codec))
     elif record.state is State.SUCCEEDED:
         print_line(job_details.result_text(record, app.codec))
     else:

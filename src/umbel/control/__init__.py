@@ -1,9 +1,11 @@
-"""Owns what operators request of a cluster: pauses, deployments, limits; and elections.
+"""Owns what operators request of a cluster: pauses, deployments, limits; elections; users, audit.
 
 Called by: workers and routers, which respect the requests, and operations, which makes them.
 Never: knows a server; everything here is entries in ``backends.Coordination``.
 """
 
+from umbel.control.access import ROLES, Access, Role, Token, User
+from umbel.control.audit import AuditLine, AuditLog
 from umbel.control.deployments import (
     DEPLOY,
     Deployment,
@@ -18,6 +20,10 @@ __all__ = [
     "DEPLOY",
     "MISSING",
     "NO_WORKER",
+    "ROLES",
+    "Access",
+    "AuditLine",
+    "AuditLog",
     "Deployment",
     "DeploymentPlan",
     "Deployments",
@@ -27,5 +33,8 @@ __all__ = [
     "PauseState",
     "Pauses",
     "Resumed",
+    "Role",
     "Scope",
+    "Token",
+    "User",
 ]

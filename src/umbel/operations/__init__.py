@@ -5,6 +5,7 @@ Never: publishes or runs tasks. It asks only the store, never a worker, so it an
 """
 
 from umbel.operations.erasing import ErasedJobs
+from umbel.operations.job_documents import body_value, job_document, trace_id
 from umbel.operations.job_search import FoundJobs, JobSearch
 from umbel.operations.operations import FORGETTABLE, Operations
 from umbel.operations.schedules import HistoryLine, ScheduleView
@@ -45,4 +46,7 @@ __all__ = [
     "ScheduleView",
     "TaskView",
     "WorkerView",
+    "body_value",
+    "job_document",
+    "trace_id",
 ]

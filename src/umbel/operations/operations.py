@@ -23,8 +23,18 @@ from umbel.backends import (
     Route,
     WorkerIndex,
 )
+from umbel.charts import ChartData, ChartRange, Charts
 from umbel.clock import Clock
-from umbel.control import Deployments, LimitOverrides, Pause, Pauses, Resumed, Scope
+from umbel.control import (
+    Access,
+    AuditLog,
+    Deployments,
+    LimitOverrides,
+    Pause,
+    Pauses,
+    Resumed,
+    Scope,
+)
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob, UnknownTask
 from umbel.messages import (
     POOL_PREFIX,
@@ -91,14 +101,25 @@ class Operations:
         self._open_eraser = open_eraser
         self._pauses = Pauses(roles.coordination)
         self._limits = LimitOverrides(roles.coordination, roles.gates)
+        self._charts = Charts(roles.coordination)
         self._clock = clock
         self.namespace = namespace
+        self.access = Access(roles.coordination)
+        """Users, login sessions and API tokens of the dashboard."""
+        self.audit = AuditLog(roles.coordination)
+        """What users of the dashboard did."""
         self.deploy = DeploymentOperations(
             Deployments(roles.coordination), roles.records, roles.registry, clock=clock
         )
         """Deployments: begin, wait for "go", end, status, audit."""
         self.schedules = ScheduleOperations(roles, namespace=namespace)
         """Schedules: all, show, next_times, history, add, edit, pause, resume, trigger, remove."""
+
+    # --- numbers -----------------------------------------------------------------------------
+
+    async def charts(self, range: ChartRange) -> ChartData:
+        """Return numbers over time: how many jobs ended, how long they ran, how many waited."""
+        return await self._charts.read(range)
 
     # --- jobs --------------------------------------------------------------------------------
 

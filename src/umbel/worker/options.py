@@ -55,6 +55,8 @@ class WorkerOptions:
     """Whether these messages must be signed, if there are keys."""
     scheduler: bool = True
     """Whether it may publish the ticks of schedules. It declares its own schedules anyway."""
+    charts: bool = True
+    """Whether it records how many jobs ended and how long they ran, for charts."""
     uvloop: bool = True
     """Use uvloop's event loop when it is installed."""
 

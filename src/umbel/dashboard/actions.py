@@ -1,0 +1,413 @@
+"""What users can do on the dashboard and over HTTP: one table, which also checks roles."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from umbel.app import Umbel
+from umbel.backends import Changes, JobFilter
+from umbel.control import ROLES, Role, Scope, User
+from umbel.dashboard.readers import group_key
+from umbel.errors import BadMessage, ConfigurationError, NotAllowed, UnknownTask
+from umbel.messages import Record, State
+from umbel.operations import JobSearch, Operations
+
+_BATCH_JOBS = 500
+_MAX_BULK_JOBS = 10_000
+_MAX_FIELD = 1_000_000
+_SCOPES = ("all", "queue", "task", "gate", "worker")
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """An action with its fields."""
+
+    app: Umbel
+    operations: Operations
+    user: User
+    fields: Mapping[str, str]
+
+    def get(self, name: str) -> str:
+        """Return a field. Raises ConfigurationError if it is missing or empty."""
+        value = self.fields.get(name, "")
+        if not value.strip():
+            raise ConfigurationError(f"{name}: it is missing; give a value")
+        return value
+
+    def number(self, name: str, low: int, high: int) -> int:
+        """Return a field as a whole number. Raises ConfigurationError."""
+        text = self.get(name).strip()
+        if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
+            raise ConfigurationError(f"{name}={text!r:.40}: give a number from {low} to {high:,}")
+        return int(text)
+
+    @property
+    def reason(self) -> str:
+        """The reason that the user gave, or that the action was made on the dashboard."""
+        return self.fields.get("reason", "").strip() or f"by {self.user.name} on the dashboard"
+
+
+Act = Callable[[Request], Awaitable[str]]
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a user can do."""
+
+    name: str
+    summary: str
+    act: Act
+    role: Role = "operator"
+    fields: tuple[str, ...] = ()
+    subject: str = ""
+    """The field that names what the action is applied to."""
+
+
+# --- jobs ------------------------------------------------------------------------------------
+
+
+async def _retry(request: Request) -> str:
+    job = await _job_as_seen(request)
+    await request.operations.retry([job.id])
+    return "The job is queued again."
+
+
+async def _edit(request: Request) -> str:
+    job = await _job_as_seen(request)
+    task = request.app.registry.get(job.task)
+    call = _read_call(request.get("arguments"))
+    body = request.app.codec.encode(call, what=f"arguments of {job.task}")
+    if task is not None:
+        task.parameters.decode(request.app.codec.decode(body))
+    queue = request.fields.get("queue", "").strip() or None
+    await request.operations.retry([job.id], Changes(body=body, queue=queue))
+    return "The job was changed and is queued again."
+
+
+async def _cancel(request: Request) -> str:
+    job = await _job_as_seen(request)
+    state = (await request.operations.cancel([job.id], request.reason))[job.id]
+    if state is State.CANCELLED:
+        return "The job is cancelled."
+    if state is State.RUNNING:
+        return "The job is running; its worker was asked to stop it."
+    raise NotAllowed(f"The job is already {state.value}.")
+
+
+async def _job_as_seen(request: Request) -> Record:
+    """Return the job. Raises NotAllowed if its state is no longer the one that the user saw."""
+    job = await request.operations.job(request.get("job"))
+    seen = request.fields.get("seen", "")
+    if seen and job.state.value != seen:
+        raise NotAllowed(
+            f"The job was {seen} when you saw it and is {job.state.value} now. Reload the page."
+        )
+    return job
+
+
+async def _retry_group(request: Request) -> str:
+    task, group = request.get("task"), request.get("group")
+    limit = request.number("limit", 1, _MAX_BULK_JOBS)
+    expected = request.number("count", 1, _MAX_BULK_JOBS * 100)
+    wanted = JobFilter(states=(State.BURIED,), task=task, limit=_MAX_BULK_JOBS)
+    found = await request.operations.search(JobSearch(wanted=wanted, window=_MAX_BULK_JOBS))
+    ids = [job.id for job in found.jobs if group_key(job) == group]
+    if not ids or len(ids) > expected * 1.1 + 1:
+        raise NotAllowed(
+            f"{len(ids):,} jobs match now; it was {expected:,} when you saw it. Reload the page."
+        )
+    queued = 0
+    for start in range(0, min(limit, len(ids)), _BATCH_JOBS):
+        batch = ids[start : min(start + _BATCH_JOBS, limit)]
+        queued += len(await request.operations.retry(batch))
+    return f"{queued:,} jobs are queued again."
+
+
+async def _publish(request: Request) -> str:
+    task = request.app.registry.get(request.get("task"))
+    if task is None:
+        raise UnknownTask(f"this dashboard's application has no task {request.get('task')!r:.80}")
+    call = _read_call(request.get("arguments"))
+    body = request.app.codec.encode(call, what=f"arguments of {task.name}")
+    args, kwargs = task.parameters.decode(request.app.codec.decode(body))
+    [handle] = await request.app.apublish_many([task.s(*args, **kwargs)])
+    return f"Published the job {handle.id}."
+
+
+def _read_call(text: str) -> dict[str, Any]:
+    """Return arguments from JSON: an object is keyword arguments, a list positional ones."""
+    if len(text) > _MAX_FIELD:
+        raise ConfigurationError(f"arguments: at most {_MAX_FIELD:,} characters are allowed")
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigurationError(f"arguments: this is not JSON: {error}") from None
+    if isinstance(found, list):
+        return {"args": found, "kwargs": {}}
+    if isinstance(found, dict) and found.keys() == {"args", "kwargs"}:
+        if not isinstance(found["args"], list) or not isinstance(found["kwargs"], dict):
+            raise BadMessage("arguments", "args is a list and kwargs an object")
+        return found
+    if isinstance(found, dict):
+        return {"args": [], "kwargs": found}
+    raise ConfigurationError("arguments: give a JSON object or a list")
+
+
+# --- queues, tasks, workers ------------------------------------------------------------------
+
+
+async def _pause(request: Request) -> str:
+    scope, name = _target(request)
+    await request.operations.pause(scope, name, request.reason)
+    return f"Paused {_named(scope, name)}."
+
+
+async def _resume(request: Request) -> str:
+    scope, name = _target(request)
+    resumed = await request.operations.resume(scope, name)
+    if not resumed.existed:
+        raise NotAllowed(f"No operator has paused {_named(scope, name)}.")
+    return f"Resumed {_named(scope, name)}."
+
+
+def _target(request: Request) -> tuple[Scope, str]:
+    scope = request.get("scope")
+    if scope not in _SCOPES:
+        raise ConfigurationError(f"scope={scope!r:.40}: give one of {', '.join(_SCOPES)}")
+    return cast(Scope, scope), "" if scope == "all" else request.get("name")
+
+
+def _named(scope: str, name: str) -> str:
+    return "all jobs" if scope == "all" else f"the {scope} {name}"
+
+
+async def _purge(request: Request) -> str:
+    name = request.get("name")
+    if request.fields.get("confirm") != name:
+        raise ConfigurationError("confirm: type the name of the queue")
+    return f"{await request.operations.purge(name):,} jobs are cancelled."
+
+
+async def _move(request: Request) -> str:
+    moved = await request.operations.move(request.get("name"), request.get("target"))
+    return f"{moved:,} jobs were moved."
+
+
+# --- limits, pools, routes -------------------------------------------------------------------
+
+
+async def _set_limit(request: Request) -> str:
+    rule = request.get("rule")
+    text = request.fields.get("capacity", "").strip()
+    capacity = None if not text else request.number("capacity", 0, 1_000_000)
+    if not await request.operations.override_capacity(rule, capacity):
+        raise NotAllowed(f"There is no limit {rule}.")
+    if capacity is None:
+        return f"{rule} has its declared capacity again."
+    return f"{rule} now admits {capacity:,} jobs." + (" No job passes it." * (capacity == 0))
+
+
+async def _drain(request: Request) -> str:
+    if not await request.operations.drain(request.get("pool"), [request.get("member")]):
+        raise NotAllowed("There is no such member.")
+    return "The member gets no new jobs."
+
+
+async def _ready(request: Request) -> str:
+    if not await request.operations.ready(request.get("pool"), [request.get("member")]):
+        raise NotAllowed("There is no such member.")
+    return "The member gets jobs again."
+
+
+async def _release(request: Request) -> str:
+    if await request.operations.release(request.get("key"), request.reason) is None:
+        raise NotAllowed("The key has no route.")
+    return "The route ends; the next job with its key gets a new one."
+
+
+# --- schedules and deployments ---------------------------------------------------------------
+
+
+async def _trigger(request: Request) -> str:
+    job, state = await request.operations.schedules.trigger(request.get("schedule"))
+    return f"Published the job {job}; it is {state.value}."
+
+
+async def _pause_schedule(request: Request) -> str:
+    await request.operations.schedules.pause(
+        request.get("schedule"), request.reason, request.user.name
+    )
+    return "The schedule is paused."
+
+
+async def _resume_schedule(request: Request) -> str:
+    await request.operations.schedules.resume(request.get("schedule"))
+    return "The schedule is active."
+
+
+async def _end_deployment(request: Request) -> str:
+    ended = await request.operations.deploy.end(request.user.name, force=True)
+    if ended is None:
+        raise NotAllowed("No deployment is in progress.")
+    return "The deployment has ended; workers fetch jobs again."
+
+
+# --- users -----------------------------------------------------------------------------------
+
+
+async def _set_user(request: Request) -> str:
+    name, role = request.get("name"), request.get("role")
+    if role not in ROLES:
+        raise ConfigurationError(f"role={role!r:.40}: give one of {', '.join(ROLES)}")
+    await request.operations.access.set_user(name, role, request.get("password"))
+    return f"{name} is a user with the role {role}."
+
+
+async def _remove_user(request: Request) -> str:
+    if not await request.operations.access.remove_user(request.get("name")):
+        raise NotAllowed("There is no such user.")
+    return "The user was removed and is logged out."
+
+
+ACTIONS: dict[str, Action] = {
+    action.name: action
+    for action in (
+        Action(
+            name="retry",
+            summary="Queue a buried, cancelled or expired job again.",
+            act=_retry,
+            fields=("job", "seen"),
+            subject="job",
+        ),
+        Action(
+            name="edit",
+            summary="Change the arguments of a finished job and queue it again.",
+            act=_edit,
+            fields=("job", "seen", "arguments", "queue"),
+            subject="job",
+        ),
+        Action(
+            name="cancel",
+            summary="Cancel a job that waits or runs.",
+            act=_cancel,
+            fields=("job", "seen", "reason"),
+            subject="job",
+        ),
+        Action(
+            name="retry-group",
+            summary="Queue the buried jobs with one error again.",
+            act=_retry_group,
+            fields=("task", "group", "limit", "count"),
+            subject="task",
+        ),
+        Action(
+            name="publish",
+            summary="Publish a job of a task.",
+            act=_publish,
+            fields=("task", "arguments"),
+            subject="task",
+        ),
+        Action(
+            name="pause",
+            summary="Start no more jobs of a queue, task, gate or worker, or no jobs at all.",
+            act=_pause,
+            fields=("scope", "name", "reason"),
+            subject="name",
+        ),
+        Action(
+            name="resume",
+            summary="End an operator's pause.",
+            act=_resume,
+            fields=("scope", "name"),
+            subject="name",
+        ),
+        Action(
+            name="purge",
+            summary="Cancel all jobs of a queue that do not run.",
+            act=_purge,
+            role="admin",
+            fields=("name", "confirm"),
+            subject="name",
+        ),
+        Action(
+            name="move",
+            summary="Move the waiting jobs of a queue to another queue.",
+            act=_move,
+            fields=("name", "target"),
+            subject="name",
+        ),
+        Action(
+            name="set-limit",
+            summary="Override the capacity of a limit; an empty capacity removes the override.",
+            act=_set_limit,
+            fields=("rule", "capacity"),
+            subject="rule",
+        ),
+        Action(
+            name="drain",
+            summary="Give a member of a pool to no new jobs.",
+            act=_drain,
+            fields=("pool", "member"),
+            subject="member",
+        ),
+        Action(
+            name="ready",
+            summary="Use a drained or quarantined member of a pool again.",
+            act=_ready,
+            fields=("pool", "member"),
+            subject="member",
+        ),
+        Action(
+            name="release",
+            summary="End the route of a key.",
+            act=_release,
+            fields=("key", "reason"),
+            subject="key",
+        ),
+        Action(
+            name="trigger",
+            summary="Publish a job of a schedule now.",
+            act=_trigger,
+            fields=("schedule",),
+            subject="schedule",
+        ),
+        Action(
+            name="pause-schedule",
+            summary="Publish no more jobs of a schedule.",
+            act=_pause_schedule,
+            fields=("schedule", "reason"),
+            subject="schedule",
+        ),
+        Action(
+            name="resume-schedule",
+            summary="Publish jobs of a schedule again.",
+            act=_resume_schedule,
+            fields=("schedule",),
+            subject="schedule",
+        ),
+        Action(
+            name="end-deployment",
+            summary="End the deployment that is in progress.",
+            act=_end_deployment,
+            role="admin",
+        ),
+        Action(
+            name="set-user",
+            summary="Add a user, or change the role and password of one.",
+            act=_set_user,
+            role="admin",
+            fields=("name", "role", "password"),
+            subject="name",
+        ),
+        Action(
+            name="remove-user",
+            summary="Remove a user and end the user's sessions.",
+            act=_remove_user,
+            role="admin",
+            fields=("name",),
+            subject="name",
+        ),
+    )
+}
+"""All actions by name."""

@@ -1,0 +1,573 @@
+"""What each page shows, as plain data. The HTTP interface returns the same data as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast, get_args
+
+import msgspec
+
+from umbel.app import Umbel
+from umbel.backends import JobFilter
+from umbel.charts import ChartRange, TaskTotals
+from umbel.control import ROLES, Role, User
+from umbel.dashboard.visibility import Visibility
+from umbel.errors import ConfigurationError, UnknownTask
+from umbel.messages import Record, State
+from umbel.operations import JobSearch, Operations, QueueView, body_value
+from umbel.operations.pause_texts import without_missing_tasks
+
+_PAGE_JOBS = 50
+_SEARCH_WINDOW = 20_000
+_BURIED_WINDOW = 5_000
+_MAX_GATES = 200
+_OLD_SECONDS = 300.0
+_LIVE_STATES = ("queued", "waiting", "scheduled", "blocked", "running")
+_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+|'[^']*'|\"[^\"]*\"")
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader needs: the store, who asks, and the parameters of the URL."""
+
+    app: Umbel
+    operations: Operations
+    user: User
+    mask: tuple[str, ...]
+    query: Mapping[str, str]
+    path: Mapping[str, str]
+    address: str = "MODULE:APP"
+
+    @property
+    def visibility(self) -> Visibility:
+        return Visibility(self.user, self.mask, self.app.codec, self.app.registry)
+
+    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
+        """Return a parameter that must be one of a few words. Raises ConfigurationError."""
+        value = self.query.get(name, "") or default
+        if value not in allowed:
+            raise ConfigurationError(f"{name}={value!r:.40}: give one of {', '.join(allowed)}")
+        return value
+
+
+Reader = Callable[[View], Awaitable[dict[str, Any]]]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A page: its address, who may see it, what it reads, and how often while it is open."""
+
+    name: str
+    path: str
+    title: str
+    read: Reader
+    role: Role = "viewer"
+    seconds: float = 1.0
+    """Seconds between two updates; 0 for a page that is not updated."""
+    parameters: tuple[str, ...] = ()
+    """Parameters of the URL."""
+
+
+# --- overview --------------------------------------------------------------------------------
+
+
+async def read_overview(view: View) -> dict[str, Any]:
+    """Return problems, totals, and what happened lately."""
+    operations = view.operations
+    queues = await operations.queues()
+    workers = await operations.workers()
+    pauses = without_missing_tasks(await operations.pauses())
+    missing = await operations.missing_tasks()
+    span = view.choice("range", get_args(ChartRange), "15m")
+    numbers = await operations.charts(cast(ChartRange, span))
+    buried = await operations.search(_buried_search(limit=100, window=2_000))
+    alive = [worker for worker in workers if worker.state != "silent"]
+    totals = {state: sum(getattr(queue, state) for queue in queues) for state in _LIVE_STATES}
+    problems = [problem for queue in queues if (problem := _queue_problem(queue, view.address))]
+    problems += [
+        {"text": f"{one}.", "page": f"/queues/{one.queue}", "command": "umbel workers"}
+        for one in missing
+    ]
+    problems += [
+        {
+            "text": f"The worker {worker.name} has sent no heartbeat for {worker.silent:.0f} s.",
+            "page": "/workers",
+            "command": "umbel workers",
+        }
+        for worker in workers
+        if worker.state == "silent"
+    ]
+    if not alive:
+        command = f"umbel -A {view.address} worker"
+        problems.insert(
+            0, {"text": "No workers are running.", "page": "/workers", "command": command}
+        )
+    groups = _group_buried(buried.jobs, view)
+    return {
+        "problems": problems,
+        "totals": totals,
+        "workers": len(alive),
+        "slots": sum(worker.io + worker.cpu for worker in alive),
+        "buried": len(buried.jobs),
+        "buried_is_more": buried.after is not None,
+        "groups": groups[:5],
+        "pauses": [_pause(pause) for pause in pauses],
+        "range": span,
+        "ranges": get_args(ChartRange),
+        "points": msgspec.to_builtins(numbers.points),
+        "slowest": msgspec.to_builtins(sorted(numbers.tasks, key=_slowness)[:5]),
+        "failing": msgspec.to_builtins(sorted(filter(_fails, numbers.tasks), key=_failing)[:5]),
+        "has_jobs": bool(queues) or bool(await operations.jobs(JobFilter(limit=1))),
+        "tasks": [task.name for task in view.app.registry][:50],
+    }
+
+
+def _slowness(task: TaskTotals) -> float:
+    return -(task.p95 or 0.0)
+
+
+def _fails(task: TaskTotals) -> bool:
+    return task.failures > 0
+
+
+def _failing(task: TaskTotals) -> float:
+    return -task.failures / task.runs
+
+
+def _queue_problem(queue: QueueView, address: str) -> dict[str, str] | None:
+    if queue.paused or not (queue.queued or queue.waiting):
+        return None
+    page = f"/queues/{queue.name}"
+    if not queue.workers:
+        return {
+            "text": f"No worker serves the queue {queue.name}; {queue.queued:,} jobs wait.",
+            "page": page,
+            "command": f"umbel -A {address} worker --queues {queue.name}",
+        }
+    if queue.oldest is not None and queue.oldest > _OLD_SECONDS:
+        return {
+            "text": f"The oldest job of the queue {queue.name} waits"
+            f" since {queue.oldest / 60:.0f} min.",
+            "page": page,
+            "command": "umbel queues",
+        }
+    return None
+
+
+def _pause(pause: Any) -> dict[str, Any]:
+    return {
+        "scope": pause.scope,
+        "name": pause.name,
+        "reason": pause.reason,
+        "since": pause.since,
+        "by_deployment": bool(pause.holder),
+    }
+
+
+# --- queues and workers ----------------------------------------------------------------------
+
+
+async def read_queues(view: View) -> dict[str, Any]:
+    """Return all queues, the oldest waiting job first."""
+    queues = await view.operations.queues()
+    found = [_queue(queue) for queue in queues]
+    return {"queues": sorted(found, key=lambda one: (-(one["oldest"] or 0.0), one["name"]))}
+
+
+async def read_queue(view: View) -> dict[str, Any]:
+    """Return one queue and its newest live jobs."""
+    name = view.path["name"]
+    queues = [queue for queue in await view.operations.queues() if queue.name == name]
+    live = tuple(state for state in State if not state.finished)
+    jobs = await view.operations.search(
+        JobSearch(wanted=JobFilter(queue=name, states=live, limit=_PAGE_JOBS))
+    )
+    visibility = view.visibility
+    return {
+        "name": name,
+        "queue": _queue(queues[0]) if queues else None,
+        "jobs": [visibility.job(job) for job in jobs.jobs],
+    }
+
+
+def _queue(queue: QueueView) -> dict[str, Any]:
+    return {
+        **{name: getattr(queue, name) for name in ("name", *_LIVE_STATES, "oldest", "workers")},
+        "pauses": [_pause(pause) for pause in queue.pauses],
+    }
+
+
+async def read_workers(view: View) -> dict[str, Any]:
+    """Return the workers and the jobs that they run."""
+    workers = await view.operations.workers()
+    running = await view.operations.jobs(JobFilter(states=(State.RUNNING,), limit=500))
+    by_worker: dict[str, list[dict[str, Any]]] = {}
+    for job in running:
+        line = {"id": job.id, "task": job.task, "started": job.started, "queue": job.queue}
+        by_worker.setdefault(job.worker or "", []).append(line)
+    return {
+        "workers": [
+            {
+                **msgspec.to_builtins(worker),
+                "slots": worker.io + worker.cpu,
+                "jobs": by_worker.get(worker.name, [])[:20],
+            }
+            for worker in workers
+        ]
+    }
+
+
+# --- jobs ------------------------------------------------------------------------------------
+
+
+async def read_jobs(view: View) -> dict[str, Any]:
+    """Return the newest jobs that match, and where the search continues."""
+    query = view.query
+    state = view.choice("state", ("all", *(one.value for one in State)), "all")
+    texts = {name: query.get(name, "").strip() for name in ("error", "text")}
+    visibility = view.visibility
+    if any(texts.values()) and not visibility.may_search_texts:
+        raise ConfigurationError(
+            "error, text: viewers may not search texts while fields are masked; ask an operator"
+        )
+    search = JobSearch(
+        wanted=JobFilter(
+            states=() if state == "all" else (State(state),),
+            task=query.get("task") or None,
+            queue=query.get("queue") or None,
+            worker=query.get("worker") or None,
+            since=_seconds(query, "from"),
+            until=_seconds(query, "to"),
+            limit=_PAGE_JOBS,
+        ),
+        error=texts["error"] or None,
+        arguments=(texts["text"],) if texts["text"] else (),
+        after=query.get("after", ""),
+        window=_SEARCH_WINDOW,
+    )
+    found = await view.operations.search(search)
+    return {
+        "jobs": [visibility.job(job) for job in found.jobs],
+        "state": state,
+        "filters": {name: query.get(name, "") for name in JOB_FILTERS},
+        "after": found.after,
+        "read": found.read,
+        "is_cut": found.is_cut,
+        "states": ["all", *(one.value for one in State)],
+        "tasks": sorted(task.name for task in view.app.registry),
+    }
+
+
+JOB_FILTERS = ("task", "queue", "worker", "error", "text", "from", "to")
+
+
+def _seconds(query: Mapping[str, str], name: str) -> float | None:
+    """Return a time of the URL: seconds since 1970, or ISO 8601. Raises ConfigurationError."""
+    from datetime import UTC, datetime
+
+    text = query.get(name, "")
+    if not text:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"{name}={text!r:.40}: give a time in ISO 8601") from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+async def read_job(view: View) -> dict[str, Any]:
+    """Return one job with its history, its steps, and why it does not start."""
+    operations = view.operations
+    record = await operations.job(view.path["id"])
+    return {
+        "job": view.visibility.job(record),
+        "timeline": _timeline(record),
+        "hindrances": await operations.hindrances(record, view.address),
+        "steps": [
+            {"number": step.number, "name": step.name} for step in await operations.steps(record.id)
+        ]
+        if view.visibility.may_search_texts
+        else [],
+        "editable": body_value(record.body, view.app.codec) if view.user.may("operator") else None,
+    }
+
+
+def _timeline(record: Record) -> list[dict[str, Any]]:
+    """Return the waits and runs of a job in order; no wait is shorter than 0 s."""
+    parts: list[dict[str, Any]] = [{"what": "published", "at": record.created}]
+    before = record.created
+    for attempt in record.attempts:
+        parts.append({"what": "wait", "seconds": max(0.0, attempt.started - before)})
+        parts.append(
+            {
+                "what": "run",
+                "number": attempt.number,
+                "ended": attempt.ended,
+                "seconds": max(0.0, attempt.finished - attempt.started),
+            }
+        )
+        before = attempt.finished
+    state = record.state
+    if not state.finished:
+        since = record.started if state is State.RUNNING else before
+        parts.append({"what": state.value, "since": since, "gate": record.gate})
+    else:
+        parts.append({"what": state.value, "at": record.finished})
+    return parts
+
+
+# --- buried jobs -----------------------------------------------------------------------------
+
+
+def _buried_search(limit: int, window: int) -> JobSearch:
+    return JobSearch(wanted=JobFilter(states=(State.BURIED,), limit=limit), window=window)
+
+
+async def read_buried(view: View) -> dict[str, Any]:
+    """Return the newest buried jobs, grouped by task and error."""
+    found = await view.operations.search(_buried_search(_BURIED_WINDOW, _BURIED_WINDOW))
+    return {
+        "groups": _group_buried(found.jobs, view),
+        "read": len(found.jobs),
+        "is_more": found.after is not None,
+    }
+
+
+def error_shape(record: Record) -> str:
+    """Return the error of a job without what differs from job to job: numbers, ids, quotes."""
+    if record.failure is None:
+        return _VARIABLE.sub("…", record.reason)[:200]
+    kind = record.failure.type.rpartition(":")[2]
+    return f"{kind}: {_VARIABLE.sub('…', record.failure.message)}"[:200]
+
+
+def group_key(record: Record) -> str:
+    """Return what names the group of a buried job, without its text."""
+    return hashlib.sha256(f"{record.task}\0{error_shape(record)}".encode()).hexdigest()[:16]
+
+
+def _group_buried(jobs: list[Record], view: View) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for job in jobs:
+        groups.setdefault((job.task, error_shape(job)), []).append(job)
+    hidden = not view.visibility.may_search_texts
+    found = [
+        {
+            "task": task,
+            "error": shape.partition(":")[0] if hidden else shape,
+            "key": group_key(members[0]),
+            "count": len(members),
+            "first": min(job.finished or 0.0 for job in members),
+            "last": max(job.finished or 0.0 for job in members),
+            "samples": [job.id for job in members[:3]],
+        }
+        for (task, shape), members in groups.items()
+    ]
+    return sorted(found, key=lambda group: -int(str(group["count"])))
+
+
+# --- schedules, gates, routes, deployments, tasks, audit -------------------------------------
+
+
+async def read_schedules(view: View) -> dict[str, Any]:
+    """Return all schedules, the next one first."""
+    found = [
+        {
+            "name": one.name,
+            "state": one.state,
+            "task": one.task,
+            "rule": one.plan.timing.describe(),
+            "origin": one.origin,
+            "next": one.next,
+            "last": one.last,
+            "published": one.published,
+            "missed": one.missed,
+            "skipped": one.skipped,
+            "changes": sorted(one.changes),
+            "changed_by": one.changed_by,
+            "reason": one.reason,
+        }
+        for one in await view.operations.schedules.all()
+    ]
+    return {"schedules": sorted(found, key=lambda one: (one["next"] is None, one["next"] or 0))}
+
+
+async def read_schedule(view: View) -> dict[str, Any]:
+    """Return one schedule with its next times and its last ticks."""
+    name = view.path["name"]
+    schedules = view.operations.schedules
+    one = await schedules.show(name)
+    history = await schedules.history(name)
+    return {
+        "name": name,
+        "schedule": msgspec.to_builtins(one),
+        "rule": one.plan.timing.describe(),
+        "defined_rule": one.defined.timing.describe(),
+        "next_times": await schedules.next_times(name, 5),
+        "history": [msgspec.to_builtins(line) for line in history[:20]],
+    }
+
+
+async def read_gates(view: View) -> dict[str, Any]:
+    """Return limits, rates and pools: what is held, and how many jobs wait."""
+    gates = await view.operations.gates(limit=_MAX_GATES)
+    pools = await view.operations.pools()
+    found = [msgspec.to_builtins(gate) for gate in gates if gate.kind != "pool"]
+    return {
+        "gates": sorted(found, key=lambda gate: (-gate["waiting"], gate["key"])),
+        "pools": [msgspec.to_builtins(pool) for pool in pools],
+        "is_more": len(gates) >= _MAX_GATES,
+    }
+
+
+async def read_gate(view: View) -> dict[str, Any]:
+    """Return one gate: the jobs that hold its slots, and the first ones that wait."""
+    key = view.path["key"]
+    gates = [gate for gate in await view.operations.gates(key) if gate.key == key]
+    states = (State.RUNNING, State.WAITING)
+    jobs = await view.operations.jobs(JobFilter(states=states, limit=2_000))
+    holders: list[dict[str, Any]] = []
+    waiting: list[dict[str, Any]] = []
+    for job in jobs:
+        entry = {"id": job.id, "task": job.task, "state": job.state.value}
+        if any(slot.gate == key for slot in job.slots):
+            holders.append(entry | {"since": job.started, "worker": job.worker})
+        elif job.gate == key:
+            waiting.append(entry | {"since": job.waiting_since})
+    waiting.sort(key=lambda one: one["since"] or 0.0)
+    return {
+        "key": key,
+        "gate": msgspec.to_builtins(gates[0]) if gates else None,
+        "holders": holders[:50],
+        "waiting": waiting[:50],
+    }
+
+
+async def read_routes(view: View) -> dict[str, Any]:
+    """Return the live routes, newest first, or those of one key."""
+    key = view.query.get("key") or None
+    routes = await view.operations.routes(key=key, limit=200)
+    indexes = {one.index: one.worker for one in await view.operations.worker_indexes()}
+    return {
+        "key": key or "",
+        "routes": [
+            msgspec.to_builtins(route) | {"worker": indexes.get(route.index)} for route in routes
+        ],
+    }
+
+
+async def read_deployments(view: View) -> dict[str, Any]:
+    """Return the last deployment, its workers, and the jobs in its way."""
+    status = await view.operations.deploy.status()
+    return {
+        "deployment": msgspec.to_builtins(status.deployment),
+        "is_under_way": status.deployment is not None and status.deployment.is_under_way,
+        "is_ready": status.ready,
+        "workers": [msgspec.to_builtins(worker) for worker in status.workers],
+        "blocking": [
+            {"worker": worker.name, **msgspec.to_builtins(run)}
+            for worker, run in status.blocking_runs
+        ],
+    }
+
+
+async def read_tasks(view: View) -> dict[str, Any]:
+    """Return the tasks: their options, run times and workers."""
+    return {"tasks": [msgspec.to_builtins(task) for task in await view.operations.tasks()]}
+
+
+async def read_task(view: View) -> dict[str, Any]:
+    """Return one task and the fields of the form that publishes a job of it."""
+    name = view.path["name"]
+    found = await view.operations.tasks(name)
+    if not found:
+        raise UnknownTask(f"no task {name!r}")
+    task = view.app.registry.get(name)
+    return {
+        "task": msgspec.to_builtins(found[0]),
+        "parameters": None if task is None else _parameters(task),
+    }
+
+
+def _parameters(task: Any) -> list[dict[str, Any]]:
+    """Return the fields of a form for a call of the task."""
+    found = []
+    for parameter in task.parameters.signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        annotation = parameter.annotation
+        kind = "" if annotation is parameter.empty else getattr(annotation, "__name__", annotation)
+        is_required = parameter.default is parameter.empty
+        found.append(
+            {
+                "name": parameter.name,
+                "type": str(kind),
+                "is_required": is_required,
+                "default": None if is_required else repr(parameter.default),
+            }
+        )
+    return found
+
+
+async def read_audit(view: View) -> dict[str, Any]:
+    """Return the newest actions of users."""
+    lines, after = await view.operations.audit.read(view.query.get("after", ""))
+    return {"lines": [msgspec.to_builtins(line) for line in lines], "after": after}
+
+
+async def read_users(view: View) -> dict[str, Any]:
+    """Return users and tokens, without their secrets."""
+    access = view.operations.access
+    tokens = [
+        {"name": token.name, "role": token.role, "left": token.left}
+        for token in await access.tokens()
+    ]
+    return {
+        "users": [{"name": user.name, "role": user.role} for user in await access.users()],
+        "tokens": tokens,
+        "roles": ROLES,
+    }
+
+
+PAGES = (
+    Page(name="overview", path="/", title="Overview", read=read_overview, parameters=("range",)),
+    Page(
+        name="jobs",
+        path="/jobs",
+        title="Jobs",
+        read=read_jobs,
+        parameters=("state", *JOB_FILTERS, "after"),
+    ),
+    Page(name="job", path="/jobs/{id}", title="Job", read=read_job),
+    Page(name="queues", path="/queues", title="Queues", read=read_queues),
+    Page(name="queue", path="/queues/{name}", title="Queue", read=read_queue),
+    Page(name="workers", path="/workers", title="Workers", read=read_workers),
+    Page(name="tasks", path="/tasks", title="Tasks", read=read_tasks, seconds=5),
+    Page(name="task", path="/tasks/{name}", title="Task", read=read_task, seconds=0),
+    Page(name="schedules", path="/schedules", title="Schedules", read=read_schedules, seconds=5),
+    Page(
+        name="schedule", path="/schedules/{name}", title="Schedule", read=read_schedule, seconds=5
+    ),
+    Page(name="gates", path="/gates", title="Limits and pools", read=read_gates, seconds=2),
+    Page(name="gate", path="/gates/{key}", title="Gate", read=read_gate, seconds=2),
+    Page(
+        name="routes",
+        path="/routes",
+        title="Routes",
+        read=read_routes,
+        seconds=2,
+        parameters=("key",),
+    ),
+    Page(name="deployments", path="/deployments", title="Deployments", read=read_deployments),
+    Page(name="buried", path="/buried", title="Buried jobs", read=read_buried, seconds=5),
+    Page(
+        name="audit",
+        path="/audit",
+        title="Audit log",
+        read=read_audit,
+        role="admin",
+        seconds=0,
+        parameters=("after",),
+    ),
+    Page(name="users", path="/users", title="Users", read=read_users, role="admin", seconds=0),
+)

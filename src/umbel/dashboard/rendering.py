@@ -1,0 +1,87 @@
+"""Pages as HTML, from templates that escape everything."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+
+from umbel.clock import iso_time
+from umbel.dashboard.chart_drawing import draw_chart
+from umbel.dashboard.visibility import visible, visible_lines
+
+
+def make_environment() -> Environment:
+    """Return the templates with their filters."""
+    environment = Environment(
+        loader=PackageLoader("umbel.dashboard"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "text": _text,
+        "lines": visible_lines,
+        "segment": lambda name: quote(str(name), safe=""),
+        "time": _time,
+        "duration": duration,
+        "number": lambda value: f"{value:,}",
+        "short": lambda job: str(job)[-8:],
+        "pretty": _pretty,
+        "chart": draw_chart,
+        "rates": _rates,
+        "depths": _depths,
+        "compact": lambda value: msgspec.json.encode(value, enc_hook=repr).decode(),
+    }
+    return environment
+
+
+def _text(value: object, limit: int = 200) -> Markup:
+    """Return foreign text that cannot change the direction of what follows."""
+    return Markup("<bdi>{}</bdi>").format(visible(value, limit))
+
+
+def _time(seconds: float | str | None) -> Markup:
+    """Return a time, which the browser shows as an age."""
+    text = seconds if isinstance(seconds, str) else iso_time(seconds)
+    if not text:
+        return Markup("")
+    return Markup('<time datetime="{0}" title="{0}" tabindex="0">{1}</time>').format(
+        text, text[:19].replace("T", " ")
+    )
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration with its unit."""
+    if seconds is None:
+        return ""
+    if seconds < 0.001:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    if seconds < 86_400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 86_400:.1f} d"
+
+
+def _rates(points: list[dict[str, Any]], name: str) -> list[float | None]:
+    """Return a number of each point per second. The last point has not ended."""
+    return [None if one[name] is None else one[name] / one["seconds"] for one in points[:-1]]
+
+
+def _depths(points: list[dict[str, Any]], name: str) -> list[float | None]:
+    return [one["depths"] and one["depths"][name] for one in points]
+
+
+def _pretty(value: Any) -> str:
+    """Return a value as JSON in several lines."""
+    encoded = msgspec.json.encode(value, enc_hook=repr)
+    return visible_lines(msgspec.json.format(encoded, indent=2).decode())

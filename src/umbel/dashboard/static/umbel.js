@@ -1,0 +1,191 @@
+"use strict";
+const page = document.documentElement;
+const root = page.dataset.root;
+const view = document.getElementById("view");
+const byId = (id) => document.getElementById(id);
+let offset = Date.now() / 1000 - Number(page.dataset.now); // this clock minus the server's
+
+// --- theme ---
+const dark = matchMedia("(prefers-color-scheme: dark)");
+function setTheme(name) { page.dataset.theme = name; }
+function savedTheme() { try { return localStorage.getItem("umbel-theme"); } catch { return null; } }
+setTheme(savedTheme() || (dark.matches ? "dark" : "light"));
+function changeTheme() {
+  const name = page.dataset.theme === "dark" ? "light" : "dark";
+  setTheme(name);
+  try { localStorage.setItem("umbel-theme", name); } catch { /* not allowed to store */ }
+}
+
+// --- times: shown as ages by the server's clock ---
+function age(seconds) {
+  const size = Math.abs(seconds);
+  const text = size < 60 ? `${Math.floor(size)} s` : size < 3600 ? `${Math.floor(size / 60)} min`
+    : size < 86400 ? `${Math.floor(size / 3600)} h` : `${Math.floor(size / 86400)} d`;
+  return seconds < 0 ? `in ${text}` : `${text} ago`;
+}
+function showTimes() {
+  const now = Date.now() / 1000 - offset;
+  for (const one of view.querySelectorAll("time")) one.textContent = age(now - Date.parse(one.dateTime) / 1000);
+}
+setInterval(showTimes, 1000);
+
+// --- messages ---
+function say(text, isBad) {
+  const line = document.createElement("p");
+  line.textContent = text;
+  if (isBad) line.className = "bad";
+  byId("toasts").append(line);
+  setTimeout(() => line.remove(), isBad ? 12000 : 5000);
+}
+
+// --- live updates ---
+let source = null, isPaused = false, pending = null, polling = null, acted = 0;
+function isBusy() {
+  const active = document.activeElement;
+  const edited = [...view.querySelectorAll("input:not([type=hidden]), textarea")].some((one) => one.value !== one.defaultValue);
+  if (edited || document.querySelector("dialog[open]") || (active && view.contains(active) && active.matches("input, textarea, select"))) return true;
+  return Date.now() - acted > 5000 && view.matches(":hover") && view.querySelector(".rows") !== null;
+}
+function show(html) {
+  const opened = [...view.querySelectorAll("details")].map((one) => one.open);
+  view.innerHTML = html;
+  [...view.querySelectorAll("details")].forEach((one, i) => { if (i < opened.length) one.open = opened[i]; });
+  pending = null;
+  byId("pending").hidden = true;
+  showTimes();
+}
+function receive(update) {
+  offset = Date.now() / 1000 - update.now;
+  if (update.html === undefined) return;
+  const trouble = byId("trouble");
+  trouble.hidden = !update.error;
+  trouble.textContent = update.error ? `${update.error} since ${update.since}. Trying again.` : "";
+  view.classList.toggle("stale", Boolean(update.error));
+  if (update.error || !update.html) return;
+  if (isBusy()) { pending = update.html; byId("pending").hidden = false; } else show(update.html);
+}
+async function poll() {
+  const answer = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
+  if (!answer || !answer.ok) return;
+  const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+  receive({ now: Number(found.documentElement.dataset.now), html: found.getElementById("view").innerHTML });
+}
+function setLive(text, isOff) {
+  const button = byId("live");
+  if (!button) return;
+  button.textContent = text;
+  button.classList.toggle("off", isOff);
+}
+function follow() {
+  if (!view.dataset.view || isPaused || document.hidden || source) return;
+  clearInterval(polling);
+  polling = null;
+  source = new EventSource(`${root}/live?view=${encodeURIComponent(view.dataset.view)}`);
+  source.onopen = () => setLive("● live", false);
+  source.onmessage = (event) => receive(JSON.parse(event.data));
+  source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) { // refused: too many pages are open
+      leave();
+      setLive("○ every 15 s", true);
+      polling = setInterval(poll, 15000);
+    } else {
+      setLive("○ reconnecting", true);
+      view.classList.add("stale");
+    }
+  };
+}
+function leave() { if (source) source.close(); source = null; clearInterval(polling); polling = null; }
+function pauseLive() {
+  isPaused = !isPaused;
+  if (isPaused) { leave(); setLive("○ paused", true); } else follow();
+}
+document.addEventListener("visibilitychange", () => document.hidden ? leave() : follow());
+view.addEventListener("mouseleave", () => { if (pending !== null && !isBusy()) show(pending); });
+byId("pending").addEventListener("click", () => show(pending));
+const retry = document.querySelector("[data-retry]");
+if (retry) setTimeout(() => location.reload(), Number(retry.dataset.retry) * 1000);
+
+// --- actions ---
+function ask(form) {
+  const dialog = byId("dialog"), typed = byId("typed"), why = byId("why");
+  byId("question").textContent = form.dataset.ask;
+  const wanted = form.dataset.type || form.dataset.input;
+  typed.hidden = !wanted;
+  why.hidden = Boolean(form.dataset.input);
+  typed.firstElementChild.textContent = form.dataset.type ? `Type ${form.dataset.type}` : "Value";
+  typed.lastElementChild.value = why.lastElementChild.value = "";
+  dialog.returnValue = "no";
+  dialog.showModal();
+  return new Promise((resolve) => dialog.addEventListener("close", () => {
+    if (dialog.returnValue !== "yes") return resolve(null);
+    const more = { reason: why.lastElementChild.value };
+    if (form.dataset.type) more.confirm = typed.lastElementChild.value;
+    if (form.dataset.input) more[form.dataset.input] = typed.lastElementChild.value;
+    resolve(more);
+  }, { once: true }));
+}
+function readCall(form) {
+  const call = {};
+  for (const one of form.querySelectorAll("[data-argument]")) {
+    if (one.value === "" && !one.required) continue;
+    let value = one.value;
+    if (one.dataset.kind !== "str") { try { value = JSON.parse(one.value); } catch { /* a text */ } }
+    call[one.dataset.argument] = value;
+  }
+  return JSON.stringify(call);
+}
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.matches("form.action")) return;
+  event.preventDefault();
+  const fields = Object.fromEntries(new FormData(form));
+  if (form.dataset.call) fields.arguments = readCall(form);
+  if (form.dataset.ask) {
+    const more = await ask(form);
+    if (more === null) return;
+    Object.assign(fields, more);
+  }
+  try {
+    const answer = await fetch(form.action, { method: "POST", headers: { "content-type": "application/json", "x-csrf": page.dataset.csrf }, body: JSON.stringify(fields) });
+    const said = await answer.json();
+    say(said.done || said.error, !answer.ok);
+    if (answer.ok) { acted = Date.now(); if (pending !== null) show(pending); }
+    if (answer.ok && !view.dataset.view && !form.dataset.call) setTimeout(() => location.reload(), 1500);
+  } catch {
+    say("The dashboard does not answer. Nothing may have happened; look before you try again.", true);
+  }
+});
+
+// --- keys ---
+const places = { o: "/", j: "/jobs", q: "/queues", w: "/workers", s: "/schedules", b: "/buried" };
+let before = "";
+function chosenRow(step) {
+  const rows = [...view.querySelectorAll("tr[data-open]")];
+  const at = rows.findIndex((row) => row.classList.contains("chosen"));
+  if (!step) return rows[at];
+  const next = rows[Math.min(Math.max(at + step, 0), rows.length - 1)];
+  rows.forEach((row) => row.classList.toggle("chosen", row === next));
+  if (next) next.scrollIntoView({ block: "nearest" });
+  return next;
+}
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
+  const key = event.key;
+  if (before === "g" && places[key]) location.href = root + places[key];
+  else if (key === "/" && byId("search")) { event.preventDefault(); byId("search").focus(); }
+  else if (key === "j") chosenRow(1);
+  else if (key === "k") chosenRow(-1);
+  else if (key === "Enter" && event.target === document.body && chosenRow(0)) location.href = chosenRow(0).dataset.open;
+  else if (key === "p") pauseLive();
+  else if (key === "t") changeTheme();
+  else if (key === "?") byId("help").showModal();
+  before = key;
+});
+byId("theme").addEventListener("click", changeTheme);
+if (byId("live")) byId("live").addEventListener("click", pauseLive);
+byId("menu").addEventListener("click", () => {
+  const isOpen = byId("navigation").classList.toggle("open");
+  byId("menu").setAttribute("aria-expanded", isOpen);
+});
+showTimes();
+follow();

@@ -1,0 +1,406 @@
+"""The dashboard over HTTP: pages, actions, updates, and who may use them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from integration.conftest import Place, working
+from integration.running import ask, redis, until
+from umbel import Retry, Umbel
+from umbel.backends import JobFilter
+from umbel.control import Role
+from umbel.dashboard import DashboardOptions, dashboard
+from umbel.dashboard.actions import ACTIONS
+from umbel.dashboard.openapi import api_path
+from umbel.dashboard.readers import PAGES
+from umbel.dashboard.serving import listen, serving, url_of
+from umbel.errors import ConfigurationError
+from umbel.messages import State, fresh_id
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m\u202egnp.exe"
+PASSWORD = "correct horse battery"
+VALUES = {"id": "", "name": "default", "key": "limit:shop.count"}
+
+
+class Browser:
+    """Requests as a page of the dashboard makes them."""
+
+    def __init__(self, url: str, **headers: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, headers={"accept": "text/html", **headers})
+        self.origin = re.match(r"http://[^/]+", url)[0]  # type: ignore[index]
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        return self.http.get(path.lstrip("/"), headers=headers)
+
+    @property
+    def token(self) -> str:
+        return re.search(r'data-csrf="(\w+)"', self.get("/login").text)[1]  # type: ignore[index]
+
+    def act(self, action: str, **fields: str) -> httpx.Response:
+        headers = {"origin": self.origin, "x-csrf": self.token}
+        return self.http.post(f"api/v1/actions/{action}", json=fields, headers=headers)
+
+    def log_in(self, name: str, password: str, following: str = "") -> httpx.Response:
+        fields = {"name": name, "password": password, "next": following, "csrf": self.token}
+        return self.http.post("login", data=fields, headers={"origin": self.origin})
+
+
+@contextmanager
+def served(app: Umbel, **options: Any) -> Iterator[str]:
+    chosen = DashboardOptions(**{"port": 0, **options})
+    listening = listen(chosen)
+    with serving(app, chosen, listening, "shop"):
+        yield url_of(listening, chosen)
+
+
+@contextmanager
+def updates_of(url: str, view: str) -> Iterator[Iterator[dict[str, Any]]]:
+    """The updates that an open page receives."""
+    with httpx.stream("GET", f"{url}live?view={view}", timeout=60) as stream:
+        yield (json.loads(line[6:]) for line in stream.iter_lines() if line[:5] == "data:")
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def app(request: pytest.FixtureRequest) -> Iterator[Umbel]:
+    """An application with tasks that succeed, fail and wait."""
+    if request.param == "redis":
+        namespace = f"t{fresh_id()}"
+        with redis(namespace) as url:
+            app = Umbel(url, namespace=namespace, backlog="none", deadline=15)
+            yield declare(app)
+            app.close()
+    else:
+        place: Place = request.getfixturevalue(request.param)
+        yield declare(place.app())
+
+
+@pytest.fixture
+def shop(sqlite: Place) -> Umbel:
+    return declare(sqlite.app())
+
+
+def declare(app: Umbel) -> Umbel:
+    @app.task(name="shop.add", every=3600)
+    def add(a: int = 1, b: int = 2) -> int:
+        return a + b
+
+    @app.task(name="shop.charge", retry=Retry(0))
+    def charge(order: int, card: str = "") -> None:
+        raise ValueError(f"card {card} of order {order} was declined")
+
+    @app.task(name="shop.count", limit=1)
+    def count(shelf: int) -> int:
+        return shelf
+
+    return app
+
+
+def bury(app: Umbel, count: int = 1, card: str = "4711") -> list[str]:
+    """Run jobs that fail; return their ids."""
+    charge = app.registry.find("shop.charge")
+    handles = [charge.delay(number, card) for number in range(count)]
+    with working(app):
+        until(lambda: all(h.state is State.BURIED for h in handles), "the jobs to be buried")
+    return [handle.id for handle in handles]
+
+
+def add_user(app: Umbel, name: str, role: Role) -> None:
+    ask(app, lambda operations: operations.access.set_user(name, role, PASSWORD))
+
+
+# --- pages and actions -----------------------------------------------------------------------
+
+
+def test_every_page_shows_hostile_text_harmlessly(app: Umbel) -> None:
+    [job] = bury(app, card=HOSTILE)
+    app.registry.find("shop.count").delay(3)
+    with working(app), served(app) as url:
+        browser = Browser(url)
+        for page in PAGES:
+            values = VALUES | {"id": job}
+            if page.name in ("task", "schedule"):
+                values["name"] = "shop.add" if page.name == "schedule" else "shop.charge"
+            answer = browser.get(page.path.format(**values))
+            assert answer.status_code == 200, (page.path, answer.text)
+            assert "<script>alert" not in answer.text
+            assert "\x1b" not in answer.text
+            assert "\u202e" not in answer.text
+            data = browser.get(f"/api/v1{api_path(page).format(**values)}")
+            assert isinstance(data.json(), dict)
+        assert "shop.charge" in browser.get(f"/jobs/{job}").text
+
+
+def test_a_job_is_retried_cancelled_edited_and_published(app: Umbel) -> None:
+    [job] = bury(app)
+    with served(app) as url:
+        browser = Browser(url)
+        assert browser.act("retry", job=job, seen="buried").json() == {
+            "done": "The job is queued again."
+        }
+        again = browser.act("retry", job=job, seen="buried")
+        assert again.status_code == 409
+        assert "is queued now" in again.json()["error"]
+        assert browser.act("cancel", job=job, seen="queued").status_code == 200
+        wrong = browser.act("edit", job=job, arguments='{"order": "x"}')
+        assert wrong.status_code == 400
+        assert "order" in wrong.json()["error"]
+        assert browser.act("edit", job=job, arguments='{"order": 8}').status_code == 200
+        document = browser.get(f"/api/v1/jobs/{job}").json()["job"]
+        assert document["arguments"] == [{"name": "order", "value": 8}]
+        said = browser.act("publish", task="shop.add", arguments="[20, 22]").json()["done"]
+        with working(app):
+            assert app.handle(said.split()[-1].rstrip(".")).get(timeout=30) == 42
+        lines = browser.get("/api/v1/audit").json()["lines"]
+        assert [line["action"] for line in lines] == [
+            *("publish", "edit", "edit", "cancel", "retry", "retry")
+        ]
+        assert {line["user"] for line in lines} == {"local"}
+        assert lines[2]["outcome"].startswith("refused: ")
+
+
+def test_buried_jobs_are_grouped_by_error_and_retried_together(app: Umbel) -> None:
+    jobs = bury(app, 3)
+    with served(app) as url:
+        browser = Browser(url)
+        [group] = browser.get("/api/v1/buried").json()["groups"]
+        assert group["count"] == 3
+        assert group["error"] == "ValueError: card … of order … was declined"
+        fields = {"task": group["task"], "group": group["key"], "limit": "100"}
+        assert browser.act("retry-group", count="1", **fields).status_code == 409
+        assert browser.act("retry-group", count="3", **fields).status_code == 200
+    found = ask(app, lambda operations: operations.jobs(JobFilter(states=(State.QUEUED,))))
+    assert {job.id for job in found} == set(jobs)
+
+
+def test_queues_limits_and_schedules_are_changed(app: Umbel) -> None:
+    with working(app), served(app) as url:
+        browser = Browser(url)
+        assert browser.act("pause", scope="queue", name="default", reason="x").status_code == 200
+        [queue] = [
+            one
+            for one in browser.get("/api/v1/queues").json()["queues"]
+            if one["name"] == "default"
+        ]
+        assert queue["pauses"][0]["reason"] == "x"
+        assert browser.act("resume", scope="queue", name="default").status_code == 200
+        assert browser.act("resume", scope="queue", name="default").status_code == 409
+        assert browser.act("set-limit", rule="limit:shop.count", capacity="5").status_code == 200
+        gates = browser.get("/api/v1/gates").json()["gates"]
+        assert {gate["key"]: gate["capacity"] for gate in gates}["limit:shop.count"] == 5
+        until(lambda: browser.get("/api/v1/schedules").json()["schedules"], "the schedule")
+        assert browser.act("pause-schedule", schedule="shop.add").status_code == 200
+        assert browser.get("/api/v1/schedules/shop.add").json()["schedule"]["state"] == "paused"
+        assert browser.act("trigger", schedule="none").status_code == 404
+        assert browser.act("purge", name="default", confirm="defualt").status_code == 400
+
+
+def test_an_open_page_is_told_of_changes(app: Umbel) -> None:
+    with served(app) as url, updates_of(url, "/queues") as updates:
+        assert "No queue holds jobs" in next(updates)["html"]
+        app.registry.find("shop.add").delay(1, 2)
+        assert "/queues/default" in next(u["html"] for u in updates if "html" in u)
+
+
+def test_an_unreachable_store_is_named_and_the_page_recovers(distant: Place, proxy: Any) -> None:
+    app = declare(distant.app())
+    with served(app) as url, updates_of(url, "/queues") as updates:
+        assert next(updates)["error"] == ""
+        proxy.cut()
+        found = next(update for update in updates if update.get("error"))
+        assert found["error"] == "The store is unreachable"
+        assert found["since"]
+        assert Browser(url).get("/queues").status_code == 503
+        proxy.mend()
+        assert next(update for update in updates if update.get("error") == "")
+
+
+# --- who may use it --------------------------------------------------------------------------
+
+
+def test_another_address_than_loopback_needs_a_login() -> None:
+    with pytest.raises(ConfigurationError, match="without a login"):
+        DashboardOptions(host="0.0.0.0")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::1", "a" * 900])
+def test_another_host_is_refused(shop: Umbel, host: str) -> None:
+    with served(shop) as url:
+        for path in ("/", "/api/v1/jobs", "/static/umbel.js", "/live?view=/"):
+            assert Browser(url).get(path, host=host).status_code in (400, 421)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"sec-fetch-site": "same-origin", "x-csrf": "0" * 64},
+    ],
+)
+def test_a_change_from_another_site_is_refused(shop: Umbel, headers: dict[str, str]) -> None:
+    with served(shop) as url:
+        browser = Browser(url)
+        sent = {"x-csrf": browser.token, **headers}
+        fields = {"scope": "queue", "name": "default"}
+        answer = browser.http.post("api/v1/actions/pause", json=fields, headers=sent)
+        assert answer.status_code == 403
+        assert browser.http.get("api/v1/actions/pause").status_code == 405
+    assert ask(shop, lambda operations: operations.pauses()) == ()
+
+
+def test_a_connection_through_a_proxy_is_not_local(shop: Umbel) -> None:
+    with served(shop) as url:
+        assert Browser(url).get("/api/v1/jobs", **{"x-forwarded-for": "1.2.3.4"}).status_code == 401
+    with served(shop, prefix="/umbel") as url:  # a proxy removes the prefix
+        behind = Browser(url.removesuffix("umbel/"))
+        assert behind.get("/api/v1/jobs").status_code == 401
+        assert behind.get("/jobs").headers["location"] == "/umbel/login?next=/umbel/jobs"
+        assert 'src="/umbel/static/umbel.js"' in behind.get("/login").text
+
+
+def test_every_page_stream_and_action_checks_the_role(shop: Umbel) -> None:
+    roles: tuple[Role, ...] = ("viewer", "operator", "admin")
+    for role in roles:
+        add_user(shop, role, role)
+    with served(shop, login=True) as url:
+        anonymous = Browser(url)
+        browsers = {role: Browser(url) for role in roles}
+        for role in roles:
+            assert browsers[role].log_in(role, PASSWORD).status_code == 303
+        for page in PAGES:
+            values = VALUES | {"name": "shop.add", "id": "none"}
+            path = page.path.format(**values)
+            data = "/api/v1" + api_path(page).format(**values)
+            assert anonymous.get(path).headers["location"].startswith("/login?next=")
+            assert anonymous.get(data).status_code == 401
+            if page.seconds:
+                assert anonymous.get(f"/live?view={path}").status_code == 401
+            for role in roles:
+                may = roles.index(role) >= roles.index(page.role)
+                assert (browsers[role].get(data).status_code == 403) is not may
+        for action in ACTIONS.values():
+            assert anonymous.act(action.name).status_code == 401
+            for role in roles:
+                may = roles.index(role) >= roles.index(action.role)
+                assert (browsers[role].act(action.name).status_code == 403) is not may
+
+
+def test_a_session_is_new_at_login_and_ends_with_its_user(shop: Umbel) -> None:
+    add_user(shop, "ann", "operator")
+    with served(shop, login=True) as url:
+        browser = Browser(url)
+        browser.http.cookies.set("umbel-session", "chosen by an attacker")
+        answer = browser.log_in("ann", PASSWORD, "/jobs?state=buried")
+        assert answer.headers["location"] == "/jobs?state=buried"
+        cookie = answer.headers["set-cookie"]
+        assert "chosen" not in cookie
+        assert "HttpOnly" in cookie
+        assert "SameSite=lax" in cookie
+        browser.http.cookies.clear()
+        browser.http.cookies.set("umbel-session", cookie.partition("=")[2].partition(";")[0])
+        assert browser.get("/jobs").status_code == 200
+        add_user(shop, "ann", "viewer")  # a new password ends sessions
+        assert browser.get("/api/v1/jobs").status_code == 401
+        ask(shop, lambda operations: operations.access.remove_user("ann"))
+        assert browser.log_in("ann", PASSWORD).status_code == 401
+
+
+@pytest.mark.parametrize("following", ["//evil.example", "http://evil.example/", "/\\evil", "\n/"])
+def test_a_login_leads_to_no_other_site(shop: Umbel, following: str) -> None:
+    add_user(shop, "ann", "viewer")
+    with served(shop, login=True) as url:
+        assert Browser(url).log_in("ann", PASSWORD, following).headers["location"] == "/"
+
+
+def test_logins_are_limited(shop: Umbel) -> None:
+    add_user(shop, "ann", "viewer")
+    with served(shop, login=True) as url:
+        browser = Browser(url)
+        codes = [browser.log_in("ann", f"wrong password {n}").status_code for n in range(7)]
+        assert codes == [401] * 5 + [429] * 2
+        assert browser.log_in("ann", PASSWORD).status_code == 429
+
+
+def test_a_token_has_its_role_and_can_be_removed(shop: Umbel) -> None:
+    secret = ask(shop, lambda operations: operations.access.add_token("ci", "operator", 60))
+    stored = ask(shop, lambda operations: operations.access.tokens())
+    assert secret not in repr(stored)
+    with served(shop, login=True) as url:
+        program = httpx.Client(base_url=url, headers={"authorization": f"Bearer {secret}"})
+        answer = program.post(
+            "api/v1/actions/publish", json={"task": "shop.add", "arguments": "[]"}
+        )
+        assert answer.status_code == 200
+        assert program.get("api/v1/audit").status_code == 403
+        assert program.get(f"api/v1/jobs?token={secret}", headers={"authorization": ""}).status_code
+        paths = program.get("api/v1/openapi.json").json()["paths"]
+        assert {f"/actions/{name}" for name in ACTIONS} <= paths.keys()
+        ask(shop, lambda operations: operations.access.remove_token("ci"))
+        assert program.get("api/v1/jobs").status_code == 401
+
+
+def test_viewers_do_not_get_masked_values(shop: Umbel) -> None:
+    [job] = bury(shop, card="4711-secret")
+    add_user(shop, "ann", "viewer")
+    add_user(shop, "bob", "operator")
+    with served(shop, login=True, mask=("card",)) as url:
+        viewer, operator = Browser(url), Browser(url)
+        viewer.log_in("ann", PASSWORD)
+        operator.log_in("bob", PASSWORD)
+        for path in ("/", "/jobs", f"/jobs/{job}", "/buried", "/queues/default"):
+            assert "4711" not in viewer.get(path).text
+            assert "4711" not in viewer.get(f"/api/v1{path if path != '/' else '/overview'}").text
+        with viewer.http.stream("GET", f"live?view=/jobs/{job}") as stream:
+            assert "4711" not in next(stream.iter_lines())
+        assert viewer.get("/api/v1/jobs?text=4711").status_code == 400
+        assert "4711-secret" in operator.get(f"/jobs/{job}").text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/..%2f..%2fserver.py",
+        "/static/%2e%2e/server.py",
+        "/jobs?state=nope",
+        "/jobs?after=x",
+        "/jobs?from=yesterday",
+        "/jobs/unknown",
+        "/api/v1/none",
+        "/live?view=/../etc",
+        "/live?view=http://evil.example/",
+    ],
+)
+def test_bad_requests_are_answered_with_an_error(shop: Umbel, path: str) -> None:
+    with served(shop) as url:
+        assert Browser(url).get(path).status_code in (400, 404)
+
+
+def test_it_is_mounted_under_a_path(shop: Umbel) -> None:
+    import asyncio
+
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    options = DashboardOptions(hosts=("shop.example",), login=True)
+    site = Starlette(routes=[Mount("/ops", dashboard(shop, options))])
+    add_user(shop, "ann", "viewer")
+
+    async def browse() -> None:
+        transport = httpx.ASGITransport(site)
+        async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as http:
+            found = await http.get("/ops/jobs", headers={"accept": "text/html"})
+            assert found.headers["location"] == "/ops/login?next=/ops/jobs"
+            assert 'href="/ops/static/umbel.css"' in (await http.get("/ops/login")).text
+
+    asyncio.run(browse())

@@ -1,0 +1,132 @@
+"""Counters of charts: what is counted, how sums are merged, and percentiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from umbel.charts import OTHER_TASKS, Counters, DepthSums, Tally, TaskCounts, merge, percentile
+from umbel.charts.counters import BOUNDS, MAX_TASKS, add, decode, encode, limit_tasks, total
+from umbel.telemetry import events
+
+counts = st.integers(0, 10**6)
+histograms = st.lists(counts, max_size=len(BOUNDS) + 1).map(tuple)
+tasks = st.builds(TaskCounts, counts, counts, counts, counts, histograms)
+documents = st.builds(
+    Counters,
+    st.dictionaries(st.sampled_from(["a", "b", "c", OTHER_TASKS]), tasks, max_size=4),
+    st.none() | st.builds(DepthSums, counts, counts, counts, counts),
+)
+
+
+def fields(task: str) -> dict[str, object]:
+    return {"job": "1", "task": task, "attempt": 1}
+
+
+def same(one: Counters, two: Counters) -> bool:
+    """Return whether the sums are the same, with or without empty buckets at the end."""
+    full = TaskCounts(seconds=(0,) * (len(BOUNDS) + 1))
+    filled = [{task: add(full, each) for task, each in many.tasks.items()} for many in (one, two)]
+    return filled[0] == filled[1] and one.depths == two.depths
+
+
+@given(st.lists(documents, max_size=8), st.randoms(), st.integers(0, 8))
+def test_documents_folded_in_any_order_and_in_any_portions_have_the_same_sums(
+    many: list[Counters], chance: object, cut: int
+) -> None:
+    shuffled = list(many)
+    chance.shuffle(shuffled)  # type: ignore[attr-defined]
+    first = decode(encode(merge(shuffled[:cut])))
+    assert first is not None
+    assert same(merge([first, *shuffled[cut:]]), merge(many))
+
+
+@given(st.dictionaries(st.text(max_size=255), tasks, max_size=30), st.integers(0, 30))
+def test_a_limit_of_tasks_keeps_the_sums(many: dict[str, TaskCounts], most: int) -> None:
+    limited = limit_tasks(Counters(many), most)
+    assert len(limited.tasks.keys() - {OTHER_TASKS}) <= most
+    assert same(Counters({"": total(limited.tasks)}), Counters({"": total(many)}))
+
+
+def test_a_value_that_is_too_long_loses_names_but_no_counts() -> None:
+    names = [f"{number:03d}" + "é" * 250 for number in range(MAX_TASKS)]
+    many = {name: TaskCounts(succeeded=number) for number, name in enumerate(names)}
+    value = encode(Counters(many))
+    read = decode(value)
+    assert len(value) <= 65_536
+    assert read is not None
+    assert total(read.tasks).succeeded == sum(range(MAX_TASKS))
+    assert names[-1] in read.tasks
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"{", b"[]", b'{"tasks": {"a": [-1]}}', b'{"tasks": {"a": "b"}}', b"\xff"]
+)
+def test_a_value_of_others_is_not_read(value: bytes) -> None:
+    assert decode(value) is None
+
+
+@pytest.mark.parametrize(
+    ("histogram", "share", "seconds"),
+    [
+        ((), 0.5, None),
+        ((0, 0), 0.5, None),
+        ((10,), 0.5, 0.0005),
+        ((0, 10), 0.5, 0.0015),
+        ((5, 0, 5), 0.5, 0.001),
+        ((5, 0, 5), 0.95, 0.002 + 0.003 * 0.9),
+        ((0,) * len(BOUNDS) + (3,), 0.5, 7200.0),
+    ],
+)
+def test_a_percentile_is_interpolated_in_its_bucket(
+    histogram: Sequence[int], share: float, seconds: float | None
+) -> None:
+    found = percentile(histogram, share)
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+@given(st.lists(st.floats(0, 7200), min_size=1, max_size=50))
+def test_a_percentile_is_in_the_bucket_of_the_true_one(times: list[float]) -> None:
+    tally = Tally()
+    for seconds in times:
+        tally.count(events.JobSucceeded(**fields("a"), seconds=seconds))  # type: ignore[arg-type]
+    taken = tally.take()
+    assert taken is not None
+    true = sorted(times)[(len(times) - 1) // 2]
+    low = max((bound for bound in BOUNDS if bound < true), default=0.0)
+    high = min(bound for bound in BOUNDS if bound >= true)
+    found = percentile(taken.tasks["a"].seconds, 0.5)
+    assert found is not None
+    assert low <= found <= high
+
+
+def test_a_tally_counts_each_end_once_and_begins_again() -> None:
+    tally = Tally()
+    a: dict[str, object] = fields("a")
+    for event in (
+        events.JobSucceeded(**a, seconds=0.3),  # type: ignore[arg-type]
+        events.JobRetried(**a, seconds=0.3, error="", delay=1),  # type: ignore[arg-type]
+        events.JobBuried(**a, seconds=0.3, error=""),  # type: ignore[arg-type]
+        events.JobRejected(**a, reason=""),  # type: ignore[arg-type]
+        events.JobSnoozed(**a, delay=1),  # type: ignore[arg-type]
+        events.JobStarted(**a),  # type: ignore[arg-type]
+        events.JobParked(**a, gates=()),  # type: ignore[arg-type]
+        events.Reachable(service="a"),
+    ):
+        tally.count(event)
+    histogram = (0,) * BOUNDS.index(0.5) + (3,)
+    assert tally.take() == Counters({"a": TaskCounts(1, 1, 2, 1, histogram)})
+    assert tally.take() is None
+
+
+def test_a_tally_of_endless_names_is_bounded() -> None:
+    tally = Tally()
+    for number in range(20_000):
+        tally.count(events.JobRejected(**fields(str(number)), reason=""))  # type: ignore[arg-type]
+    taken = tally.take()
+    assert taken is not None
+    assert len(taken.tasks) == MAX_TASKS + 1
+    assert total(taken.tasks).buried == 20_000
