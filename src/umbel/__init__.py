@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from umbel.app import Umbel
+    from umbel.errors import NodeFailed
     from umbel.messages import State
     from umbel.tasks import (
         Handle,
@@ -29,7 +30,12 @@ if TYPE_CHECKING:
         Snooze,
         Task,
         Unique,
+        chain,
+        chord,
+        chunks,
         current,
+        fork,
+        group,
         optional,
         poisonous,
         retry,
@@ -44,6 +50,7 @@ __all__ = [
     "Handle",
     "Hook",
     "Limit",
+    "NodeFailed",
     "Pool",
     "Rate",
     "Retry",
@@ -55,7 +62,12 @@ __all__ = [
     "Umbel",
     "Unique",
     "WorkerOptions",
+    "chain",
+    "chord",
+    "chunks",
     "current",
+    "fork",
+    "group",
     "optional",
     "poisonous",
     "retry",
@@ -63,7 +75,12 @@ __all__ = [
     "task",
 ]
 
-_PACKAGES = {"Umbel": "umbel.app", "State": "umbel.messages", "WorkerOptions": "umbel.worker"}
+_PACKAGES = {
+    "NodeFailed": "umbel.errors",
+    "State": "umbel.messages",
+    "Umbel": "umbel.app",
+    "WorkerOptions": "umbel.worker",
+}
 """The packages of names that are not in ``umbel.tasks``."""
 
 

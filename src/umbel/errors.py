@@ -27,6 +27,7 @@
     └── JobFailed               the job ended without a result
         ├── JobCancelled        ... because it was cancelled
         ├── BroadcastFailed     ... because the task failed on some workers
+        ├── NodeFailed          ... because a node of its graph failed
         └── JobExpired          ... because its expiry passed before it started
 """
 
@@ -196,6 +197,32 @@ class BroadcastFailed(JobFailed):
     def __str__(self) -> str:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failed.items())
         return f"failed on {len(self.failed)} of {self.workers} workers: {reasons}"
+
+
+class NodeFailed(JobFailed):
+    """A node of a graph has ended without success. ``umbel graphs show`` has the whole graph.
+
+    A group that collects errors has it in its list; a handler gets it as its argument.
+    """
+
+    def __init__(
+        self, node: str, job: str, error: str, others: Sequence[NodeFailed] = (), graph: str = ""
+    ) -> None:
+        super().__init__(node, job, error, tuple(others), graph)
+        self.node = node
+        """The path and task of the node, as in ``1.0 shop.charge``."""
+        self.job = job
+        """The id of its job."""
+        self.error = error
+        """The last line of its traceback, or why it was not run."""
+        self.others = tuple(others)
+        """For a handler: further nodes that failed, in the order of time."""
+        self.graph_id = graph
+        """The id of the graph."""
+
+    def __str__(self) -> str:
+        more = f" (and {len(self.others)} more)" if self.others else ""
+        return f"node {self.node} failed: {self.error}{more}; job {self.job}"
 
 
 class JobExpired(JobFailed):

@@ -218,6 +218,54 @@ def test_the_newest_jobs_are_listed_without_reading_the_history(
     assert not [n for n in found if "Sort" in n["Node Type"]]
 
 
+def fill_groups(address: PostgresAddress, joins: int, parts: int) -> None:
+    """Insert a group of joins with one part each, and a group of one join; every part failed."""
+    schema = address.schema
+    with connect() as connection:
+        connection.execute(
+            f"insert into {schema}.job_join (namespace, id, group_id, fire, failed)"
+            " select 'umbel', 'j' || n, 'many', 'all', 1 from generate_series(1, %s) n"
+            " union all select 'umbel', 'wide', 'wide', 'all', %s",
+            (joins, parts),
+        )
+        connection.execute(
+            f"insert into {schema}.job_edge (namespace, join_id, position, job, state)"
+            " select 'umbel', 'j' || n, 0, gen_random_uuid(), 'buried'"
+            " from generate_series(1, %s) n"
+            " union all select 'umbel', 'wide', n, gen_random_uuid(), 'buried'"
+            " from generate_series(1, %s) n",
+            (joins, parts),
+        )
+
+
+MEMBERS = {"join": "", "after": -1, "limit": 1_000}
+
+
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_a_page_of_members_reads_the_parts_of_that_page_by_indexes(
+    address: PostgresAddress, analyzed: bool
+) -> None:
+    fill(address)
+    fill_groups(address, 10_000, 20_000)
+    if analyzed:
+        with connect() as connection:
+            connection.execute(f"analyze {address.schema}.job_join, {address.schema}.job_edge")
+    for place in (
+        {"group": "many"},
+        {"group": "many", "join": "j5", "after": 0},
+        {"group": "wide"},
+        {"group": "wide", "join": "wide", "after": 15_000},
+    ):
+        for failed in (True, False):
+            found = _plan(address, "members", "joins.sql", **MEMBERS | place | {"failed": failed})
+            assert found[0]["Actual Rows"] == 1_000
+            indexes = {n["Index Name"]: n for n in found if "Relation Name" in n}
+            assert {*indexes} == {"job_join_group", "job_edge_pkey", "record_pkey", "job_pkey"}
+            for index in ("job_join_group", "job_edge_pkey"):
+                read = indexes[index]["Actual Rows"] * indexes[index]["Actual Loops"]
+                assert read <= 1_100, f"{read} rows by {index} for a page of 1,000"
+
+
 def _plan(
     address: PostgresAddress, query: str, file: str = "store.sql", **values: Any
 ) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ import pytest
 from sqlite_adapters import open_sqlite
 
 from umbel.backends import JobFilter
+from umbel.backends.queries import load
 from umbel.backends.sqlite.backlog import SqliteBacklog
 from umbel.backends.sqlite.database import Database, SqliteFile
 from umbel.backends.sqlite.records import SQL
@@ -186,3 +187,16 @@ def test_a_page_of_jobs_is_read_by_an_index(tmp_path: Path, query: str, index: s
     ), plan
     # Jobs that finished at the same moment are sorted by id, the others not at all.
     assert re.match("USE TEMP B-TREE FOR (LAST TERM|RIGHT PART) OF ORDER BY", plan[1]), plan
+
+
+def test_a_page_of_members_is_read_by_indexes_without_a_sort(tmp_path: Path) -> None:
+    sql = load("umbel.backends.sqlite", "joins.sql")["members"]
+    values = dict.fromkeys(("namespace", "group", "join", "after", "failed", "limit"), 1)
+    with closing(SqliteFile(str(tmp_path / "umbel.db")).connect(10.0)) as connection:
+        plan = [row[3] for row in connection.execute(f"explain query plan {sql}", values)]
+    indexes = [re.search(r"INDEX (\w+)|(PRIMARY KEY)", step) for step in plan]
+    assert [found and (found[1] or found[2]) for found in indexes] == [
+        *("job_join_group", "PRIMARY KEY"),
+        *("sqlite_autoindex_record_1", "sqlite_autoindex_job_1"),
+    ], plan
+    assert plan[1].endswith("(namespace=? AND join_id=? AND position>?)")

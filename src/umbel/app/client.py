@@ -18,8 +18,18 @@ from msgspec.structs import replace
 
 from umbel.app.backends import open_backlog, store_url
 from umbel.app.connections import Connections
+from umbel.app.graphs import (
+    BuiltGraph,
+    build_graph,
+    build_growth,
+    cancel_graph,
+    check_place,
+    is_graph,
+    publish_until,
+    replacement_of,
+)
 from umbel.app.reentrant import ReentrantConnections
-from umbel.backends import Backend, Published, Routes, WorkerIndex, reentry
+from umbel.backends import Backend, Published, Roles, Routes, WorkerIndex, reentry
 from umbel.backends.backlog import BacklogStatus
 from umbel.backends.caller_connections import unwrap
 from umbel.clock import Clock
@@ -33,11 +43,13 @@ from umbel.errors import (
     UnknownJob,
     UnknownWorker,
 )
+from umbel.graphs import ResultReader
 from umbel.keys import KeyFile
-from umbel.messages import BodyCodec, Envelope, Record
+from umbel.messages import BodyCodec, Envelope, Growth, Record
 from umbel.publisher import Bridge, Builder, Forwarder, emit_or_log, waker
 from umbel.resilience import Backoff
-from umbel.tasks import Handle, Signature, current_step, running
+from umbel.tasks import Handle, Run, Signature, current_step, running
+from umbel.tasks.composing import Composable
 from umbel.tasks.handle import BroadcastResult
 from umbel.tasks.hooks import Hooks
 from umbel.telemetry import Telemetry, events
@@ -125,6 +137,8 @@ class Client:
         """Publish from sync code, in the caller's transaction if it gave one."""
         if not signatures:
             return []
+        if any(one.is_canvas for one in signatures):
+            return self._send_mixed(signatures)
         if _names_workers(signatures):
             signatures = _resolve_workers(signatures, self._worker_indexes())
         envelopes = self._builder.build(signatures, current_step.get())
@@ -148,6 +162,8 @@ class Client:
         """Publish from async code, in the caller's transaction if it gave one."""
         if not signatures:
             return []
+        if any(one.is_canvas for one in signatures):
+            return await self._asend_mixed(signatures)
         if _names_workers(signatures):
             signatures = _resolve_workers(signatures, await self._aworker_indexes())
         envelopes = self._builder.build(signatures, current_step.get())
@@ -166,6 +182,96 @@ class Client:
             new = _without_existing(envelopes, published)
             await self.inline_jobs.aafter_publish(new, committed=connection is None)
         return self._handles(signatures, published)
+
+    def send_canvas(self, canvas: Composable[Any], first: Sequence[Any]) -> Handle[Any]:
+        """Publish a graph from sync code."""
+        graph = self._build_graph(canvas, first)
+        connection = self._connection_of_graph(graph)
+        if connection is not None:
+            joins = self._connections.get().roles.joins
+            for part in graph.publications.parts:
+                joins.add_within(part, unwrap(connection))
+            root = graph.root
+        else:
+            root = self._publish_graph(graph)
+        if self.inline_jobs is not None and root == graph.root:
+            self.inline_jobs.after_publish(graph.envelopes, committed=connection is None)
+        return Handle(root, self, graph.returns)
+
+    async def asend_canvas(self, canvas: Composable[Any], first: Sequence[Any]) -> Handle[Any]:
+        """Publish a graph from async code."""
+        graph = self._build_graph(canvas, first)
+        connection = self._connection_of_graph(graph)
+        if connection is not None:
+            within = await self._connections.backend.unwrap(connection)
+            for part in graph.publications.parts:
+                await self._connections.get().roles.joins.add(part, within)
+            root = graph.root
+        else:
+            work = publish_until(
+                self._connections.get().roles, graph, self.clock, self._settings.deadline
+            )
+            with self._as_not_published():
+                root = await self.bridge.arun(work, self._graph_deadline(graph))
+        if self.inline_jobs is not None and root == graph.root:
+            await self.inline_jobs.aafter_publish(graph.envelopes, committed=connection is None)
+        return Handle(root, self, graph.returns)
+
+    def grow(self, canvas: Composable[Any], run: Run) -> Growth:
+        """Return the jobs of a canvas that takes the place of the job that runs."""
+        return build_growth(canvas, run, self._builder)
+
+    def _send_mixed(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
+        """Publish calls of which some are graphs: each by itself."""
+        return [
+            self.send_canvas(one, ()) if one.is_canvas else self.send([one])[0]
+            for one in signatures
+        ]
+
+    async def _asend_mixed(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
+        return [
+            await self.asend_canvas(one, ()) if one.is_canvas else (await self.asend([one]))[0]
+            for one in signatures
+        ]
+
+    def _build_graph(self, canvas: Composable[Any], first: Sequence[Any]) -> BuiltGraph:
+        check_place(canvas)
+        return build_graph(canvas, first, self._builder, self.clock)
+
+    def _publish_graph(self, graph: BuiltGraph) -> str:
+        def publish(roles: Roles) -> Coroutine[Any, Any, str]:
+            return publish_until(roles, graph, self.clock, self._settings.deadline)
+
+        with self._as_not_published():
+            if level := reentry.here.level:
+                return self._reentrant.ask(level, publish)
+            with reentry.entered():
+                work = publish(self._connections.get().roles)
+                return self.bridge.run(work, self._graph_deadline(graph))
+
+    def _graph_deadline(self, graph: BuiltGraph) -> float:
+        """Return the deadline of a graph: a large one is published in several round trips."""
+        return self._settings.deadline * (1 + len(graph.publications.parts))
+
+    @contextmanager
+    def _as_not_published(self) -> Iterator[None]:
+        """Raise PublishTimeout if the store does not answer in time."""
+        try:
+            yield
+        except (TimeoutError, Unavailable) as error:
+            if isinstance(error, UmbelError) and not isinstance(error, Unavailable):
+                raise
+            raise PublishTimeout(
+                f"the graph was not published within {self._settings.deadline:g} s: {error}. Either"
+                " all of it was published, or none of its nodes will start"
+            ) from None
+
+    def _connection_of_graph(self, graph: BuiltGraph) -> Any:
+        """Return the connection to publish on: the caller's, that of the running step, or None."""
+        place, run = current_step.get(), running.get()
+        if graph.connection is not None or place is None or run is None or run.task is None:
+            return graph.connection
+        return place.connection if run.task.is_bound_to(self) else None
 
     def build(self, signature: Signature[Any]) -> Envelope:
         """Return the message of a call, without publishing it. Raise what ``Builder`` raises."""
@@ -230,7 +336,7 @@ class Client:
 
     def _warn_once(self, task: str, signatures: Sequence[Signature[Any]]) -> None:
         """Warn that another run of the task may publish these again. Calls with an id are safe."""
-        repeatable = [one for one in signatures if one.options.id is None]
+        repeatable = [one for one in signatures if one.call_options.id is None]
         if repeatable and task not in self._warned_tasks:
             self._warned_tasks.add(task)
             event = events.PublishNotHeld(task=task, calls=repeatable[0].task.name)
@@ -348,13 +454,22 @@ class Client:
     def wait_finished_blocking(self, job: str, timeout: float | None) -> Record:
         """Return the job's record once it is final, for a caller that blocks.
 
-        A job that is final already is found in the caller's own thread: of many jobs that a caller
-        waits for, most have finished while it waited for the first.
+        Of a job that was replaced by another, it is the record of that one. A job that is final
+        already is found in the caller's own thread: of many jobs that a caller waits for, most have
+        finished while it waited for the first.
 
         Raises:
             UnknownJob: no such job. ResultTimeout: not final in time. Finding out why a job did not
             start may take until the deadline in addition.
         """
+        until = self._end_of(timeout)
+        while True:
+            record = self._wait_blocking(job, timeout)
+            if not (following := replacement_of(record)):
+                return record
+            job, timeout = following, self._left(until)
+
+    def _wait_blocking(self, job: str, timeout: float | None) -> Record:
         given = timeout
         if self.inline_jobs is not None:
             timeout = self.inline_jobs.before_wait(job, timeout)
@@ -373,6 +488,14 @@ class Client:
 
     async def await_finished(self, job: str, timeout: float | None) -> Record:
         """``wait_finished_blocking`` for async code."""
+        until = self._end_of(timeout)
+        while True:
+            record = await self._wait(job, timeout)
+            if not (following := replacement_of(record)):
+                return record
+            job, timeout = following, self._left(until)
+
+    async def _wait(self, job: str, timeout: float | None) -> Record:
         given = timeout
         if self.inline_jobs is not None:
             timeout = await self.inline_jobs.abefore_wait(job, timeout)
@@ -409,12 +532,31 @@ class Client:
                 self._warned_reasons.add(reason)
                 emit_or_log(self._telemetry, events.JobNotStarting(job=job, reason=reason))
 
-    async def cancel(self, job: str, reason: str) -> bool:
-        """Keep a job from running, or stop it. Return False if it ended otherwise.
+    async def load(self, record: Record) -> Any:
+        """Return the result of a job that has succeeded, also if it is results of other jobs.
 
         Raises:
-            UnknownJob: no such job.
+            NodeFailed: one of these has failed. BadMessage: it cannot be read.
         """
+        roles = self._connections.get().roles
+        return await ResultReader(roles.joins, roles.records, self.codec).value(record.result)
+
+    def load_blocking(self, record: Record) -> Any:
+        """``load`` for a caller that blocks."""
+        return self.bridge.run(self.load(record))
+
+    async def load_on_loop(self, record: Record) -> Any:
+        """``load`` for async code."""
+        return await self.bridge.arun(self.load(record))
+
+    async def cancel(self, job: str, reason: str) -> bool:
+        """Keep a job from running, or stop it; of a graph, all of its nodes.
+
+        Return False if it ended otherwise. Raises UnknownJob.
+        """
+        roles = self._connections.get().roles
+        if is_graph((await roles.records.find(job)).task):
+            return await cancel_graph(roles, job, reason)
         found = await self._connections.get().roles.control.cancel([job], reason)
         if job not in found:
             raise UnknownJob(f"no job {job}: never published here, rolled back, or pruned")
@@ -486,7 +628,7 @@ def _without_existing(
 
 
 def _names_workers(signatures: Sequence[Signature[Any]]) -> bool:
-    return any(isinstance(signature.options.worker, str) for signature in signatures)
+    return any(isinstance(signature.call_options.worker, str) for signature in signatures)
 
 
 def _resolve_workers(
@@ -495,9 +637,12 @@ def _resolve_workers(
     """Replace the names of workers in calls by their indexes. Raises UnknownWorker."""
     return [
         replace(
-            one, options=one.options.merged({"worker": _find_index(one.options.worker, workers)})
+            one,
+            call_options=one.call_options.merged(
+                {"worker": _find_index(one.call_options.worker, workers)}
+            ),
         )
-        if isinstance(one.options.worker, str)
+        if isinstance(one.call_options.worker, str)
         else one
         for one in signatures
     ]
@@ -513,15 +658,15 @@ def _find_index(name: str, workers: list[WorkerIndex]) -> int:
 
 def _shared_connection(signatures: Sequence[Signature[Any]]) -> Any:
     """Return the connection that all calls of a batch share, or None."""
-    first = signatures[0].options.connection
-    if any(signature.options.connection is not first for signature in signatures):
+    first = signatures[0].call_options.connection
+    if any(signature.call_options.connection is not first for signature in signatures):
         raise ConfigurationError("connection: calls published together must share one connection")
     return first
 
 
 def _result_type(signature: Signature[Any]) -> Any:
     """Return the type of a call's result. A broadcast has a result for each worker."""
-    is_part = signature.options.worker is not None
+    is_part = signature.call_options.worker is not None
     if signature.task.declared.broadcast and not is_part:
         return dict[str, BroadcastResult]
     return signature.task.parameters.returns

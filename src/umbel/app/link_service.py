@@ -57,7 +57,7 @@ _PUBLISHER_METHODS: dict[str, frozenset[str]] = {
     "registry": frozenset(),
     "gates": frozenset(),
     "steps": frozenset({"steps"}),
-    "joins": frozenset({"add", "seal", "results"}),
+    "joins": frozenset({"add", "seal", "results", "members"}),
     "coordination": frozenset(),
     "routes": frozenset({"find", "release", "worker_indexes"}),
 }

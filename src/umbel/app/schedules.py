@@ -90,7 +90,7 @@ class DeclaredSchedules:
 
 def make_template(name: str, signature: Signature[Any], build: Build) -> Envelope:
     """Return the job of each tick, without what only one tick has. Raise ConfigurationError."""
-    options = signature.options
+    options = signature.call_options
     for field in ("worker", "connection", "id", "not_before"):
         if getattr(options, field) is not None:
             raise ConfigurationError(f"schedule {name!r}: {field}= cannot be scheduled; remove it")

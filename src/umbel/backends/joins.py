@@ -18,7 +18,7 @@ from umbel.backends.coordination import check_times
 from umbel.backends.records import UNCHANGED, Changes
 from umbel.errors import ConfigurationError
 from umbel.messages import Cancelled, Failed, Succeeded
-from umbel.messages.joins import Growth, PartResult, Publication
+from umbel.messages.joins import Growth, Member, PartResult, Publication
 
 MAX_RELEASED = 1_000
 """How many jobs one step queues or cancels because of joins."""
@@ -135,6 +135,20 @@ class Joins(Protocol):
 
     async def results(self, join: str, after: int = -1, limit: int = 1_000) -> list[PartResult]:
         """Return the parts after a position, by position. Unknown joins have none."""
+
+    async def members(
+        self,
+        group: str,
+        after: tuple[str, int] = ("", -1),
+        limit: int = 1_000,
+        failed: bool = False,
+    ) -> list[Member]:
+        """Return the parts of all joins of a group after a place, at most ``limit``.
+
+        A place is the id of a join and a position. The parts are in the order of the joins' ids, by
+        their bytes, and of the positions. With ``failed``, only parts are returned that have ended
+        without success. Fewer than ``limit`` mean that there are no more. Unknown groups have none.
+        """
 
     async def resolve(self, job: str, outcome: Resolution) -> bool:
         """End a job that does not run with this outcome, without a lease.

@@ -19,7 +19,13 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from umbel.errors import BadMessage, ConfigurationError, MessageTooLarge, NotEncodable
+from umbel.errors import (
+    BadMessage,
+    ConfigurationError,
+    MessageTooLarge,
+    NodeFailed,
+    NotEncodable,
+)
 
 JSON = "application/json"
 MESSAGEPACK = "application/msgpack"
@@ -42,6 +48,8 @@ def _to_builtin(value: Any) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, PurePath):
         return str(value)
+    if isinstance(value, NodeFailed):
+        return {"node": value.node, "job": value.job, "error": value.error}
     raise NotEncodable(
         f"a value of type {type(value).__module__}.{type(value).__qualname__} has no wire form;"
         " pass plain data, a dataclass, a msgspec.Struct or a pydantic model"

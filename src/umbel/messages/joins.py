@@ -22,6 +22,10 @@ Fire = Literal["all", "success", "failure"]
 
 GROUP_HEADER = "graph"
 """The extension attribute that names the group of a job. Its record is kept with the group."""
+GRAPH_TASK = "umbel.graph"
+"""The task of the root of a graph: the job whose id is the group of the others."""
+NODE_HEADER = "node"
+"""The extension attribute that names the place of a job in its graph."""
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -104,6 +108,31 @@ class PartResult(msgspec.Struct, frozen=True, kw_only=True):
     result: Body | None = None
     failure: Failure | None = None
     reason: str = ""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a join of a group, without its arguments and its result.
+
+    One job is a member once for each of its positions. If its record does not exist any more, the
+    state is the one that the join has counted, and the fields that describe the job are empty.
+    """
+
+    join: str
+    position: int
+    job: str
+    task: str
+    state: State
+    node: str = ""
+    """The job's extension attribute ``NODE_HEADER``."""
+    result_type: str | None = None
+    """The content type of its result; None if it has none."""
+    reason: str = ""
+    failure: Failure | None = None
+    created: float = 0.0
+    started: float | None = None
+    """When its last run started."""
+    finished: float | None = None
+    worker: str | None = None
 
 
 def _is_text(name: str) -> bool:

@@ -29,6 +29,10 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
     args: str | None = None
     """The exception's arguments as JSON, if they can be encoded."""
+    node: str = ""
+    """Of a graph: the path and task of the node that has failed."""
+    job: str = ""
+    """Of a graph: the job of that node."""
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):

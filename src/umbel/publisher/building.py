@@ -7,14 +7,19 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from umbel.clock import Clock
-from umbel.errors import ConfigurationError
+from umbel.errors import ConfigurationError, UmbelError
+from umbel.graphs.calls import merge
+from umbel.graphs.compiled import CompiledNode
 from umbel.keys import KeyFile, sign_envelope
 from umbel.keys.keyring import to_datetime
 from umbel.keys.signatures import SIGNATURE_HEADER
 from umbel.messages import (
+    GRAPH_TASK,
     GROUP_HEADER,
+    NODE_HEADER,
     NOMINAL_TIME,
     ONLY_IF_ROUTED,
     ROUTE_PREFIX,
@@ -38,8 +43,13 @@ _NOT_ROUTED = (None, None, False)
 """The values of ``worker``, ``affinity`` and ``stay`` of a call that sets none of them."""
 
 
+_NO_ARGUMENTS: dict[str, Any] = {"args": [], "kwargs": {}}
+_MAX_NODE_CHARACTERS = 8_000
+_MAX_DEATHS_OF_GRAPHS = 100
+"""Nodes without a task run no code of users, so the death of their worker is not their fault."""
+
 _RESERVED_HEADERS = DEFINED_ATTRIBUTES | {
-    *("timeout", "retry", "keep", "track", ONLY_IF_ROUTED, GROUP_HEADER, MALFORMED),
+    *("timeout", "retry", "keep", "track", ONLY_IF_ROUTED, GROUP_HEADER, NODE_HEADER, MALFORMED),
     *(SCHEDULE, NOMINAL_TIME, REPLY_TO, CORRELATION, SIGNATURE_HEADER),
 }
 """Names that hooks cannot use for headers of their own."""
@@ -83,6 +93,62 @@ class Builder:
             for one, to_inbox in zip(built, inboxes, strict=True)
         ]
 
+    def build_nodes(
+        self, nodes: Sequence[CompiledNode], group: str, queue: str
+    ) -> dict[CompiledNode, Envelope]:
+        """Return the envelopes of nodes. Those that run no task go to this queue.
+
+        Raises:
+            NotEncodable, MessageTooLarge, ConfigurationError: the text names the node.
+        """
+        now = self._clock.now()
+        (parent,) = _traceparents(1)
+        trace = parent.split("-")[1]
+        signs = self._keys is not None
+        built: dict[CompiledNode, Envelope] = {}
+        for node in nodes:
+            traceparent = f"00-{trace}-{random_hex(8)}-01"
+            try:
+                one = self._build_node(node, queue, traceparent)
+            except UmbelError as error:
+                error.add_note(f"In node {node.path or '0'} of the canvas.")
+                raise
+            headers = {**one.headers, GROUP_HEADER: group, NODE_HEADER: node.spec().encode()}
+            if len(headers[NODE_HEADER]) > _MAX_NODE_CHARACTERS:
+                raise ConfigurationError(
+                    f"node {node.path or '0'}: it reads {len(node.inputs)} results; put them into a"
+                    " group and pass its result"
+                )
+            one = replace(one, headers=headers)
+            if signs and is_inbox(one.queue) and self._keys is not None and self._keys.open():
+                one = self._sign(one, now)
+            built[node] = one
+        return built
+
+    def _build_node(self, node: CompiledNode, queue: str, traceparent: str) -> Envelope:
+        call = node.call
+        if call is None:
+            return Envelope(
+                id=node.id,
+                subject=GRAPH_TASK if node.kind == "graph" else f"umbel.{node.kind}",
+                body=self._codec.encode(_NO_ARGUMENTS),
+                namespace=self._namespace,
+                queue=node.defaults.queue or queue,
+                kind="io",
+                priority=node.defaults.priority or 0,
+                max_deaths=_MAX_DEATHS_OF_GRAPHS,
+                traceparent=traceparent,
+            )
+        options = merge(call.call_options, node.defaults)
+        merged = Signature(call.task, call.args, call.kwargs, options)
+        is_open = bool(node.inputs) or node.kind in ("map", "chunk")
+        if is_open and options.unique is None and callable(call.task.declared.unique):
+            raise ConfigurationError(
+                f"unique of {call.task.name}: it depends on arguments that are results; give"
+                " options(unique=...)"
+            )
+        return self._build(merged, node.id, traceparent, is_open=is_open)
+
     def _sign(self, envelope: Envelope, now: float) -> Envelope:
         """Sign a message to a worker's inbox. Raises ConfigurationError if no key can sign."""
         assert self._keys is not None
@@ -94,14 +160,19 @@ class Builder:
             )
         return sign_envelope(envelope, key, now)
 
-    def _build(self, signature: Signature[Any], new_id: str, traceparent: str) -> Envelope:
-        task, options = signature.task, signature.options
+    def _build(
+        self, signature: Signature[Any], new_id: str, traceparent: str, *, is_open: bool = False
+    ) -> Envelope:
+        """Return the envelope of a call. With ``is_open``, some arguments are not known yet."""
+        task, options = signature.task, signature.call_options
         declared = task.declared
         unique = signature.unique()
         expires = declared.expires if options.expires is None else options.expires
         queue = inbox(int(options.worker)) if options.worker is not None else options.queue
         command = Command(task.name, signature.args, signature.kwargs)
-        job = new_id if options.id is None else _normalize_id(options.id)
+        job = new_id if options.id is None else normalize_id(options.id)
+        if signature.is_open:
+            task.parameters.check(signature.args, signature.kwargs)
         # Encoded before hooks see the arguments: they cannot change the message.
         body = self._codec.encode(command.data, what=f"arguments of {task.name}")
         headers = _headers(options, declared)
@@ -130,23 +201,26 @@ class Builder:
             unique=unique.key if unique else None,
             on_conflict=unique.on_conflict if unique else "raise",
             traceparent=traceparent,
-            gates=_gates(signature, queue or declared.queue),
+            gates=_gates(signature, queue or declared.queue, is_open=is_open),
             headers=headers,
         )
 
 
-def _gates(signature: Signature[Any], queue: str) -> tuple[str, ...]:
+def _gates(signature: Signature[Any], queue: str, *, is_open: bool = False) -> tuple[str, ...]:
     """Return the gates of a call.
 
-    If the user's function for a token fails here, return none: the worker will bury the job.
+    If the user's function for a token fails here, return none: the worker will bury the job. If
+    some arguments are not known yet, a token cannot be computed: the worker adds the gates.
     """
     if _is_broadcast(signature):
         return ()  # its parts have gates
+    if is_open and signature.task.has_tokens(queue) and signature.call_options.affinity is None:
+        return ()
     try:
         gates = signature.task.gates(queue, signature.args, signature.kwargs)
     except Exception:  # noqa: BLE001 - raised by the user's function
         return ()
-    options = signature.options
+    options = signature.call_options
     if options is AS_DECLARED or (options.worker, options.affinity, options.stay) == _NOT_ROUTED:
         return gates
     others = tuple(gate for gate in gates if not gate.startswith(ROUTE_PREFIX))
@@ -158,7 +232,7 @@ def _gates(signature: Signature[Any], queue: str) -> tuple[str, ...]:
 
 def _is_broadcast(signature: Signature[Any]) -> bool:
     """Return whether the call is a broadcast itself, not its part for one worker."""
-    return bool(signature.task.declared.broadcast) and signature.options.worker is None
+    return bool(signature.task.declared.broadcast) and signature.call_options.worker is None
 
 
 def _running_route_key() -> str:
@@ -171,7 +245,8 @@ def _running_route_key() -> str:
     return run.route.key
 
 
-def _normalize_id(given: str) -> str:
+def normalize_id(given: str) -> str:
+    """Return the id of a job as stores write it. Raise ConfigurationError."""
     bare = given.replace("-", "").lower()
     if len(bare) != 32 or any(letter not in "0123456789abcdef" for letter in bare):
         raise ConfigurationError(f"id={given!r}: give a UUID")

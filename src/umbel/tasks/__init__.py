@@ -4,6 +4,7 @@ Called by: user code, the publisher (to build messages), the worker (to run them
 Never: knows a broker, a store or an app. It publishes through ``Sender``, a port of two methods.
 """
 
+from umbel.tasks.canvas import chain, chord, chunks, fork, group
 from umbel.tasks.current import CurrentWorker, Job, Run, current, running
 from umbel.tasks.gates import GateSet, Limit, Pool, Rate
 from umbel.tasks.handle import Handle, Jobs
@@ -54,9 +55,14 @@ __all__ = [
     "TaskOptions",
     "Track",
     "Unique",
+    "chain",
+    "chord",
+    "chunks",
     "current",
     "current_step",
     "enter_step",
+    "fork",
+    "group",
     "optional",
     "poisonous",
     "retry",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -22,12 +22,15 @@ from umbel.messages import (
     route_key,
     subtract_wait,
 )
+from umbel.tasks.composing import Composable
+from umbel.tasks.replacing import Finished, Replacement
 
 if TYPE_CHECKING:
     from umbel.tasks.steps import StepRunner
     from umbel.tasks.task import Task
 
 
+T = TypeVar("T")
 _NOMINAL = re.compile("[0-9]{1,12}")
 
 
@@ -106,6 +109,7 @@ class Run:
         "lease",
         "marks",
         "on_progress",
+        "replacement",
         "slots",
         "stop_reason",
         "task",
@@ -125,6 +129,8 @@ class Run:
         self.job = job
         self.task = task
         self.worker = worker
+        self.replacement: Replacement | None = None
+        """What ``current.replace`` returned: the task must return it."""
         self._held: list[tuple[float, Envelope]] | None = None
         self.fatal: Exception | None = None
         """An error that ends the job, even if the task's code catches it."""
@@ -233,6 +239,30 @@ class Current:
         reason = self._run.stop_reason
         if reason is not None:
             raise reason
+
+    def replace(self, canvas: Composable[Any]) -> Any:
+        """Let a canvas take the place of this job: ``return current.replace(add.s(1, 2))``.
+
+        The result of the canvas becomes the result of the job, for its handle and in its graph. It
+        costs no attempt. The canvas is published in the step in which the job ends.
+
+        Raises:
+            ConfigurationError: it is neither a signature nor a canvas.
+        """
+        if not isinstance(canvas, Composable):
+            raise ConfigurationError(
+                f"current.replace({canvas!r:.80}): give a signature or a canvas"
+            )
+        self._run.replacement = Replacement(canvas)
+        return self._run.replacement
+
+    def finish(self, value: T) -> T:
+        """End the chain of this node early: ``return current.finish(value)``.
+
+        The rest of the chain is skipped, and the chain succeeds with this value. In a job that is
+        not in a chain, it is the same as ``return value``.
+        """
+        return cast(T, Finished(value))
 
     @property
     def _run(self) -> Run:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from umbel.errors import JobFailed, RemoteTraceback
+from umbel.errors import JobFailed, NodeFailed, RemoteTraceback
 from umbel.messages import Failure, not_finite
 from umbel.urls import mask_secrets
 
@@ -38,7 +38,13 @@ def rebuild(failure: Failure, job: str) -> Exception:
     error = _rebuild_own_class(failure)
     if error is None:
         kind = failure.type.rpartition(":")[2]
-        error = JobFailed(f"job {job} failed with {kind}: {failure.message}")
+        text = failure.message if kind == NodeFailed.__name__ else f"{kind}: {failure.message}"
+        if failure.node:
+            error = NodeFailed(failure.node, failure.job, text)
+        else:
+            error = JobFailed(f"job {job} failed with {text}")
+    elif failure.node:
+        error.add_note(f"In node {failure.node} of graph {job}; job {failure.job}")
     error.__cause__ = RemoteTraceback(failure.traceback)
     return error
 

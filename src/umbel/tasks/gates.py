@@ -217,6 +217,11 @@ class GateSet:
         both._gates = sorted([*self._gates, *other._gates], key=_rank)
         return both
 
+    @property
+    def has_tokens(self) -> bool:
+        """Whether a key depends on the arguments of a call."""
+        return any(token is not None for _, _, token in self._gates)
+
     def keys(
         self, parameters: Parameters | None, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[str, ...]:

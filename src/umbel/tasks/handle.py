@@ -9,7 +9,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import msgspec
 
 from umbel.errors import ConfigurationError, JobCancelled, JobExpired, JobFailed
-from umbel.messages import BodyCodec, Record, State, decode_as
+from umbel.messages import REFERENCE, BodyCodec, Record, State, decode_as
 from umbel.tasks.failures import rebuild
 
 R = TypeVar("R", covariant=True)
@@ -27,14 +27,21 @@ class Jobs(Protocol):
     def wait_finished_blocking(self, job: str, timeout: float | None) -> Record:
         """Block until the record is final and return it. Raise UnknownJob, ResultTimeout.
 
-        Takes no longer than ``timeout``, even if the store does not answer.
+        Of a job that was replaced by another, it returns the record of that one. Takes no longer
+        than ``timeout``, even if the store does not answer.
         """
 
     async def await_finished(self, job: str, timeout: float | None) -> Record:
         """``wait_finished_blocking`` for async code."""
 
+    def load_blocking(self, record: Record) -> Any:
+        """Return the result of a job that is results of other jobs. Raise NodeFailed."""
+
+    async def load_on_loop(self, record: Record) -> Any:
+        """``load_blocking`` for async code."""
+
     async def cancel(self, job: str, reason: str) -> bool:
-        """Cancel a job. Return False if it has ended otherwise."""
+        """Cancel a job; of a graph, all nodes. Return False if it has ended otherwise."""
 
     def wait_for(self, work: Coroutine[Any, Any, T]) -> T:
         """Run work in the client's event loop and block until it is done.
@@ -67,6 +74,14 @@ class Handle(Generic[R]):
         self._jobs = jobs
         self._returns = returns
 
+    is_part = True
+    """A handle may be a member of a group."""
+
+    @property
+    def returns(self) -> Any:
+        """The type that its task declares for the result; Any if that is unknown."""
+        return self._returns
+
     @property
     def state(self) -> State:
         """The state of the job now.
@@ -93,11 +108,17 @@ class Handle(Generic[R]):
             UnknownJob: no such job. The call waits for a message in the backlog of this process.
             ConfigurationError: the timeout is NaN.
         """
-        return self._value(self._jobs.wait_finished_blocking(self.id, _check_timeout(timeout)))
+        record = self._jobs.wait_finished_blocking(self.id, _check_timeout(timeout))
+        if _is_reference(record):
+            return self._typed(self._jobs.load_blocking(record))
+        return self._value(record)
 
     async def aget(self, timeout: float | None = None) -> R:
         """``get`` for async code; ``await handle`` is the same without a timeout."""
-        return self._value(await self._jobs.await_finished(self.id, _check_timeout(timeout)))
+        record = await self._jobs.await_finished(self.id, _check_timeout(timeout))
+        if _is_reference(record):
+            return self._typed(await self._jobs.load_on_loop(record))
+        return self._value(record)
 
     def __await__(self) -> Generator[Any, None, R]:
         return self.aget().__await__()
@@ -118,15 +139,18 @@ class Handle(Generic[R]):
     def __repr__(self) -> str:
         return f"Handle({self.id})"
 
+    def _typed(self, value: Any) -> R:
+        """Return a value as the type that the task declares."""
+        if self._returns is Any or self._returns is None:
+            return value  # type: ignore[no-any-return]
+        return decode_as(value, self._returns, "result")  # type: ignore[no-any-return]
+
     def _value(self, record: Record) -> R:
         match record.state:
             case State.SUCCEEDED:
                 if record.result is None:
                     return None  # type: ignore[return-value]  # the task's ``track`` keeps no result
-                value = self._jobs.codec.decode(record.result)
-                if self._returns is Any or self._returns is None:
-                    return value  # type: ignore[no-any-return]
-                return decode_as(value, self._returns, "result")  # type: ignore[no-any-return]
+                return self._typed(self._jobs.codec.decode(record.result))
             case State.CANCELLED:
                 raise JobCancelled(f"job {self.id} was cancelled: {record.reason}")
             case State.EXPIRED:
@@ -135,6 +159,16 @@ class Handle(Generic[R]):
                 raise rebuild(record.failure, self.id)
             case _:
                 raise JobFailed(f"job {self.id} was buried: {record.reason}")
+
+
+def _is_reference(record: Record) -> bool:
+    """Whether a job has succeeded with results of other jobs."""
+    result = record.result
+    return (
+        record.state is State.SUCCEEDED
+        and result is not None
+        and (result.content_type.startswith(REFERENCE))
+    )
 
 
 def _check_timeout(timeout: float | None) -> float | None:

@@ -57,7 +57,7 @@ class Parameters:
         if self._fits(args, kwargs):
             for number, name, hint, types in self._plain:
                 if number < len(args) and not isinstance(args[number], types):
-                    raise self._wrong_type(name, hint, args[number])
+                    self._check_type(name, hint, args[number])
             return
         if reason := self._find_misfit(args, kwargs):
             raise BadArguments(f"{self.task}{self.signature}: {reason}")
@@ -75,9 +75,17 @@ class Parameters:
                 f"{self.task}{self.signature}: no argument {name!r}: {error}"
             ) from None
 
+    def annotation(self, place: str | int) -> Any:
+        """Return the annotation of a positional or keyword parameter; Any if there is none."""
+        if isinstance(place, int):
+            at = self._fields[place : place + 1]
+            return at[0][1] if at else self._rest_hint
+        return self._keywords.get(place, self._extra_hint)
+
     def _check_type(self, name: str, hint: Any, value: Any) -> None:
         """Refuse a value of another plain type. Other annotations are checked when the job runs."""
-        if _is_plain(hint) and not isinstance(value, _PLAIN[hint]):
+        is_wrong = _is_plain(hint) and not isinstance(value, _PLAIN[hint])
+        if is_wrong and not hasattr(value, "stands_for_result"):
             raise self._wrong_type(name, hint, value)
 
     def _wrong_type(self, name: str, hint: Any, value: Any) -> BadArguments:

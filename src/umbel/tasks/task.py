@@ -5,23 +5,42 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import update_wrapper
 from pathlib import Path
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 import msgspec
 
-from umbel.errors import ConfigurationError
-from umbel.messages import route_gate
+from umbel.errors import BadArguments, ConfigurationError
+from umbel.messages import Growth, Policy, route_gate
+from umbel.tasks.composing import OPEN, Composable, check_handler
 from umbel.tasks.gates import GateSet, Limit, Pool, Rate, Token, token_of
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions, Loop, Publishing, TaskOptions, Track
 from umbel.tasks.parameters import Parameters
 from umbel.tasks.policies import Retry, Unique, storable_name
 
+if TYPE_CHECKING:
+    from umbel.tasks.canvas import Map
+    from umbel.tasks.current import Run
+
 P = ParamSpec("P")
+Q = ParamSpec("Q")
+S = TypeVar("S")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
@@ -84,6 +103,15 @@ class Changes(TypedDict, total=False):
 class Sender(Protocol):
     """Publishes the calls of tasks, from sync and from async code."""
 
+    def send_canvas(self, canvas: Composable[Any], first: Sequence[Any]) -> Handle[Any]:
+        """Publish a graph, all or none of it. Return the handle of the whole."""
+
+    async def asend_canvas(self, canvas: Composable[Any], first: Sequence[Any]) -> Handle[Any]:
+        """``send_canvas`` for async code."""
+
+    def grow(self, canvas: Composable[Any], run: Run) -> Growth:
+        """Return the jobs of a canvas that takes the place of the job that runs."""
+
     def send(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
         """Publish all in one round trip; return when they are durable."""
 
@@ -91,27 +119,53 @@ class Sender(Protocol):
         """``send`` for async code."""
 
 
-class Signature(msgspec.Struct, Generic[R_co], frozen=True):
-    """A call as a value: task, arguments, options."""
+class Signature(msgspec.Struct, Composable[R_co], frozen=True, eq=False):
+    """A call as a value: task, arguments, options. Two signatures are equal if they are one."""
 
     task: Task[..., R_co]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    options: CallOptions = AS_DECLARED
+    call_options: CallOptions = AS_DECLARED
     immutable: bool = False
     """Whether it ignores the result of the previous task in a chain."""
+    is_open: bool = False
+    """Whether its first argument is missing: the node before it gives it."""
+    handlers: tuple[Composable[Any], ...] = ()
+    is_canvas: bool = False
+    """Whether it has handlers, or arguments that are results of other nodes."""
 
-    def delay(self) -> Handle[R_co]:
-        """Publish it from sync code."""
+    def delay(self, *first: Any) -> Handle[R_co]:
+        """Publish it from sync code. ``first`` are arguments that go before the others."""
+        if first or self.is_canvas:
+            return self.task.sender.send_canvas(self, first)
         return self.task.sender.send([self])[0]
 
-    async def adelay(self) -> Handle[R_co]:
+    async def adelay(self, *first: Any) -> Handle[R_co]:
         """Publish it from async code."""
+        if first or self.is_canvas:
+            return await self.task.sender.asend_canvas(self, first)
         return (await self.task.sender.asend([self]))[0]
+
+    def options(self, **changes: Unpack[Changes]) -> Signature[R_co]:
+        """Return this call with other options: ``add.s(1, 2).options(priority=9)``."""
+        merged = self.call_options.merged(dict(changes))
+        return msgspec.structs.replace(self, call_options=merged)
+
+    def on_error(self, handler: Composable[Any]) -> Signature[R_co]:
+        """Run ``handler(failure)`` once if this call has failed permanently."""
+        check_handler(handler)
+        handlers = (*self.handlers, handler)
+        return msgspec.structs.replace(self, handlers=handlers, is_canvas=True)
+
+    def senders(self) -> Iterable[Sender]:
+        yield self.task.sender
+
+    def __repr__(self) -> str:
+        return f"{self.task.name}.{'si' if self.immutable else 's'}(...)"
 
     def unique(self) -> Unique | None:
         """Return its unique key, if any."""
-        chosen = self.options.unique
+        chosen = self.call_options.unique
         if chosen is None:
             declared = self.task.declared.unique
             if callable(declared):
@@ -147,15 +201,67 @@ class Task(Generic[P, R_co]):
         self.declared = declared
         self.gate_set = GateSet(self.name, declared.limit, declared.rate, declared.pool)
 
-    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
-        """Return the call as a value, to publish later or in bulk. Raise BadArguments."""
-        self.parameters.check(args, kwargs)
-        return Signature(self, args, kwargs, self.call_options)
+    @overload
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]: ...
+    @overload
+    def s(
+        self: Task[Concatenate[Any, Q], S], *args: Q.args, **kwargs: Q.kwargs
+    ) -> Signature[S]: ...
+    def s(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the call as a value, to publish later, in bulk, or in a canvas.
+
+        In a chain, the result of the node before it goes before the arguments. So the first
+        parameter may be left open. Raise BadArguments.
+        """
+        return self._signature(args, kwargs)
 
     def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R_co]:
         """Like ``s``, but ignore the result of the previous task in a chain. Raise BadArguments."""
+        return self._call(args, kwargs, immutable=True)
+
+    def map(
+        self, items: Any = None, *, errors: Policy = "fail", limit: int | None = None
+    ) -> Map[list[R_co]]:
+        """Run it once for each item of a list, in parallel; the result is the list of results.
+
+        ``items`` is a list, or a canvas with a list as its result. In a chain, without ``items``,
+        it is the result of the node before it.
+        """
+        from umbel.tasks.canvas import Map, task_signature
+
+        return Map(task_signature(self), items, errors=errors, limit=limit)
+
+    def starmap(
+        self, items: Any = None, *, errors: Policy = "fail", limit: int | None = None
+    ) -> Map[list[R_co]]:
+        """Like ``map``; each item is a tuple with the arguments of a call."""
+        from umbel.tasks.canvas import Map, task_signature
+
+        return Map(task_signature(self), items, star=True, errors=errors, limit=limit)
+
+    def _signature(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Signature[R_co]:
+        """Return a call of which the first argument may be missing."""
+        try:
+            return self._call(args, kwargs)
+        except BadArguments as error:
+            try:
+                self.parameters.check((OPEN, *args), kwargs)
+            except BadArguments:
+                raise error from None
+            is_canvas = _has_nodes(args, kwargs)
+            return Signature(
+                self, args, kwargs, self.call_options, is_open=True, is_canvas=is_canvas
+            )
+
+    def _call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, immutable: bool = False
+    ) -> Signature[R_co]:
+        """Return a complete call. Raise BadArguments."""
         self.parameters.check(args, kwargs)
-        return Signature(self, args, kwargs, self.call_options, True)
+        is_canvas = _has_nodes(args, kwargs)
+        return Signature(
+            self, args, kwargs, self.call_options, immutable=immutable, is_canvas=is_canvas
+        )
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Publish from sync code; durable when it returns.
@@ -164,11 +270,11 @@ class Task(Generic[P, R_co]):
             BadArguments, NotEncodable, MessageTooLarge: the call cannot become a message.
             DuplicateJob: a live job holds the unique key. Unavailable: the broker did not answer.
         """
-        return self.s(*args, **kwargs).delay()
+        return self._call(args, kwargs).delay()
 
     async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """``delay`` for async code."""
-        return await self.s(*args, **kwargs).adelay()
+        return await self._call(args, kwargs).adelay()
 
     def options(self, **changes: Unpack[Changes]) -> Task[P, R_co]:
         """Return this task with options for its calls: ``add.options(delay=30).delay(1, 2)``."""
@@ -194,6 +300,11 @@ class Task(Generic[P, R_co]):
             gates += (route_gate(token_of(affinity, self.parameters, args, kwargs)),)
         return gates
 
+    def has_tokens(self, queue: str) -> bool:
+        """Whether its gates in a queue depend on the arguments of a call."""
+        gate_set = self.gate_set + self._queue_gates.get(queue, NO_GATES)
+        return self.declared.affinity is not None or gate_set.has_tokens
+
     @property
     def sender(self) -> Sender:
         """The sender of its calls. Raise ConfigurationError if no app has included the task."""
@@ -209,6 +320,11 @@ class Task(Generic[P, R_co]):
 
     def __repr__(self) -> str:
         return f"<task {self.name}>"
+
+
+def _has_nodes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an argument is the result of another node. Nested ones are found when encoding."""
+    return any(hasattr(value, "stands_for_result") for value in (*args, *kwargs.values()))
 
 
 def _check_tokens(

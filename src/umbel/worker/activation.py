@@ -10,7 +10,10 @@ from typing import Any
 import msgspec
 
 from umbel.errors import BadMessage, UmbelError, UnknownTask
+from umbel.graphs import Values
+from umbel.graphs.arguments import insert
 from umbel.messages import (
+    NODE_HEADER,
     ROUTE_PREFIX,
     BodyCodec,
     Cancelled,
@@ -23,10 +26,12 @@ from umbel.messages import (
     Rejected,
     Slot,
     is_inbox,
+    read_node,
     route_key,
 )
 from umbel.messages.columns import MALFORMED
 from umbel.tasks import Job, Pool, Registry, Retry, Run, Task, Track
+from umbel.worker.chunks import chunk_task
 from umbel.worker.incarnation import Incarnation
 from umbel.worker.missing_tasks import MissingTasks
 from umbel.worker.progress import ProgressNotes
@@ -60,8 +65,11 @@ class Activator:
         self._missing = missing
         self._commands = commands
 
-    def activate(self, delivery: Delivery) -> Activation | Outcome:
-        """Return what its run needs, or the outcome of a job that cannot run."""
+    def activate(self, delivery: Delivery, results: Values = ()) -> Activation | Outcome:
+        """Return what its run needs, or the outcome of a job that cannot run.
+
+        ``results`` are arguments that are results of other nodes of its graph.
+        """
         if delivery.envelope.type is not MessageType.COMMAND:
             return Rejected(f"type: only {MessageType.COMMAND} can run, this is another message")
         malformed = delivery.envelope.headers.get(MALFORMED)
@@ -72,7 +80,7 @@ class Activator:
         if expires is not None and expires <= delivery.claimed:
             return Expired()
         try:
-            return self._prepare(delivery)
+            return self._prepare(delivery, results)
         except UnknownTask as error:
             # No other worker could run a message to this worker, or one whose name is malformed.
             if is_inbox(delivery.envelope.queue) or not _is_name(delivery.envelope.subject):
@@ -86,10 +94,21 @@ class Activator:
         except UmbelError as error:
             return Rejected(f"headers: {error}")
 
-    def _prepare(self, delivery: Delivery) -> Activation | Outcome:
+    def _prepare(self, delivery: Delivery, results: Values) -> Activation | Outcome:
         envelope = delivery.envelope
         task = self._find(delivery)
-        args, kwargs = task.parameters.decode(self._codec.decode(envelope.body))
+        data = self._codec.decode(envelope.body)
+        for place, value in results:
+            insert(data, place, value)
+        node = None
+        if NODE_HEADER in envelope.headers:
+            node = read_node(envelope.headers[NODE_HEADER])
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        if node is not None and node.kind == "chunk":
+            task = chunk_task(task, data, node, delivery)
+        else:
+            args, kwargs = task.parameters.decode(data)
         for slot in delivery.slots:
             if slot.rejected and slot.gate.startswith(ROUTE_PREFIX):
                 key = route_key(slot.gate)
@@ -98,12 +117,13 @@ class Activator:
                 return Rejected(f"limit: {task.name} may not run at all now; its limit is 0")
         if task.fan_out_task is not None and not is_inbox(envelope.queue):
             task = task.fan_out_task
-        elif not delivery.slots:
+        elif not delivery.slots and (node is None or node.kind != "chunk"):
             gates = _gates(task, envelope.queue, args, kwargs)
             if gates:  # the sender did not know the task's gates
                 return Parked(gates)
         declared, headers = task.declared, envelope.headers
         timeout = _seconds(headers, "timeout", declared.timeout)
+        track = _track(headers["track"]) if "track" in headers else declared.track
         return Activation(
             delivery=delivery,
             task=task,
@@ -120,7 +140,8 @@ class Activator:
             ),
             retry=_retry(headers.get("retry"), declared.retry),
             timeout=_shortest(timeout, declared.pool) if declared.pool else timeout,
-            track=_track(headers["track"]) if "track" in headers else declared.track,
+            track=track if node is None else Track.RESULT,  # other nodes read it
+            node=node,
             keep=_seconds(headers, "keep", declared.keep),
             unchecked=_unchecked(declared.pool, delivery.slots) if declared.pool else (),
         )

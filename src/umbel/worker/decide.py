@@ -17,8 +17,11 @@ from umbel.messages import (
     Snoozed,
     Succeeded,
 )
+from umbel.messages.nodes import with_mark
 from umbel.tasks import Section, Track
+from umbel.tasks.composing import Composable
 from umbel.tasks.failures import describe
+from umbel.tasks.replacing import ChunkResult, Finished
 from umbel.tasks.snooze import Snooze
 from umbel.worker.runs import Activation, EndedRun
 from umbel.worker.stops import Stop, StopCause, Unfit
@@ -45,13 +48,40 @@ def outcome_of_return(activation: Activation, value: Any, codec: BodyCodec) -> O
 
     A value that cannot be encoded is a final failure: another run would return it again.
     """
+    chain: str | None = None
+    failed: list[int] = []
+    if isinstance(value, Finished):
+        value, chain = value.value, activation.node.chain if activation.node is not None else None
+    elif isinstance(value, ChunkResult):
+        value, failed = value.values, value.failed
+    if misuse := _misused_canvas(activation, value):
+        return Failed(describe(misuse))
     if activation.track is not Track.RESULT:
         return Succeeded(keep_for=activation.keep)
     try:
         what = f"result of {activation.task.name}"
-        return Succeeded(codec.encode(value, what=what, name="result"), activation.keep)
+        body = codec.encode(value, what=what, name="result")
     except UmbelError as error:
         return Failed(describe(error))
+    if chain is not None:
+        body = with_mark(body, "finish", chain)
+    if failed:
+        body = with_mark(body, "failed", ".".join(map(str, failed)))
+    return Succeeded(body, activation.keep)
+
+
+def _misused_canvas(activation: Activation, value: Any) -> UmbelError | None:
+    """Return the error of a task that returned a canvas, or did not return its replacement."""
+    if isinstance(value, Composable):
+        return UmbelError(
+            f"{activation.task.name} returned a canvas: write return current.replace(canvas)"
+        )
+    if activation.run.replacement is not None:
+        return UmbelError(
+            f"{activation.task.name} called current.replace(...) and returned something else: write"
+            " return current.replace(...)"
+        )
+    return None
 
 
 def outcome_of_error(activation: Activation, error: BaseException, now: float) -> Outcome:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from umbel.messages import Delivery, Envelope, Outcome
+from umbel.messages import Delivery, Envelope, Growth, NodeSpec, Outcome
 from umbel.tasks import Pool, Retry, Run, Task, Track
 
 
@@ -30,6 +30,8 @@ class Activation(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None
     track: Track
     keep: float | None = None
+    node: NodeSpec | None = None
+    """Its place in a graph, if it has one."""
     unchecked: tuple[tuple[Pool, str], ...] = ()
     """Pools with the members that the job was given; they are checked before the task begins."""
 
@@ -54,6 +56,8 @@ class Report(msgspec.Struct, frozen=True):
     """Whether the store keeps a record of success."""
     follow_ups: Sequence[Envelope] | None = None
     """Messages that are published if the outcome is success."""
+    growth: Growth | None = None
+    """What takes the place of the job in its graph."""
 
 
 class Completion(Protocol):

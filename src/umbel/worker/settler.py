@@ -20,6 +20,7 @@ from umbel.messages import (
     Envelope,
     Expired,
     Failed,
+    Growth,
     Interrupted,
     Lease,
     Parked,
@@ -183,6 +184,10 @@ def settlement_of(report: Report, worker: str) -> Settlement:
         space = delivery.envelope.namespace
         follow_ups = tuple(replace(one, namespace=space) for one in report.follow_ups)
     group = delivery.envelope.headers.get(GROUP_HEADER, "")
+    growth = report.growth
+    if growth is not None:
+        group = group or growth.publication.envelopes[0].headers[GROUP_HEADER]
+        growth = in_namespace(growth, delivery.envelope.namespace)
     return Settlement(
         lease=delivery.lease,
         outcome=outcome,
@@ -190,7 +195,15 @@ def settlement_of(report: Report, worker: str) -> Settlement:
         attempt=attempt,
         follow_ups=follow_ups,
         group=group,
+        growth=growth,
     )
+
+
+def in_namespace(growth: Growth, namespace: str) -> Growth:
+    """Return a growth whose jobs are in a namespace: a worker on a link does not know it."""
+    publication = growth.publication
+    envelopes = tuple(replace(one, namespace=namespace) for one in publication.envelopes)
+    return Growth(replace(publication, envelopes=envelopes), growth.place)
 
 
 def settled_job(report: Report) -> SettledJob:

@@ -10,6 +10,7 @@ from umbel.errors import Unavailable
 from umbel.telemetry import Telemetry, events
 from umbel.worker.consumer import Consumer
 from umbel.worker.executors import Executors
+from umbel.worker.graph_nodes import NodeQueue
 from umbel.worker.inbox_verifier import InboxVerifier
 from umbel.worker.incarnation import Incarnation
 from umbel.worker.intake import Intake
@@ -36,6 +37,7 @@ class Shutdown:
         *,
         consumer: Consumer,
         inbox: InboxVerifier,
+        nodes: NodeQueue,
         task_runner: TaskRunner,
         executors: Executors,
         settler: Settler,
@@ -47,6 +49,7 @@ class Shutdown:
         self._intake = intake
         self._consumer = consumer
         self._inbox = inbox
+        self._nodes = nodes
         self._task_runner = task_runner
         self._executors = executors
         self._settler = settler
@@ -62,7 +65,7 @@ class Shutdown:
             events.WorkerStopping(worker=worker, running=executors.running, grace=grace)
         )
         self._consumer.stop()
-        for delivery in self._inbox.clear():
+        for delivery in [*self._inbox.clear(), *self._nodes.clear()]:
             self._task_runner.give_back(delivery, "the worker is stopping")
         executors.stop_all(Stop(StopCause.INTERRUPT), only_interruptible=True)
         await self._wait_for_last_fetch()

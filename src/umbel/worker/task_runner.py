@@ -1,7 +1,8 @@
 """One run of a job, step by step: admit → activate → run → decide → settle.
 
 ==========  =======================================================================================
-admit       Verify a delivery from the worker's own queue; others are admitted at once.
+admit       Verify a delivery from the worker's own queue, read what a node of a graph gets, and
+            admit others at once.
 activate    Find the task and decode its arguments, or return the outcome of a job that cannot run.
 run         Take a slot of the worker's own limits and hand the activation to its executor.
 decide      Turn what the task returned or raised into an outcome.
@@ -21,6 +22,7 @@ import anyio
 
 from umbel.backends import Demand
 from umbel.clock import Clock
+from umbel.graphs import PreparedNode, Values, must_prepare
 from umbel.messages import (
     BodyCodec,
     Cancelled,
@@ -29,14 +31,18 @@ from umbel.messages import (
     Interrupted,
     Outcome,
     Parked,
+    Reference,
     Rejected,
+    Succeeded,
 )
 from umbel.tasks import Track
 from umbel.tasks.failures import describe
+from umbel.tasks.replacing import Replacement
 from umbel.telemetry import Telemetry, events
 from umbel.worker.activation import Activator
 from umbel.worker.decide import decide_outcome
 from umbel.worker.executors import Executors
+from umbel.worker.graph_nodes import NodeQueue
 from umbel.worker.inbox_verifier import InboxVerifier
 from umbel.worker.local_gates import LocalGates
 from umbel.worker.missing_tasks import MissingTasks
@@ -57,6 +63,7 @@ class TaskRunner:
         settler: Settler,
         *,
         inbox: InboxVerifier,
+        nodes: NodeQueue,
         local_gates: LocalGates,
         missing: MissingTasks,
         codec: BodyCodec,
@@ -67,6 +74,7 @@ class TaskRunner:
         self._executors = executors
         self._settler = settler
         self._inbox = inbox
+        self._nodes = nodes
         self._local_gates = local_gates
         self._missing = missing
         self._codec = codec
@@ -90,6 +98,21 @@ class TaskRunner:
         if self._inbox.must_verify(delivery):
             self._inbox.put(delivery)
         else:
+            self._prepare(delivery)
+
+    def admit_prepared(self, delivery: Delivery, node: PreparedNode) -> None:
+        """Start a node of a graph with what it gets, or settle it if it runs no task."""
+        if node.outcome is None:
+            self._start(delivery, node.values)
+        else:
+            now = self._clock.now()
+            self._settler.put(Report(delivery, node.outcome, now, now, growth=node.growth))
+        self._notify_slot_freed()
+
+    def _prepare(self, delivery: Delivery) -> None:
+        if must_prepare(delivery):
+            self._nodes.put(delivery)
+        else:
             self._start(delivery)
 
     async def run(self, working: Callable[[], None]) -> None:
@@ -97,7 +120,7 @@ class TaskRunner:
         while True:
             for delivery, refusal in await self._inbox.verify():
                 if refusal is None:
-                    self._start(delivery)
+                    self._prepare(delivery)
                 else:
                     self._settle_at_once(delivery, Rejected(f"inbox: {refusal}"))
             self._notify_slot_freed()
@@ -105,10 +128,10 @@ class TaskRunner:
 
     # --- activate ----------------------------------------------------------------------------
 
-    def _start(self, delivery: Delivery) -> None:
+    def _start(self, delivery: Delivery, results: Values = ()) -> None:
         """Activate and run a delivery, or settle it if it cannot run."""
         try:
-            activated = self._activator.activate(delivery)
+            activated = self._activator.activate(delivery, results)
             if not isinstance(activated, Activation):
                 self._settle_at_once(delivery, activated)
             elif not self._local_gates or self._enter_local_gates(activated):
@@ -188,14 +211,17 @@ class TaskRunner:
     def free(self) -> Demand:
         """Return what could start now; nothing while this worker is paused.
 
-        Each delivery that waits to be verified takes a slot of each kind that it may need.
+        Each delivery that is not admitted yet takes a slot of each kind that it may need.
         """
         if self.is_paused:
             return Demand()
         free = self._executors.free()
         full = self._local_gates.full() if self._local_gates else ()
         return Demand(
-            {kind: max(many - self._inbox.waiting(kind), 0) for kind, many in free.items()},
+            {
+                kind: max(many - self._inbox.waiting(kind) - self._nodes.waiting(kind), 0)
+                for kind, many in free.items()
+            },
             (*full, *self._missing.tasks),
         )
 
@@ -238,10 +264,27 @@ class TaskRunner:
 def report_of(ended: EndedRun, codec: BodyCodec, clock: Clock) -> Report:
     """Decide the outcome of a run, and return what is to be settled."""
     activation = ended.activation
+    if (
+        ended.error is None
+        and activation.run.fatal is None
+        and (isinstance(ended.value, Replacement))
+    ):
+        return _replaced(ended, ended.value, clock)
     outcome = decide_outcome(ended, codec, clock.now())
     keep = activation.track is not Track.FAILURES
     now, held = clock.now(), activation.run.held(clock.monotonic())
     return Report(activation.delivery, outcome, ended.started, now, keep, held)
+
+
+def _replaced(ended: EndedRun, replacement: Replacement, clock: Clock) -> Report:
+    """Return what is to be settled if a canvas takes the place of the job."""
+    delivery, task = ended.activation.delivery, ended.activation.task
+    try:
+        growth = task.sender.grow(replacement.canvas, ended.activation.run)
+        outcome: Outcome = Succeeded(Reference(job=growth.place).body)
+        return Report(delivery, outcome, ended.started, clock.now(), growth=growth)
+    except Exception as error:  # noqa: BLE001 - encoding arguments runs code of users
+        return Report(delivery, Failed(describe(error)), ended.started, clock.now())
 
 
 async def _cancel_when(event: anyio.Event, scope: anyio.CancelScope) -> None:

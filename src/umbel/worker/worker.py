@@ -24,6 +24,7 @@ from umbel.backends import Demand, NoTransactions, Roles, Transactions, WorkerEn
 from umbel.clock import Clock
 from umbel.control import MISSING, Pauses, PauseState
 from umbel.errors import IndexTaken, UmbelError
+from umbel.graphs import NodePreparer
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec, Lease
 from umbel.services import Service, keep_running
@@ -37,6 +38,7 @@ from umbel.worker.commands import Commands
 from umbel.worker.consumer import Consumer
 from umbel.worker.executors import Executors
 from umbel.worker.gate_sync import GateSync
+from umbel.worker.graph_nodes import NodeQueue, NodeStarter
 from umbel.worker.heartbeat import Heartbeat
 from umbel.worker.inbox_verifier import InboxVerifier
 from umbel.worker.incarnation import Incarnation
@@ -120,6 +122,7 @@ class Worker:
             clock=clock,
             telemetry=telemetry,
         )
+        self._nodes = NodeQueue()
         commands = Commands(self, self._incarnation, self._executors, self._intake, clock)
         activator = Activator(
             registry,
@@ -135,12 +138,15 @@ class Worker:
             self._executors,
             self._settler,
             inbox=self._inbox,
+            nodes=self._nodes,
             local_gates=LocalGates(registry, clock),
             missing=self._missing,
             codec=codec,
             clock=clock,
             telemetry=telemetry,
         )
+        preparer = NodePreparer(roles, registry, codec)
+        self._node_starter = NodeStarter(self._nodes, preparer, self._task_runner, telemetry)
         self._consumer = Consumer(
             self._intake,
             self._incarnation,
@@ -156,6 +162,7 @@ class Worker:
             self._intake,
             consumer=self._consumer,
             inbox=self._inbox,
+            nodes=self._nodes,
             task_runner=self._task_runner,
             executors=self._executors,
             settler=self._settler,
@@ -235,6 +242,7 @@ class Worker:
                 self._progress,
                 self._gate_sync,
                 self._task_runner,
+                self._node_starter,
                 self._missing,
             )
             # After an outage, outcomes must be settled well before the leases lapse.
@@ -390,6 +398,7 @@ class Worker:
 
     def _stop_lost(self, leases: list[Lease]) -> None:
         self._inbox.drop(leases)
+        self._nodes.drop(leases)
         self._stop_runs(dict.fromkeys(leases, ""), StopCause.LOST)
 
     def _stop_runs(self, reasons: dict[Lease, str], cause: StopCause) -> None:
@@ -418,6 +427,7 @@ class Worker:
             return
         self._telemetry.emit(events.LeasesLost(worker=self._incarnation.name, running=self.running))
         self._inbox.clear()
+        self._nodes.clear()
         self._executors.stop_all(Stop(StopCause.LOST))
         # The heartbeat registers the new incarnation; until then every fetch raises LeaseLost.
         self._incarnation.start_next()

@@ -129,6 +129,36 @@ from $schema.job_edge e
 where e.namespace = %(namespace)s and e.join_id = %(join)s and e.position > %(after)s
 order by e.position limit %(limit)s
 
+-- name: members
+-- The parts of the joins of a group after a place, in order, each with its job or record; on request only
+-- those that were counted as failed. It reads no body and no result. The inner limit keeps the sort short
+-- if a join has many parts. The group is a range, so that only the index of groups has the wanted order.
+select m.join_id, m.position, m.job::text, coalesce(r.state, j.state, m.state, 'cancelled'),
+       coalesce(r.task, j.task, ''), coalesce(r.headers, j.headers, '{}')::text, r.result_type,
+       r.failure::text, coalesce(r.reason, j.cancel_reason, ''),
+       date_part('epoch', coalesce(r.created, j.created)),
+       date_part('epoch', coalesce(r.claimed, j.claimed)), date_part('epoch', r.finished),
+       coalesce(r.worker, j.worker)
+from (
+  select o.id as join_id, e.position, e.job, e.state
+  from $schema.job_join o,
+    lateral (select e.position, e.job, e.state from $schema.job_edge e
+             where e.namespace = %(namespace)s and e.join_id = o.id
+               and e.position > case when o.id = %(join)s then %(after)s else -1 end
+               and (not %(failed)s or e.state <> 'succeeded')
+             order by e.position limit %(limit)s) e
+  where o.namespace = %(namespace)s and (o.group_id, o.id) >= (%(group)s, %(join)s)
+    and o.group_id <= %(group)s and (not %(failed)s or o.failed > 0)
+  order by o.group_id, o.id, e.position limit %(limit)s) m
+  left join lateral (
+    select r.state::text, r.task, r.headers, r.result_type, r.failure, r.reason, r.created, r.claimed,
+           r.finished, r.worker
+    from $schema.record r where r.id = m.job and r.namespace = %(namespace)s offset 0) r on true
+  left join lateral (
+    select j.state::text, j.task::text, j.headers, j.cancel_reason, j.created, j.claimed, j.worker
+    from $schema.job j where j.id = m.job and j.namespace = %(namespace)s offset 0) j on true
+order by m.join_id, m.position
+
 -- name: set_result
 -- Stores the result or failure of a job that was ended without a run.
 update $schema.record

@@ -77,6 +77,39 @@ for _, part in ipairs(redis.call('ZRANGEBYSCORE', root .. ':parts:' .. join, fro
 end
 return answer
 
+-- name: members
+-- {group, join, position, limit, failed, fields}: returns the parts of the joins of a group after a place, as far as a
+-- portion goes; if failed, only those that have ended without success: {place to continue after: join and position;
+-- nothing at the end, {join, position, job, state, fields} ...}, with the state that was counted if the record does not
+-- exist.
+local group, after_join, after, limit, failed, fields = unpack(cmsgpack.unpack(ARGV[1]))
+local budget, rows = PORTION, {}
+local first = after_join == '' and '-' or '[' .. after_join
+local found = redis.call('ZRANGEBYLEX', root .. ':group:' .. group, first, '+', 'LIMIT', 0, PORTION)
+
+local function add_row(join, position, id)
+  local job = read_job(id, unpack(fields))
+  local state = job and job[1] or redis.call('HGET', root .. ':part:' .. id, edge_name(position, join))
+  state = (state or '') ~= '' and state or 'cancelled'
+  if failed and (not FINAL[state] or state == 'succeeded') then return end
+  rows[#rows + 1] = {join, position, id, state, {unpack(job or {}, 2, #fields + 1)}}
+end
+
+for _, join in ipairs(found) do
+  budget = budget - 1
+  if not failed or to_number(redis.call('HGET', root .. ':join:' .. join, 'failed'), 0) > 0 then
+    local from = '(' .. string.format('%.0f', join == after_join and after or -1)
+    local some = redis.call('ZRANGEBYSCORE', root .. ':parts:' .. join, from, '+inf', 'LIMIT', 0, math.max(budget, 1))
+    for _, part in ipairs(some) do
+      local position, id = split_edge(part)
+      add_row(join, position, id)
+      budget = budget - 1
+      if #rows >= limit or budget <= 0 then return {{join, position}, rows} end
+    end
+  end
+end
+return {#found == PORTION and {found[PORTION], MAX_NUMBER} or {}, rows}
+
 -- name: resolve
 -- {id, state, fields}: ends a job that does not run. Returns 1 if it did.
 local id, state, fields = unpack(cmsgpack.unpack(ARGV[1]))

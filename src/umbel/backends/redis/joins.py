@@ -15,14 +15,14 @@ from umbel.backends.joins import (
 from umbel.backends.records import UNCHANGED, Changes
 from umbel.backends.redis.database import Database
 from umbel.backends.redis.publications import publication_error, publication_row
-from umbel.backends.redis.record_rows import change_fields
+from umbel.backends.redis.record_rows import change_fields, is_final
 from umbel.backends.redis.scripts import pack, root_of, scripts
 from umbel.backends.redis.settling import end_fields
-from umbel.backends.redis.values import optional_text, text
-from umbel.backends.rows import SENT
+from umbel.backends.redis.values import optional_float, optional_text, text
+from umbel.backends.rows import SENT, member
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError
-from umbel.messages import Body, Finish, PartResult, Publication, State, disposition
+from umbel.messages import Body, Finish, Member, PartResult, Publication, State, disposition
 from umbel.messages.columns import read_failure
 
 LUA = scripts("joins.lua", "publications.lua")
@@ -30,6 +30,10 @@ LUA = scripts("joins.lua", "publications.lua")
 _PORTION = 1_000
 _MAX_REOPENED = 10_000
 _RESULT_FIELDS = ("result_type", "result", "failure", "reason")
+_MEMBER_FIELDS = (
+    *("task", "headers", "result_type", "failure", "reason", "cancel"),
+    *("created", "claimed", "finished", "worker"),
+)
 _DROPPED, _UNFINISHED = 1, 2
 
 
@@ -80,6 +84,23 @@ class RedisJoins:
             if len(rows) < size:
                 break
             after = found[-1].position
+        return found
+
+    async def members(
+        self,
+        group: str,
+        after: tuple[str, int] = ("", -1),
+        limit: int = 1_000,
+        failed: bool = False,
+    ) -> list[Member]:
+        found: list[Member] = []
+        while len(found) < limit:  # in portions: a group may have many parts that have not failed
+            asked = (group, *after, limit - len(found), failed, _MEMBER_FIELDS)
+            place, rows = await self._run("members", *asked)
+            found += map(_member, rows)
+            if not place:
+                break
+            after = text(place[0]), place[1]
         return found
 
     async def resolve(self, job: str, outcome: Resolution) -> bool:
@@ -133,4 +154,27 @@ def _part_result(row: Sequence[Any]) -> PartResult:
         result=None if result is None else Body(text(result_type), result),
         failure=read_failure(optional_text(failure)),
         reason=text(reason),
+    )
+
+
+def _member(row: Sequence[Any]) -> Member:
+    join, position, job, state, fields = row
+    (task, headers, result_type, failure, reason, cancel) = fields[:6] or (None,) * 6
+    (created, started, finished, worker) = fields[6:] or (None,) * 4
+    return member(
+        (
+            text(join),
+            position,
+            text(job),
+            text(state),
+            text(task),
+            text(headers, "{}"),
+            optional_text(result_type),
+            optional_text(failure),
+            text(reason if is_final([state]) else cancel),
+            optional_float(created),
+            optional_float(started),
+            optional_float(finished),
+            optional_text(worker),
+        )
     )

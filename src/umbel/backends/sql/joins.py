@@ -20,7 +20,7 @@ from umbel.backends.joins import (
     check_publication,
 )
 from umbel.backends.records import UNCHANGED, Changes
-from umbel.backends.rows import change_row
+from umbel.backends.rows import change_row, member
 from umbel.backends.sql.ending import end_idle_steps
 from umbel.backends.sql.role import SqlRole, unknown_job
 from umbel.backends.sql.statements import Steps
@@ -32,6 +32,7 @@ from umbel.messages import (
     Finish,
     Growth,
     Lease,
+    Member,
     PartResult,
     Publication,
     State,
@@ -40,6 +41,7 @@ from umbel.messages import (
 from umbel.messages.columns import read_failure
 from umbel.messages.joins import cancel_reason
 
+_FAILED = TERMINAL - {State.SUCCEEDED}
 _MAX_REOPENED = 10_000
 _MAX_ROUNDS = 3
 _MAX_ADVANCE_SECONDS = 2.0
@@ -101,6 +103,25 @@ class SqlJoins(SqlRole, ABC):
             )
             for position, job, state, result_type, result, failure, reason in rows
         ]
+
+    async def members(
+        self,
+        group: str,
+        after: tuple[str, int] = ("", -1),
+        limit: int = 1_000,
+        failed: bool = False,
+    ) -> list[Member]:
+        found: list[Member] = []
+        while len(found) < limit:  # a part that was counted as failed may have been replayed
+            join, position = after
+            size = limit - len(found)
+            values = {"join": join, "after": position, "limit": size, "failed": failed}
+            some = [member(row) for row in await self._rows("members", group=group, **values)]
+            found += [one for one in some if not failed or one.state in _FAILED]
+            if len(some) < size:
+                break
+            after = some[-1].join, some[-1].position
+        return found
 
     async def resolve(self, job: str, outcome: Resolution) -> bool:
         end = disposition(outcome)

@@ -109,6 +109,23 @@ from job_edge e left join record r on r.id = e.job and r.namespace = e.namespace
 where e.namespace = :namespace and e.join_id = :join and e.position > :after
 order by e.position limit :limit
 
+-- name: members
+-- The parts of the joins of a group after a place, in order, each with its job or record; on request only
+-- those that were counted as failed. It reads no body and no result. Without "+o.id", SQLite would look for
+-- all parts from the first join on, once for each join, and sort.
+select o.id, e.position, e.job, coalesce(r.state, j.state, e.state, 'cancelled'),
+       coalesce(r.task, j.task, ''), coalesce(r.headers, j.headers, '{}'), r.result_type, r.failure,
+       coalesce(r.reason, j.cancel_reason, ''), coalesce(r.created, j.created),
+       coalesce(r.claimed, j.claimed), r.finished, coalesce(r.worker, j.worker)
+from job_join o indexed by job_join_group
+  cross join job_edge e on e.namespace = o.namespace and e.join_id = +o.id
+    and e.position > iif(o.id = :join, :after, -1)
+  left join record r on r.id = e.job and r.namespace = e.namespace
+  left join job j on j.id = e.job and j.namespace = e.namespace
+where o.namespace = :namespace and o.group_id = :group and o.id >= :join
+  and (not :failed or (o.failed > 0 and e.state <> 'succeeded'))
+order by o.id, e.position limit :limit
+
 -- name: set_result
 -- Stores the result or failure of a job that was ended without a run.
 update record set result_type = :result_type, result = :result, failure = :failure

@@ -36,6 +36,7 @@ from umbel.testing.stores.joins import (  # noqa: E402
     Firing,
     JoinResults,
     JoinsAtOnce,
+    Members,
 )
 from umbel.testing.stores.pruning import ForgettingGates, Pruning, Removing  # noqa: E402
 from umbel.testing.stores.publications import Adding, BlockedJobs, Holding  # noqa: E402
@@ -60,7 +61,7 @@ TOPICS = (
     *(RecordingSteps, StepLifetime, StepTransactions),
     *(Deploying, RunsAndWaiting, LongRuns),
     *(Entries, Commits, Revisions, Leases, Watching, PublishingCommits, Elections),
-    *(EndsOfParts, Firing, JoinResults, JoinsAtOnce, Adding, Holding, BlockedJobs),
+    *(EndsOfParts, Firing, JoinResults, Members, JoinsAtOnce, Adding, Holding, BlockedJobs),
     *(Resolving, Reopening, Dropping, Growing),
 )
 
@@ -101,6 +102,7 @@ class JoinSuite(
     EndsOfParts,
     Firing,
     JoinResults,
+    Members,
     JoinsAtOnce,
     Adding,
     Holding,

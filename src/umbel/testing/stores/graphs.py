@@ -14,6 +14,7 @@ from umbel.messages import (
     Fire,
     Join,
     Lease,
+    Member,
     Outcome,
     PartResult,
     Publication,
@@ -148,6 +149,19 @@ async def parts(b: Adapters, join: Join) -> list[tuple[int, str, State]]:
 async def results(b: Adapters, join: Join) -> list[PartResult]:
     """Return all parts of a join."""
     return await b.joins.results(join.id)
+
+
+async def members(
+    b: Adapters, group: str, page: int = 1_000, *, failed: bool = False
+) -> list[Member]:
+    """Return all parts of a group, read in pages."""
+    found: list[Member] = []
+    while True:
+        after = (found[-1].join, found[-1].position) if found else ("", -1)
+        some = await b.joins.members(group, after, page, failed)
+        found += some
+        if len(some) < page:
+            return found
 
 
 def names(jobs: Iterable[Envelope]) -> list[str]:

@@ -29,13 +29,14 @@ from umbel.messages import (
 from umbel.testing.actions import FAILURE, LONG_WAIT, RESULT, claim, kill, register, settlement
 from umbel.testing.backend import OpenAdapters
 from umbel.testing.state_machines import AdapterMachine, run_machine
-from umbel.testing.stores.graphs import Graph
+from umbel.testing.stores.graphs import Graph, members
 from umbel.testing.stores.join_model import JoinModel
 
 T = TypeVar("T")
 
 GROUPS = ("red", "blue")
 MAX_ROUNDS = 60
+MEMBERS_PAGE = 3
 
 which = st.integers(0, 30)
 """Chooses one of several values; 0 is the latest."""
@@ -268,12 +269,20 @@ class JoinMachine(AdapterMachine):
             node = self.model.jobs[job]
             assert record.state is node.state, f"{record.state}, in the model {node}"
             assert node.reason is None or record.reason == node.reason
+        self._check_members()
 
     @rule(side=sides)
     def read_all_results(self, side: int) -> None:
         for join in self.model.joins:
             found = self._run(self.sides[side].joins.results(join))
             assert [(one.position, one.job, one.state) for one in found] == self.model.results(join)
+
+    def _check_members(self) -> None:
+        for group in GROUPS:
+            for side, failed in enumerate((False, True)):
+                found = self._run(members(self.sides[side], group, MEMBERS_PAGE, failed=failed))
+                parts = [(one.join, one.position, one.job, one.state) for one in found]
+                assert parts == self.model.members(group, failed=failed)
 
     def _records(self) -> dict[str, Record]:
         found = self._run(self.sides[0].records.search(JobFilter(limit=1000)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from umbel.messages import GROUP_HEADER, Fire, Publication, State
+from umbel.messages import GROUP_HEADER, TERMINAL, Fire, Publication, State
 from umbel.messages.joins import cancel_reason
 
 
@@ -75,6 +75,13 @@ class JoinModel:
     def results(self, join: str) -> list[tuple[int, str, State]]:
         """Return the parts of a join by position."""
         return [(n, job, self.jobs[job].state) for n, job in sorted(self.joins[join].parts.items())]
+
+    def members(self, group: str, *, failed: bool) -> list[tuple[str, int, str, State]]:
+        """Return the parts of a group by join and position; on request only those that failed."""
+        joins = sorted(join for join in self.joins if self.joins[join].group == group)
+        found = [(join, *part) for join in joins for part in self.results(join)]
+        wanted = TERMINAL - {State.SUCCEEDED} if failed else State
+        return [one for one in found if one[3] in wanted]
 
     def pending(self) -> list[Node]:
         """Return the blocked jobs whose joins are complete."""

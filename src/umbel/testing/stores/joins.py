@@ -7,13 +7,18 @@ from collections import Counter
 
 from umbel.backends import Demand
 from umbel.messages import (
+    GROUP_HEADER,
     JSON,
+    NODE_HEADER,
     Body,
     Cancelled,
+    Edge,
     Expired,
     Failed,
     Fire,
     Interrupted,
+    Join,
+    Member,
     Outcome,
     Rejected,
     Retry,
@@ -45,6 +50,7 @@ from umbel.testing.stores.graphs import (
     Graph,
     OneWorker,
     advance,
+    members,
     parts,
     reason,
     results,
@@ -504,6 +510,165 @@ class JoinResults:
         assert await parts(b, join) == [(0, part.id, QUEUED)]
         assert await b.joins.seal([join.id]) == 1
         assert await state(b, waiter) is BLOCKED
+
+
+class Members:
+    """The parts of a group are listed with what is known about them, in pages."""
+
+    @backend_test()
+    async def test_members_are_the_parts_of_all_joins_of_a_group_in_order(
+        self, b: Adapters
+    ) -> None:
+        g = Graph(b)
+        first, second, third = g.jobs(3)
+        for parts_of in ([third, first], [], [second, third]):
+            g.join(*parts_of)
+        await g.add()
+        other = Graph(b)
+        other.join(first, other.job())
+        await other.add()
+        found = await members(b, g.group)
+        assert [place(one) for one in found] == sorted(
+            (edge.join, edge.position, edge.job) for edge in g.edges
+        )
+        assert {one.state for one in found} == {QUEUED}
+
+    @backend_test()
+    async def test_members_are_in_the_order_of_the_bytes_of_the_joins(self, b: Adapters) -> None:
+        g = Graph(b)
+        job = g.job()
+        joins = ["B", "a", "Z-1", "Z", "ä", "z", "\uffff", "\U0001f600", "9", "10"]
+        g.joins += [Join(name, g.group) for name in joins]
+        g.edges += [Edge(job.id, name, 0) for name in joins]
+        await g.add()
+        in_order = sorted(joins, key=str.encode)
+        for page in (1, 3, 1_000):
+            assert [one.join for one in await members(b, g.group, page)] == in_order
+
+    @backend_test()
+    async def test_members_tell_what_the_records_tell(self, b: Adapters) -> None:
+        g = Graph(b)
+        headers = {GROUP_HEADER: g.group, NODE_HEADER: "n/1", "other": "x"}
+        done, failed = g.job(headers=headers), g.job()
+        running, cancelling, retried, late = g.jobs(4)
+        doomed = g.job(after=g.join(failed, fire="success"))
+        blocked = g.job(after=g.join(done, running))
+        g.join(failed, done, running, retried, cancelling, late, doomed, blocked)
+        g.join(failed)
+        await g.add()
+        worker = await OneWorker.start(b)
+        await worker.holds(done, failed, running, cancelling, retried, late)
+        await worker.end(done)
+        await worker.end(failed, Failed(FAILURE))
+        await worker.end(retried, Retry(FAILURE, FAR))
+        await worker.end(late, Succeeded())
+        await b.control.cancel([cancelling.id], "not wanted")
+        await advance(b)
+        found = await members(b, g.group)
+        assert len(found) == len(g.edges)
+        for one in found:
+            record = await b.records.find(one.job)
+            assert one == Member(
+                join=one.join,
+                position=one.position,
+                job=record.id,
+                task=record.task,
+                state=record.state,
+                node=record.headers.get(NODE_HEADER, ""),
+                result_type=record.result.content_type if record.result else None,
+                reason=record.reason,
+                failure=record.failure,
+                created=record.created,
+                started=record.started,
+                finished=record.finished,
+                worker=record.worker,
+            )
+        by_job = {one.job: one for one in found}
+        assert (by_job[done.id].node, by_job[done.id].result_type) == ("n/1", JSON)
+        assert by_job[failed.id].failure == FAILURE
+        assert by_job[doomed.id].reason == cancel_reason("success")
+        assert by_job[blocked.id].state is BLOCKED
+
+    @backend_test()
+    async def test_a_member_whose_record_was_removed_has_the_state_that_was_counted(
+        self, b: Adapters
+    ) -> None:
+        g = Graph(b)
+        first, second, third = g.jobs(3)
+        join = g.join(first, second, third)
+        await g.add()
+        worker = await OneWorker.start(b)
+        await worker.end(first)
+        await worker.end(second, Failed(FAILURE))
+        assert await b.records.remove([first.id, second.id]) == 2
+        found = await members(b, g.group)
+        assert found[:2] == [
+            Member(join=join.id, position=0, job=first.id, task="", state=State.SUCCEEDED),
+            Member(join=join.id, position=1, job=second.id, task="", state=State.BURIED),
+        ]
+        assert (found[2].task, found[2].state) == (third.subject, State.RUNNING)
+        assert await members(b, g.group, failed=True) == [found[1]]
+
+    @backend_test()
+    async def test_the_failed_members_are_those_that_have_ended_without_success(
+        self, b: Adapters
+    ) -> None:
+        g = Graph(b)
+        parts_of = g.jobs(8)
+        succeeded, buried, replayed, again, expired, cancelled, _, _ = parts_of
+        g.join(succeeded)
+        g.join(*parts_of, held=True)
+        g.join(cancelled, succeeded)
+        await g.add()
+        worker = await OneWorker.start(b)
+        await worker.holds(*parts_of)
+        for job in (buried, replayed, again):
+            await worker.end(job, Failed(FAILURE))
+        await worker.end(succeeded)
+        await worker.end(expired, Expired())
+        await worker.end(cancelled, Cancelled("not wanted"))
+        await b.records.replay([replayed.id, again.id])
+        await worker.end(again)
+        ended = {buried.id, expired.id, cancelled.id}
+        expected = sorted((e.join, e.position, e.job) for e in g.edges if e.job in ended)
+        for page in (1, 2, 1_000):
+            found = await members(b, g.group, page, failed=True)
+            assert [place(one) for one in found] == expected
+
+    @backend_test()
+    async def test_a_large_group_is_read_in_pages(self, b: Adapters) -> None:
+        g = Graph(b)
+        job = g.job()
+        for _ in range(1_200):
+            g.join(job)
+        wide = g.join()
+        g.edges += [Edge(job.id, wide.id, position) for position in range(1_500)]
+        await g.add()
+        await (await OneWorker.start(b)).end(job, Failed(FAILURE))
+        expected = sorted((e.join, e.position, e.job) for e in g.edges)
+        for page, failed in ((1_000, False), (1_999, True), (10_000, False)):
+            found = await members(b, g.group, page, failed=failed)
+            assert [place(one) for one in found] == expected
+
+    @backend_test()
+    async def test_a_group_that_is_unknown_elsewhere_or_dropped_has_no_members(
+        self, b: Adapters
+    ) -> None:
+        g = Graph(b)
+        g.join(part := g.job())
+        await g.add()
+        assert await b.joins.members("nothing") == []
+        assert await b.joins.members(g.group, limit=0) == []
+        async with b.another(f"{b.namespace}-other") as other:
+            assert await other.joins.members(g.group) == []
+        await (await OneWorker.start(b)).end(part)
+        assert await b.joins.drop(g.group)
+        assert await b.joins.members(g.group) == []
+
+
+def place(member: Member) -> tuple[str, int, str]:
+    """Return where a member is, and its job."""
+    return member.join, member.position, member.job
 
 
 class JoinsAtOnce:

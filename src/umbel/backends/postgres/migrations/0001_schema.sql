@@ -228,7 +228,7 @@ create table $schema.job_join (
   primary key (namespace, id)
 ) with (fillfactor = 70);
 
-create index job_join_group on $schema.job_join (namespace, group_id);
+create index job_join_group on $schema.job_join (namespace, group_id, id);
 create index job_join_due on $schema.job_join (namespace, id)
   where held is null and not done and (open = 0 or abandoned);
 create index job_join_held on $schema.job_join (namespace, held) where held is not null;

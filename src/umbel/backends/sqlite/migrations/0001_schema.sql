@@ -253,7 +253,7 @@ create table job_join (
   primary key (namespace, id)
 ) strict, without rowid;
 
-create index job_join_group on job_join (namespace, group_id);
+create unique index job_join_group on job_join (namespace, group_id, id);
 create index job_join_due on job_join (namespace, id)
   where held is null and not done and (open = 0 or abandoned);
 create index job_join_held on job_join (namespace, held) where held is not null;

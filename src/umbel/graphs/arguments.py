@@ -1,0 +1,74 @@
+"""Arguments that are results of other nodes: where they are, and whether they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from umbel.errors import BadArguments
+from umbel.tasks.composing import OPEN
+from umbel.tasks.task import Signature
+
+Place = tuple[str | int, ...]
+_PLAIN = (int, float, str, bool, bytes)
+
+
+def extract(value: Any, place: Place, found: list[tuple[Place, Any]]) -> Any:
+    """Return a value with None in place of results, which are added to ``found``.
+
+    Results are also found in lists, tuples and dicts.
+    """
+    if hasattr(value, "stands_for_result"):
+        found.append((place, value))
+        return None
+    if type(value) is dict:
+        return {key: extract(one, (*place, key), found) for key, one in value.items()}
+    if type(value) in (list, tuple):
+        return [extract(one, (*place, at), found) for at, one in enumerate(value)]
+    return value
+
+
+def insert(data: dict[str, Any], place: Place, value: Any) -> None:
+    """Put a result at its place in the arguments. Raise BadArguments if there is no such place."""
+    target: Any = data
+    try:
+        for key in place[:-1]:
+            if isinstance(target[key], tuple):
+                target[key] = [*target[key]]
+            target = target[key]
+        target[place[-1]] = value
+    except (LookupError, TypeError):
+        raise BadArguments(f"node: its arguments have no place {place!r:.80}") from None
+
+
+def check_call(call: Signature[Any], args: tuple[Any, ...], path: str) -> None:
+    """Refuse a call that the task could not run. Raise BadArguments, with the node's path."""
+    try:
+        call.task.parameters.check(args, call.kwargs)
+    except BadArguments as error:
+        gets_result = bool(args) and args[0] is OPEN
+        remedy = ""
+        if gets_result and len(args) > 1 + len(call.args) - 1:
+            remedy = (
+                "; it also gets the result of the node before it as its first argument:"
+                " .si(...) instead of .s(...) leaves that out"
+            )
+        raise BadArguments(f"node {path or '0'}: {error}{remedy}") from None
+
+
+def check_edge(
+    path: str, call: Signature[Any], place: Place, returns: Any, nodes: Sequence[Any]
+) -> None:
+    """Refuse a result whose declared type can never be that of the parameter."""
+    if len(place) != 2:
+        return
+    wanted = call.task.parameters.annotation(place[1])
+    if wanted not in _PLAIN or returns not in _PLAIN:
+        return
+    if issubclass(returns, wanted) or (wanted is float and returns is int):
+        return
+    before = nodes[0].path if nodes else "before it"
+    raise BadArguments(
+        f"node {path or '0'}: argument {place[1]} of {call.task.name} must be {wanted.__name__},"
+        f" and node {before} returns {returns.__name__}"
+    )

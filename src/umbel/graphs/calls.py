@@ -1,0 +1,82 @@
+"""Options of the nodes of a canvas, and the calls of its maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from umbel.errors import BadArguments, ConfigurationError
+from umbel.graphs.arguments import extract
+from umbel.graphs.compiled import NO_OPTIONS, Chunk, Place
+from umbel.messages import Policy
+from umbel.tasks.options import CallOptions
+from umbel.tasks.task import Signature
+
+
+def refuse_whole_options(canvas: Any, path: str) -> None:
+    """Refuse options of a part that only the whole canvas can have."""
+    options: CallOptions = canvas.call_options
+    names = (
+        ["id", "connection"] if isinstance(canvas, Signature) else ["id", "connection", "unique"]
+    )
+    for name in names:
+        if getattr(options, name) is not None:
+            raise ConfigurationError(
+                f"node {path}, {name}: give it to the whole canvas, not to a part of it"
+            )
+
+
+def merge(own: CallOptions, defaults: CallOptions) -> CallOptions:
+    """Return the options of a node or inner canvas; those that it does not have are inherited."""
+    if defaults == NO_OPTIONS:
+        return own
+    is_delayed = own.delay is not None or own.not_before is not None
+    queue = defaults.queue if own.queue is None and own.worker is None else own.queue
+    return replace(
+        own,
+        queue=queue,
+        priority=defaults.priority if own.priority is None else own.priority,
+        expires=defaults.expires if own.expires is None else own.expires,
+        delay=own.delay if is_delayed else defaults.delay,
+        not_before=own.not_before if is_delayed else defaults.not_before,
+    )
+
+
+def calls_of(
+    call: Signature[Any], items: Sequence[Any], star: bool, size: int, errors: Policy
+) -> list[Signature[Any] | Chunk]:
+    """Return the calls of a map: one for each item, or chunks of several."""
+    every = [_arguments(item, star) for item in items]
+    if size:
+        return [Chunk(call, every[at : at + size], errors) for at in range(0, len(every), size)]
+    return [
+        Signature(call.task, (*args, *call.args), call.kwargs, call.call_options) for args in every
+    ]
+
+
+def _arguments(item: Any, star: bool) -> tuple[Any, ...]:
+    if star and (not isinstance(item, Iterable) or isinstance(item, str | bytes | dict)):
+        raise BadArguments(f"item {item!r:.80}: give a tuple with the arguments of a call")
+    return tuple(item) if star else (item,)
+
+
+def refuse_results(call: Signature[Any], path: str) -> None:
+    """Refuse results of other nodes in the further arguments of a map over a result."""
+    found: list[tuple[Place, Any]] = []
+    extract([*call.args, call.kwargs], (), found)
+    if found:
+        raise ConfigurationError(
+            f"map at {path}: a further argument is the result of a node; let the node before the"
+            " map return it as a part of each item, and use starmap"
+        )
+
+
+def refuse_tokens(call: Signature[Any], path: str) -> None:
+    """Refuse chunks of a task whose gates depend on the arguments of single calls."""
+    queue = call.call_options.queue or call.task.declared.queue
+    if call.task.has_tokens(queue):
+        raise ConfigurationError(
+            f"chunks at {path}: {call.task.name} has a limit, rate or affinity for each value of an"
+            " argument, and a chunk has many calls; use map or starmap"
+        )

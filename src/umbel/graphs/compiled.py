@@ -1,0 +1,165 @@
+"""The nodes and joins of a compiled canvas, and the values between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from umbel.errors import ConfigurationError
+from umbel.messages import Fire, Input, NodeSpec, Policy
+from umbel.tasks.options import CallOptions
+from umbel.tasks.task import Signature
+
+NO_OPTIONS = CallOptions()
+Place = tuple[str | int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class CompiledNode:
+    """A node: a job of the graph, or a job that exists already and is a part of it."""
+
+    id: str
+    path: str
+    kind: str = ""
+    call: Signature[Any] | None = None
+    """The call, with None for arguments that are results. Of a map: the call for an item."""
+    is_external: bool = False
+    reads: list[tuple[Output, Place | None]] = field(default_factory=list)
+    """What it waits for, and where that goes in its arguments; None if it is not an argument."""
+    parts: list[CompiledNode] = field(default_factory=list)
+    """The nodes that it waits for, by position in its join."""
+    join: CompiledJoin | None = None
+    fire: Fire = "success"
+    inputs: list[Input] = field(default_factory=list)
+    checks: bool = False
+    free_from: int = -1
+    chain: str | None = None
+    handler: bool = False
+    defaults: CallOptions = NO_OPTIONS
+    """Options of the canvases that contain it."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Further fields of its ``NodeSpec``."""
+    returns: Any = Any
+
+    def spec(self) -> NodeSpec:
+        """Return what its message says about its place."""
+        return NodeSpec(
+            path=self.path,
+            kind=self.kind,  # type: ignore[arg-type]
+            join=self.join.id if self.join is not None else "",
+            inputs=tuple(self.inputs),
+            checks=self.checks,
+            free_from=self.free_from,
+            chain=self.chain,
+            handler=self.handler,
+            **self.extra,
+        )
+
+
+@dataclass(eq=False, slots=True)
+class CompiledJoin:
+    """A join, with its parts by position."""
+
+    id: str
+    fire: Fire
+    parts: list[CompiledNode]
+
+
+@dataclass(eq=False, slots=True)
+class Output:
+    """The value of a compiled canvas: of one node, or the list of several."""
+
+    nodes: list[CompiledNode] = field(default_factory=list)
+    is_list: bool = False
+    is_flat: bool = False
+    """Whether the nodes have lists, which become one list."""
+    collect: bool = False
+    """Whether failures have a place in the list."""
+    is_failure: bool = False
+    """Whether the value is why the nodes failed."""
+    is_no_value: bool = False
+    """Whether it is only waited for."""
+    given: tuple[Any, ...] = ()
+    """Arguments that the caller gives to the tasks at the beginning."""
+    also: list[CompiledNode] = field(default_factory=list)
+    """Nodes that must have succeeded before, and are no part of the value."""
+    lanes: list[CompiledNode] = field(default_factory=list)
+    """Nodes that must have ended before, in whatever way: see ``limit`` of a group."""
+    returns: Any = Any
+    joins: dict[Fire, CompiledJoin] = field(default_factory=dict)
+    """The joins for nodes that wait for nothing else."""
+
+    @property
+    def fire(self) -> Fire:
+        """When a join for this output fires."""
+        if self.is_failure:
+            return "failure"
+        return "all" if (self.is_list and self.collect) or self.lanes else "success"
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is the result of one node."""
+        return not self.is_list and not self.also and len(self.nodes) == 1
+
+    def input(self, first: int, place: Place) -> Input:
+        """Return how a node reads it whose join has the nodes from this position on."""
+        count = len(self.nodes)
+        if self.is_failure:
+            return Input(place, "failure", first, count)
+        if not self.is_list:
+            return Input(place, "one", first)
+        return Input(place, "flat" if self.is_flat else "list", first, count, self.collect)
+
+    def only_waited_for(self) -> Output:
+        """Return this output without its value."""
+        also = [*self.nodes, *self.also]
+        return Output(is_no_value=True, also=also, lanes=self.lanes)
+
+
+class Compiled:
+    """The nodes of a graph, or of a part that takes the place of a node."""
+
+    def __init__(self, nodes: list[CompiledNode], loose: list[CompiledNode]) -> None:
+        self.nodes = nodes
+        """All jobs to publish. Each comes after those that it waits for, the root first."""
+        self.loose = loose
+        """Nodes for which no other waits: branches and handlers."""
+
+    @property
+    def tasks(self) -> int:
+        """How many nodes run a task."""
+        return sum(node.kind in ("", "chunk", "map") for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Calls of a task that one job makes."""
+
+    call: Signature[Any]
+    calls: list[tuple[Any, ...]]
+    errors: Policy
+    handlers: tuple[()] = ()
+
+
+def in_order(nodes: Sequence[CompiledNode]) -> list[CompiledNode]:
+    """Return the nodes, each after those that it waits for. Raise ConfigurationError on a cycle."""
+    waiting = {node: len(node.parts) for node in nodes}
+    after: dict[CompiledNode, list[CompiledNode]] = {}
+    for node in nodes:
+        for part in node.parts:
+            after.setdefault(part, []).append(node)
+    ready = [node for node in nodes if not node.parts]
+    for node in ready:  # it grows meanwhile
+        for following in after.get(node, ()):
+            waiting[following] -= 1
+            if waiting[following] == 0:
+                ready.append(following)
+    if len(ready) < len(nodes):
+        stuck = [node for node in nodes if waiting[node] > 0]
+        before = next((part for part in stuck[0].parts if waiting[part] > 0), stuck[0])
+        raise ConfigurationError(
+            f"canvas: node {stuck[0].path} waits for node {before.path}, which waits for it;"
+            " remove one of the two results from the arguments"
+        )
+    return ready

@@ -1,0 +1,469 @@
+"""Compiles a canvas to nodes: which jobs there are, what each waits for, and what it reads.
+
+A node waits for one join, whose parts are the nodes before it. Where a list is needed as one
+result, for example of a group in a group, a node that *gathers* it is added; it runs no task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from umbel.errors import BadArguments, ConfigurationError
+from umbel.graphs.arguments import check_call, check_edge, extract
+from umbel.graphs.calls import calls_of, merge, refuse_results, refuse_tokens, refuse_whole_options
+from umbel.graphs.compiled import (
+    NO_OPTIONS,
+    Chunk,
+    Compiled,
+    CompiledJoin,
+    CompiledNode,
+    Output,
+    Place,
+    in_order,
+)
+from umbel.messages import Fire, Policy
+from umbel.tasks.canvas import Chain, Fork, Group, Map
+from umbel.tasks.composing import OPEN, Composable, ResultOf
+from umbel.tasks.handle import Handle
+from umbel.tasks.options import CallOptions
+from umbel.tasks.task import Signature
+
+MAX_NODES = 250_000
+"""How many nodes a graph may have when it is published."""
+MAX_NESTING = 200
+
+Derive = Callable[[int], str]
+"""Returns the id of the n-th node: the same for the same graph, so that publishing it again has no
+effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The surroundings of a canvas in the whole."""
+
+    path: str
+    chain: str | None = None
+    defaults: CallOptions = NO_OPTIONS
+    nesting: int = 0
+
+    def inside(self, number: int | str, **changes: Any) -> _Where:
+        """Return the place of a part."""
+        return replace(self, path=below(self.path, number), nesting=self.nesting + 1, **changes)
+
+
+class Compiler:
+    """Compiles one canvas. ``prefix`` begins the names of its joins, ``base`` its paths."""
+
+    def __init__(
+        self,
+        prefix: str,
+        derive: Derive,
+        base: str = "",
+        depth: int = 0,
+        chain: str | None = None,
+        cancel_scope: str = "",
+    ) -> None:
+        self._prefix = prefix
+        self._derive = derive
+        self._base = base
+        self._depth = depth
+        self._outer_chain = chain
+        self._cancel_scope = cancel_scope
+        self._nodes: list[CompiledNode] = []
+        self._loose: list[CompiledNode] = []
+        self._outputs: dict[int, Output] = {}
+        """By the identity of a signature or canvas."""
+        self._places: dict[int, int] = {}
+        """At how many places of the canvas each signature is."""
+        self._kept: list[Any] = []
+        """The objects whose identities are keys: kept, so that no other gets the same."""
+        self._joins = 0
+
+    # --- entry points ------------------------------------------------------------------------
+
+    def graph(self, canvas: Composable[Any], first: Sequence[Any], root_id: str) -> Compiled:
+        """Return the nodes of a graph. The first one is its root, whose result is the result."""
+        root = CompiledNode(root_id, self._base, "graph")
+        given = Output(is_no_value=True, given=tuple(first)) if first else None
+        output = self._whole(canvas, given)
+        root.reads = [(output, ())]
+        root.returns = output.returns
+        self._wire(root)
+        root.fire = "all"
+        if root.parts:
+            root.join = self._join("all", root.parts)
+        if output.is_list and output.collect:
+            root.extra["errors"] = "collect"
+        compiled = self._finish()
+        root.defaults = _root_defaults(canvas, compiled)
+        root.extra |= {"label": label_of(canvas), "total": compiled.tasks}
+        return Compiled([root, *compiled.nodes], compiled.loose)
+
+    def replacement(self, canvas: Any) -> tuple[Compiled, CompiledNode]:
+        """Return the nodes that take the place of a node, and the one of them with the result."""
+        output = self._whole(canvas, None)
+        place = self._as_one(output, _Where(self._base))
+        if place.is_external:
+            raise ConfigurationError("replace: give signatures or a canvas, not a handle alone")
+        return self._finish(), place
+
+    def _whole(self, canvas: Any, before: Output | None) -> Output:
+        self._count(canvas)
+        is_leaf = not isinstance(canvas, Chain | Group)
+        path = below(self._base, 0) if is_leaf else self._base
+        if isinstance(canvas, Signature):  # its other options belong to the whole
+            own = replace(canvas.call_options, unique=None, id=None, connection=None)
+            leaf = Signature(
+                canvas.task, canvas.args, canvas.kwargs, own, canvas.immutable, canvas.is_open,
+                canvas.handlers,
+            )  # fmt: skip
+            return self._compile(leaf, before, _Where(path, self._outer_chain))
+        defaults = replace(canvas.call_options, unique=None, id=None, connection=None)
+        where = _Where(path, self._outer_chain, defaults)
+        return self._compile(canvas, before, where, is_whole=True)
+
+    def _finish(self) -> Compiled:
+        for node in self._nodes:  # it grows meanwhile
+            if node.kind in ("", "chunk") and not node.is_external:
+                self._read_arguments(node)
+            self._wire(node)
+            if self._depth:
+                node.extra["depth"] = self._depth
+        ordered = [node for node in in_order(self._nodes) if not node.is_external]
+        return Compiled(ordered, self._loose)
+
+    # --- forms -------------------------------------------------------------------------------
+
+    def _compile(
+        self, canvas: Any, before: Output | None, where: _Where, *, is_whole: bool = False
+    ) -> Output:
+        """Return the output of a canvas that runs after ``before``."""
+        if where.nesting > MAX_NESTING:
+            raise ConfigurationError(f"canvas: nested more than {MAX_NESTING} times; nest it less")
+        inner = where if is_whole else _with_options(where, canvas)
+        if isinstance(canvas, Handle):
+            output = self._external(canvas, where)
+        elif isinstance(canvas, Signature):
+            output = self._leaf(canvas, before, where)
+        elif isinstance(canvas, Chunk):
+            output = self._chunk(canvas, before, where)
+        elif isinstance(canvas, Chain):
+            output = self._chain(canvas, before, inner)
+        elif isinstance(canvas, Group):
+            output = self._group(canvas.members, before, inner, canvas.errors, canvas.limit)
+        elif isinstance(canvas, Map):
+            output = self._map(canvas, before, inner)
+        else:
+            raise ConfigurationError(f"{canvas!r:.80}: a fork is a part of a chain")
+        self._outputs.setdefault(id(canvas), output)
+        self._kept.append(canvas)
+        for number, handler in enumerate(getattr(canvas, "handlers", ())):
+            self._handle(handler, output, replace(where, chain=None, defaults=NO_OPTIONS), number)
+        return output
+
+    def _external(self, handle: Handle[Any], where: _Where) -> Output:
+        node = CompiledNode(handle.id, where.path, is_external=True, returns=handle.returns)
+        self._nodes.append(node)
+        return Output([node], returns=node.returns)
+
+    def _leaf(self, call: Signature[Any], before: Output | None, where: _Where) -> Output:
+        refuse_whole_options(call, where.path)
+        node = self._node(where)
+        args = call.args
+        gets_result = before is not None and not before.is_no_value and not call.immutable
+        if before is not None and before.given and not call.immutable:
+            args = (*before.given, *args)
+        if gets_result:
+            args = (OPEN, *args)
+        check_call(call, args, node.path)
+        node.call = Signature(call.task, args, call.kwargs, call.call_options)
+        node.returns = call.task.parameters.returns
+        if before is not None:
+            node.reads.append((before, ("args", 0) if gets_result else None))
+            if gets_result:
+                check_edge(node.path, call, ("args", 0), before.returns, before.nodes)
+        return Output([node], returns=node.returns)
+
+    def _chunk(self, chunk: Chunk, before: Output | None, where: _Where) -> Output:
+        node = self._node(where)
+        node.kind = "chunk"
+        refuse_tokens(chunk.call, node.path)
+        node.extra["errors"] = chunk.errors
+        call = chunk.call
+        calls = [(*one, *call.args) for one in chunk.calls]
+        for args in calls:
+            check_call(call, args, node.path)
+        node.call = Signature(call.task, (calls,), call.kwargs, call.call_options)
+        if before is not None:
+            node.reads.append((before, None))
+        returns = call.task.parameters.returns
+        return Output([node], returns=list_of(returns))
+
+    def _chain(self, canvas: Chain[Any], before: Output | None, where: _Where) -> Output:
+        output, here = before, replace(where, chain=where.path)
+        for number, part in enumerate(canvas.parts):
+            at = here.inside(number)
+            if isinstance(part, Fork):
+                at = _with_options(replace(at, chain=None), part)
+                for index, branch in enumerate(part.branches):
+                    self._loose += self._compile(branch, output, at.inside(index)).nodes
+                continue
+            output = self._compile(part, output, at)
+            # A delay of the whole is a delay of its first part.
+            here = replace(here, defaults=replace(here.defaults, delay=None, not_before=None))
+        assert output is not None
+        return output
+
+    def _group(
+        self,
+        members: Sequence[Any],
+        before: Output | None,
+        where: _Where,
+        errors: Policy,
+        limit: int,
+        *,
+        is_flat: bool = False,
+    ) -> Output:
+        found: list[CompiledNode] = []
+        for number, member in enumerate(members):
+            at, start = where.inside(number), before
+            if limit and number >= limit:
+                start = _after_lane(before, found[number - limit])
+            found.append(self._as_one(self._compile(member, start, at), at))
+        also = [] if found or before is None else [*before.nodes, *before.also]
+        collect = errors == "collect"
+        if errors == "cancel":
+            for number, node in enumerate(found):
+                self._cancel_others(node, where, number)
+        return Output(found, True, is_flat, collect, also=also, returns=_list_type(found, collect))
+
+    def _map(self, canvas: Map[Any], before: Output | None, where: _Where) -> Output:
+        items, call, shown = canvas.items, canvas.signature, where.path or "0"
+        if items is None and before is not None and before.given:
+            if len(before.given) != 1 or not isinstance(before.given[0], Iterable):
+                raise BadArguments(f"map at {shown}: give one list of items")
+            items = [*before.given[0]]
+        if items is None and (before is None or before.is_no_value):
+            raise BadArguments(f"map at {shown}: give it items, or a node before it in a chain")
+        waited = None if before is None else before.only_waited_for()
+        if isinstance(items, list):
+            calls = calls_of(call, items, canvas.star, canvas.size, canvas.errors)
+            return self._group(
+                calls, waited, where, canvas.errors, canvas.limit, is_flat=bool(canvas.size)
+            )
+        source = before
+        if items is not None:
+            source = self._compile(items, waited, where.inside("items", chain=None))
+        assert source is not None
+        refuse_results(call, shown)
+        if canvas.size:
+            refuse_tokens(call, shown)
+        node = self._node(replace(where, path=shown))
+        node.kind, node.call = "map", call
+        node.extra |= {"star": canvas.star, "size": canvas.size, "errors": canvas.errors}
+        node.extra["limit"] = canvas.limit
+        node.reads.append((source, ()))
+        returns = call.task.parameters.returns
+        return Output([node], returns=list_of(returns))
+
+    def _handle(self, handler: Any, scope: Output, where: _Where, number: int) -> None:
+        """Let a handler run if a node of the scope has failed, after all of them have ended."""
+        if scope.is_list and scope.collect:
+            return  # its failures are values
+        first = len(self._nodes)
+        at = replace(where, path=f"{where.path or '0'}.e{number}")
+        if isinstance(handler, Signature | Map):
+            at = at.inside(0)
+        output = self._compile(handler, Output(scope.nodes, is_failure=True), at)
+        for node in self._nodes[first:]:
+            node.handler = True
+        self._loose += output.nodes
+
+    def _cancel_others(self, member: CompiledNode, where: _Where, number: int) -> None:
+        """Add a node that cancels the group if this member fails."""
+        node = self._node(_Where(f"{where.path or '0'}.c{number}"))
+        node.kind = "cancel"
+        node.extra["label"] = self._cancel_scope or where.path
+        node.reads.append((Output([member], is_failure=True), None))
+        self._loose.append(node)
+
+    # --- nodes and joins ---------------------------------------------------------------------
+
+    def _node(self, where: _Where) -> CompiledNode:
+        if len(self._nodes) >= MAX_NODES:
+            raise ConfigurationError(
+                f"canvas: more than {MAX_NODES:,} nodes; let each job do more with chunks, or"
+                " publish several graphs"
+            )
+        node = CompiledNode(self._derive(len(self._nodes) + 1), where.path, chain=where.chain)
+        node.defaults = where.defaults
+        self._nodes.append(node)
+        return node
+
+    def _as_one(self, output: Output, where: _Where) -> CompiledNode:
+        """Return a node with the value of an output: for a list, one that gathers it."""
+        if output.is_one:
+            return output.nodes[0]
+        node = self._node(replace(where, path=below(where.path, "list"), defaults=NO_OPTIONS))
+        node.kind = "gather"
+        node.extra["errors"] = "collect" if output.collect else "fail"
+        node.reads.append((output, ()))
+        node.returns = output.returns
+        return node
+
+    def _wire(self, node: CompiledNode) -> None:
+        """Let a node wait for what it reads: determine its join and the positions of its inputs."""
+        outputs = [
+            (self._separate(output, node) if len(node.reads) > 1 else output, place)
+            for output, place in node.reads
+        ]
+        fires: set[Fire] = {output.fire for output, _ in outputs}
+        if "failure" in fires and len(outputs) > 1:
+            raise ConfigurationError(f"node {node.path}: a handler cannot wait for other nodes")
+        for output, place in outputs:
+            if place is not None and not output.is_no_value:
+                node.inputs.append(output.input(len(node.parts), place))
+            node.parts += output.nodes
+            node.parts += output.also
+        lanes = [lane for output, _ in outputs for lane in output.lanes]
+        if lanes:
+            node.free_from = len(node.parts)
+            node.parts += lanes
+        if not node.parts:
+            return
+        node.fire = "failure" if "failure" in fires else "all" if "all" in fires else "success"
+        only = outputs[0][0] if len(outputs) == 1 and not lanes else None
+        is_collected = only is not None and only.collect and not only.also
+        node.checks = node.fire == "all" and not is_collected
+        if only is None:
+            node.join = self._join(node.fire, node.parts)
+        else:
+            node.join = only.joins.get(node.fire) or self._join(node.fire, node.parts)
+            only.joins[node.fire] = node.join
+
+    def _separate(self, output: Output, node: CompiledNode) -> Output:
+        """Return an output that can be read beside others: failures of a list are gathered."""
+        if not (output.is_list and output.collect):
+            return output
+        path = f"{node.path}.in{len(self._nodes)}"
+        one = self._as_one(replace(output, lanes=[]), _Where(path))
+        return Output([one], lanes=output.lanes, returns=output.returns)
+
+    def _join(self, fire: Fire, parts: list[CompiledNode]) -> CompiledJoin:
+        self._joins += 1
+        return CompiledJoin(f"{self._prefix}:{self._joins:x}", fire, parts)
+
+    # --- arguments that are results ----------------------------------------------------------
+
+    def _read_arguments(self, node: CompiledNode) -> None:
+        """Replace results of other nodes in the arguments; the node reads them when it starts."""
+        assert node.call is not None
+        call, found = node.call, list[tuple[Place, Any]]()
+        args = extract([*call.args], ("args",), found)
+        kwargs = extract(call.kwargs, ("kwargs",), found)
+        if not found:
+            return
+        node.call = Signature(call.task, tuple(args), kwargs, call.call_options)
+        for place, source in found:
+            if source is OPEN:
+                continue  # it is read already
+            output = self._output_of(source, node, place)
+            check_edge(node.path, call, place, output.returns, output.nodes)
+            node.reads.append((output, place))
+
+    def _output_of(self, source: Any, node: CompiledNode, place: Place) -> Output:
+        canvas = source.source if isinstance(source, ResultOf) else source
+        if isinstance(canvas, Fork):
+            raise ConfigurationError(f"node {node.path}: a fork has no result")
+        if self._places.get(id(canvas), 0) > 1:
+            raise ConfigurationError(
+                f"node {node.path}, argument {shown(place)}: {canvas!r} is at two places of the"
+                " canvas, so it has two results; write it twice"
+            )
+        known = self._outputs.get(id(canvas))
+        if known is None:
+            self._count(canvas)
+            at = _Where(below(self._base, f"x{len(self._nodes)}"))
+            known = self._compile(canvas, None, at)
+        return known
+
+    def _count(self, canvas: Any) -> None:
+        """Count at how many places each signature is."""
+        left = [canvas]
+        while left:
+            one = left.pop()
+            self._places[id(one)] = self._places.get(id(one), 0) + 1
+            self._kept.append(one)
+            if isinstance(one, Chain):
+                left += one.parts
+            elif isinstance(one, Group):
+                left += one.members
+            elif isinstance(one, Fork):
+                left += one.branches
+            elif isinstance(one, Map) and isinstance(one.items, Composable):
+                left.append(one.items)
+            left += getattr(one, "handlers", ())
+
+
+def below(path: str, number: int | str) -> str:
+    """Return the path of a part."""
+    return f"{path}.{number}" if path else str(number)
+
+
+def shown(place: Place) -> str:
+    """Return the place of an argument for an error text."""
+    return ".".join(str(key) for key in place[1:])
+
+
+def label_of(canvas: Any, limit: int = 80) -> str:
+    """Return a short description of a canvas."""
+    if isinstance(canvas, Signature):
+        text = canvas.task.name
+    elif isinstance(canvas, Chain):
+        text = " | ".join(label_of(part, limit // 2) for part in canvas.parts[:8])
+    else:
+        text = repr(canvas)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _after_lane(before: Output | None, lane: CompiledNode) -> Output:
+    if before is None:
+        return Output(is_no_value=True, lanes=[lane])
+    return replace(before, lanes=[*before.lanes, lane], joins={})
+
+
+def _with_options(where: _Where, canvas: Any) -> _Where:
+    """Return the place with the options of a canvas as defaults for its nodes."""
+    options = getattr(canvas, "call_options", NO_OPTIONS)
+    if isinstance(canvas, Signature) or options == NO_OPTIONS:
+        return where
+    refuse_whole_options(canvas, where.path)
+    return replace(where, defaults=merge(options, where.defaults))
+
+
+def _root_defaults(canvas: Any, compiled: Compiled) -> CallOptions:
+    """Return queue and priority of the root: those of the canvas, or of its first task."""
+    options = canvas.call_options
+    first = next((node.call for node in compiled.nodes if node.call is not None), None)
+    queue, priority = options.queue, options.priority
+    if first is not None:
+        own, declared = first.call_options, first.task.declared
+        queue = queue or own.queue or declared.queue
+        if priority is None:
+            priority = declared.priority if own.priority is None else own.priority
+    return CallOptions(queue=queue, priority=priority)
+
+
+def _list_type(nodes: Sequence[CompiledNode], collect: bool) -> Any:
+    kinds = {str(node.returns): node.returns for node in nodes}
+    if collect or len(kinds) != 1 or Any in kinds.values():
+        return Any
+    (only,) = kinds.values()
+    return list_of(only)
+
+
+def list_of(returns: Any) -> Any:
+    """Return the type of a list of results."""
+    return Any if returns is Any else list[returns]

@@ -1,0 +1,143 @@
+"""Prepares a node that has been claimed: reads what it gets, and does what needs no task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from umbel.backends import Roles
+from umbel.errors import BadMessage, NodeFailed, UmbelError, Unavailable
+from umbel.graphs.failures import find_failures
+from umbel.graphs.growing import MapExpander, as_items
+from umbel.graphs.values import ResultReader
+from umbel.messages import (
+    GROUP_HEADER,
+    NODE_HEADER,
+    BodyCodec,
+    Delivery,
+    Failed,
+    Growth,
+    NodeSpec,
+    Outcome,
+    Reference,
+    Rejected,
+    Succeeded,
+    read_node,
+)
+from umbel.messages.nodes import MEMBER_FAILED, NO_VALUE, without_marks
+from umbel.tasks import Registry
+from umbel.tasks.failures import describe
+
+_PAGE = 1_000
+Values = Sequence[tuple[tuple[str | int, ...], Any]]
+
+
+class PreparedNode(NamedTuple):
+    """What to do with a node: run its task with these values, or settle it with an outcome."""
+
+    values: Values
+    outcome: Outcome | None = None
+    growth: Growth | None = None
+
+
+def must_prepare(delivery: Delivery) -> bool:
+    """Whether a job is a node that reads results of others, or runs no task."""
+    header = delivery.envelope.headers.get(NODE_HEADER)
+    if header is None:
+        return False
+    try:
+        return read_node(header).must_read
+    except BadMessage:
+        return True  # it is rejected there
+
+
+class NodePreparer:
+    """Prepares nodes. Needs no more rights than a worker behind a link has."""
+
+    def __init__(self, roles: Roles, registry: Registry, codec: BodyCodec) -> None:
+        self._roles = roles
+        self._registry = registry
+        self._codec = codec
+        self._reader = ResultReader(roles.joins, roles.records, codec)
+
+    async def prepare(self, delivery: Delivery) -> PreparedNode:
+        """Return what to do with a node. Raise Unavailable."""
+        headers = delivery.envelope.headers
+        try:
+            spec = read_node(headers[NODE_HEADER])
+            group = headers[GROUP_HEADER]
+        except (BadMessage, KeyError) as error:
+            return PreparedNode([], Rejected(f"node: {error}"))
+        try:
+            return await self._prepare(delivery, spec, group)
+        except Unavailable:
+            raise
+        except UmbelError as error:
+            return PreparedNode([], Failed(describe(error)))
+
+    async def _prepare(self, delivery: Delivery, spec: NodeSpec, group: str) -> PreparedNode:
+        if spec.kind == "graph":
+            return PreparedNode([], await self._end_graph(spec, group))
+        if spec.kind == "cancel":
+            return PreparedNode([], await self._cancel_group(spec, group, delivery.id))
+        if spec.kind == "gather" and spec.chain is None:
+            return PreparedNode([], _gathered(spec))
+        values, outcome = await self._reader.inputs(spec, group)
+        if outcome is not None or spec.kind == "gather":
+            return PreparedNode([], outcome or _gathered(spec))
+        task = self._registry.get(delivery.envelope.subject)
+        if spec.kind != "map" or task is None:  # of an unknown task, the activation says so
+            return PreparedNode(values)
+        items = as_items(values[0][1], spec.path)
+        growth = MapExpander(task, delivery, spec, self._codec).expand(items)
+        return PreparedNode([], Succeeded(Reference(job=growth.place).body), growth)
+
+    async def _end_graph(self, spec: NodeSpec, group: str) -> Outcome:
+        """Return the outcome of the whole graph: its value, or its first failure."""
+        if spec.errors != "collect":
+            failures = await find_failures(self._roles.joins, group, spec.join)
+            if failures:
+                return Failed(failures[0].as_failure())
+        (only,) = spec.inputs
+        if only.form != "one":
+            return _gathered(spec)
+        parts = await self._reader.parts(spec.join, 1)
+        if not parts:
+            raise NodeFailed(spec.path, "", "the node with its result was deleted")
+        return Succeeded(without_marks(parts[0].result or NO_VALUE))
+
+    async def _cancel_group(self, spec: NodeSpec, group: str, own: str) -> Outcome:
+        """Cancel the live nodes of a group, of which a member has failed."""
+        roles, after = self._roles, ("", -1)
+        while page := await roles.joins.members(group, after, _PAGE):
+            found = [
+                member.job
+                for member in page
+                if not member.state.finished
+                and member.job != own
+                and member.node
+                and _is_member(read_node(member.node), spec.label)
+            ]
+            if found:
+                await roles.control.cancel(found, MEMBER_FAILED)
+            after = (page[-1].join, page[-1].position)
+        return Succeeded()
+
+
+def _is_member(spec: NodeSpec, scope: str) -> bool:
+    """Whether a node belongs to a member of a group."""
+    if spec.handler or spec.kind == "cancel" or spec.path == (f"{scope}.list" if scope else "list"):
+        return False
+    return not scope or spec.path.startswith(f"{scope}.")
+
+
+def _gathered(spec: NodeSpec) -> Succeeded:
+    (only,) = spec.inputs
+    return Succeeded(
+        Reference(
+            join=spec.join,
+            count=only.count,
+            flat=only.form == "flat",
+            collect=only.collect,
+        ).body
+    )

@@ -1,0 +1,200 @@
+"""Reads results by reference: what a node gets when it starts, and what ``get()`` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from umbel.backends import Joins, Records
+from umbel.errors import BadMessage, NodeFailed, UnknownJob
+from umbel.graphs.failures import find_failures
+from umbel.messages import (
+    GROUP_HEADER,
+    NODE_HEADER,
+    Body,
+    BodyCodec,
+    Cancelled,
+    Input,
+    NodeSpec,
+    Outcome,
+    PartResult,
+    Reference,
+    State,
+    Succeeded,
+    read_node,
+)
+from umbel.messages.nodes import (
+    BEFORE_IT_FAILED,
+    mark_of,
+    read_reference,
+    was_not_reached,
+    without_marks,
+)
+
+_PAGE = 1_000
+_MAX_REFERENCES = 1_000
+"""How many references may follow one another."""
+
+
+class NodeInputs(NamedTuple):
+    """What a node gets: results with their places, or the outcome of a node that does not run."""
+
+    values: list[tuple[tuple[str | int, ...], Any]]
+    outcome: Outcome | None = None
+
+
+class ResultReader:
+    """Reads the results of nodes."""
+
+    def __init__(self, joins: Joins, records: Records, codec: BodyCodec) -> None:
+        self._joins = joins
+        self._records = records
+        self._codec = codec
+
+    async def inputs(self, spec: NodeSpec, group: str) -> NodeInputs:
+        """Return what a node gets, or its outcome if it cannot run or is skipped."""
+        parts = await self.parts(spec.join)
+        if spec.checks and _has_failed(spec, parts):
+            return NodeInputs([], Cancelled(BEFORE_IT_FAILED))
+        read = [parts[one.first : one.first + one.count] for one in spec.inputs]
+        for part in (part for some in read for part in some):
+            chain = mark_of(part.result.content_type, "finish") if part.result else None
+            if chain is not None and part.result is not None and _is_inside(spec.path, chain):
+                return NodeInputs([], Succeeded(part.result))
+        values = [
+            (one.place, await self._input(one, some, spec.join, group))
+            for one, some in zip(spec.inputs, read, strict=True)
+        ]
+        return NodeInputs(values)
+
+    async def parts(self, join: str, count: int | None = None) -> list[PartResult]:
+        """Return the parts of a join, by position: all, or the first ones."""
+        found: list[PartResult] = []
+        after = -1
+        while count is None or len(found) < count:
+            page = await self._joins.results(join, after, _PAGE)
+            found += page
+            if len(page) < _PAGE:
+                break
+            after = page[-1].position
+        return found if count is None else found[:count]
+
+    async def value(self, body: Body | None, depth: int = 0) -> Any:
+        """Return a result; of a reference, what it refers to. None for no result.
+
+        Raises:
+            BadMessage: it cannot be read. NodeFailed: it refers to a job that has failed.
+        """
+        if body is None:
+            return None
+        reference = read_reference(without_marks(body))
+        if reference is None:
+            return self._codec.decode(without_marks(body))
+        if depth > _MAX_REFERENCES:
+            raise BadMessage("result", "too many references follow one another")
+        if reference.job:
+            return await self._value_of_job(reference.job, depth)
+        return await self._list(reference, depth)
+
+    async def _list(self, reference: Reference, depth: int) -> list[Any]:
+        parts = await self.parts(reference.join, reference.count)
+        if len(parts) < reference.count:
+            raise BadMessage("result", "the graph with its parts was pruned")
+        return await self.listed(parts, reference.flat, reference.collect, depth)
+
+    async def listed(
+        self, parts: Sequence[PartResult], flat: bool, collect: bool, depth: int = 0
+    ) -> list[Any]:
+        """Return the results of parts as a list."""
+        found: list[Any] = []
+        for part in parts:
+            if part.state is not State.SUCCEEDED:
+                failed = await self.failure_of(part.job)
+                if not collect:
+                    raise failed
+                found.append(failed)
+                continue
+            value = await self.value(part.result, depth + 1)
+            if flat and isinstance(value, list):
+                found += _with_failures(part, value)
+            else:
+                found.append(value)
+        return found
+
+    async def failure_of(self, job: str) -> NodeFailed:
+        """Return why a job has failed; if it was not reached, the failure before it."""
+        try:
+            record = await self._records.find(job)
+        except UnknownJob:
+            return NodeFailed("?", job, "its record was deleted")
+        path = ""
+        group = record.headers.get(GROUP_HEADER, "")
+        if NODE_HEADER in record.headers:
+            spec = read_node(record.headers[NODE_HEADER])
+            path = spec.path
+            if record.state is State.CANCELLED and was_not_reached(record.reason):
+                causes = await find_failures(self._joins, group, spec.join)
+                if causes:
+                    return causes[0].as_error(causes[1:], group)
+        error = record.reason or str(record.state)
+        if record.failure is not None:
+            error = f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}"
+            if record.failure.node:
+                return NodeFailed(record.failure.node, record.failure.job, error, graph=group)
+        return NodeFailed(f"{path} {record.task}".strip(), job, error, graph=group)
+
+    async def _value_of_job(self, job: str, depth: int) -> Any:
+        try:
+            record = await self._records.find(job)
+        except UnknownJob:
+            raise NodeFailed("?", job, "what replaced it was never published") from None
+        if record.state is not State.SUCCEEDED:
+            raise await self.failure_of(job)
+        return await self.value(record.result, depth + 1)
+
+    async def _input(self, one: Input, parts: Sequence[PartResult], join: str, group: str) -> Any:
+        if one.form == "failure":
+            causes = await find_failures(self._joins, group, join, one.first, one.count)
+            if causes:
+                return causes[0].as_error(causes[1:], group)
+            return NodeFailed("?", parts[0].job if parts else "", "its record was deleted")
+        if one.form == "one":
+            if not parts:
+                raise BadMessage("node", f"join {join} has no part {one.first}: it was pruned")
+            if parts[0].state is not State.SUCCEEDED:
+                raise await self.failure_of(parts[0].job)
+            return await self.value(parts[0].result)
+        return await self.listed(parts, one.form == "flat", one.collect)
+
+
+def _has_failed(spec: NodeSpec, parts: Sequence[PartResult]) -> bool:
+    """Whether a part has failed that has to succeed."""
+    collected = {
+        position
+        for one in spec.inputs
+        if one.collect
+        for position in range(one.first, one.first + one.count)
+    }
+    return any(
+        part.state is not State.SUCCEEDED
+        for part in parts
+        if part.position not in collected and (spec.free_from < 0 or part.position < spec.free_from)
+    )
+
+
+def _is_inside(path: str, chain: str) -> bool:
+    return not chain or path.startswith(f"{chain}.")
+
+
+def _with_failures(part: PartResult, values: list[Any]) -> list[Any]:
+    """Return the values of a chunk, with its failed calls as errors."""
+    places = mark_of(part.result.content_type if part.result else None, "failed")
+    if not places:
+        return values
+    failed = {int(one) for one in places.split(".") if one.isdigit()}
+    return [
+        NodeFailed(str(value.get("node")), part.job, str(value.get("error")))
+        if at in failed and isinstance(value, dict)
+        else value
+        for at, value in enumerate(values)
+    ]

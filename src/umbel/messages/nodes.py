@@ -1,0 +1,171 @@
+"""What the message of a node of a graph says about its place, and results that are references.
+
+A message does not contain the graph. It names the join whose parts the node reads when it starts,
+and where their results go. So its size does not depend on the size of the graph.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from umbel.errors import BadMessage
+from umbel.messages.bodies import JSON, Body
+from umbel.messages.joins import cancel_reason
+
+Policy = Literal["fail", "cancel", "collect"]
+"""What a group does when a member fails: its join fails after the others have finished, the others
+are cancelled, or the failure takes the member's place in the list."""
+
+REFERENCE = "application/x-umbel-reference"
+"""The media type of a result that is to be read elsewhere: a ``Reference``."""
+BEFORE_IT_FAILED = "a node before it did not succeed"
+"""Why a worker cancels a node. Stores give the reasons of ``cancel_reason`` for theirs."""
+MEMBER_FAILED = "another member of its group failed"
+
+_NOT_REACHED = frozenset({cancel_reason("success"), cancel_reason("failure"), BEFORE_IT_FAILED})
+_NOT_NEEDED = cancel_reason("failure")
+_MARKS = ("finish", "skipped", "failed")
+Mark = Literal["finish", "skipped", "failed"]
+
+
+class Input(msgspec.Struct, frozen=True, array_like=True):
+    """Where results of parts go in the arguments of a node."""
+
+    place: tuple[str | int, ...]
+    """The keys that lead to it: ``("args", 0)``. Empty for nodes that run no task."""
+    form: Literal["one", "list", "flat", "failure"]
+    """One result, the list of all, their lists in one list, or why the parts failed."""
+    first: int = 0
+    """The position of the first part."""
+    count: int = 1
+    collect: bool = False
+    """Whether a failure takes its place in the list, instead of keeping the node from running."""
+
+
+class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The header ``node`` of a job that is a node of a graph."""
+
+    path: str = ""
+    """Its place in the expression: ``1.0`` is the first member of the second link of a chain."""
+    kind: Literal["", "graph", "gather", "map", "chunk", "cancel"] = ""
+    """Empty for a task. Nodes of the other kinds are run by the worker itself, but a ``chunk``
+    calls its task several times."""
+    join: str = ""
+    """The join for which it waits, and whose parts it reads."""
+    inputs: tuple[Input, ...] = ()
+    checks: bool = False
+    """Whether it has to check that the parts succeeded, because its join does not."""
+    free_from: int = -1
+    """The first position of parts that may fail; -1 if there is none."""
+    chain: str | None = None
+    """The path of the innermost chain that contains it."""
+    depth: int = 0
+    """How many replacements contain it."""
+    handler: bool = False
+    """Whether it handles a failure."""
+    label: str = ""
+    """What the root is called in lists."""
+    total: int = 0
+    """How many tasks the graph had when it was published. Only of roots."""
+    errors: Policy = "fail"
+    """Of a map or chunk: what a failure means for the list."""
+    limit: int = 0
+    """Of a map: how many items are processed at once; 0 for no limit."""
+    star: bool = False
+    """Of a map: whether an item is a list of arguments."""
+    size: int = 0
+    """Of a map: how many calls each job makes; 0 if the jobs are no chunks."""
+    part: tuple[int, int] | None = None
+    """Of a part of a large map: its first item, and the item after its last one."""
+
+    @property
+    def runs_task(self) -> bool:
+        """Whether a task runs for it."""
+        return self.kind in ("", "chunk")
+
+    @property
+    def must_read(self) -> bool:
+        """Whether the worker reads or writes graphs before it can start."""
+        return bool(self.inputs) or self.checks or not self.runs_task
+
+    def encode(self) -> str:
+        """Return the header."""
+        return _encode(self).decode()
+
+
+class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A result that consists of results of other jobs: parts of a join, or one job."""
+
+    join: str = ""
+    count: int = 0
+    """How many parts of the join it has, from the first one on."""
+    flat: bool = False
+    """Whether the lists of the parts are one list."""
+    collect: bool = False
+    """Whether failures have a place in the list."""
+    job: str = ""
+
+    @property
+    def body(self) -> Body:
+        """The reference as the result of a job."""
+        return Body(REFERENCE, _encode(self))
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_spec = msgspec.json.Decoder(NodeSpec).decode
+_decode_reference = msgspec.json.Decoder(Reference).decode
+
+
+def read_node(header: str) -> NodeSpec:
+    """Return what a header ``node`` says. Raise BadMessage."""
+    try:
+        return _decode_spec(header)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadMessage("node", f"not the place of a node in a graph: {error}") from None
+
+
+def read_reference(body: Body) -> Reference | None:
+    """Return the reference in a result; None if it is a value. Raise BadMessage."""
+    if body.content_type != REFERENCE:
+        return None
+    try:
+        return _decode_reference(body.data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadMessage("result", f"not a reference: {error}") from None
+
+
+def was_not_reached(reason: str) -> bool:
+    """Whether a job was cancelled only because a node before it did not succeed."""
+    return reason in _NOT_REACHED
+
+
+def was_not_needed(reason: str) -> bool:
+    """Whether a handler was cancelled because nothing failed."""
+    return reason == _NOT_NEEDED
+
+
+def with_mark(body: Body, name: Mark, value: str = "1") -> Body:
+    """Return a result with a mark: it ends this chain early, its node was skipped, or these calls
+    of a chunk have failed."""
+    return Body(f"{body.content_type}; {name}={value or '*'}", body.data)
+
+
+def mark_of(content_type: str | None, name: Mark) -> str | None:
+    """Return the value of a mark of a result; None if it has none."""
+    for parameter in (content_type or "").split(";")[1:]:
+        key, _, value = parameter.strip().partition("=")
+        if key == name:
+            return "" if value == "*" else value
+    return None
+
+
+def without_marks(body: Body) -> Body:
+    """Return a result without marks."""
+    media_type, *parameters = [one.strip() for one in body.content_type.split(";")]
+    others = [one for one in parameters if one.partition("=")[0] not in _MARKS]
+    return Body("; ".join([media_type, *others]), body.data) if parameters else body
+
+
+NO_VALUE = Body(JSON, b"null")
