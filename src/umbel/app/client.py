@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar
 
@@ -22,7 +22,6 @@ from umbel.app.graphs import (
     BuiltGraph,
     build_graph,
     build_growth,
-    cancel_graph,
     check_place,
     is_graph,
     publish_until,
@@ -43,9 +42,9 @@ from umbel.errors import (
     UnknownJob,
     UnknownWorker,
 )
-from umbel.graphs import ResultReader
+from umbel.graphs import Graph, GraphNode, ResultReader, cancel_graph, read_graph
 from umbel.keys import KeyFile
-from umbel.messages import BodyCodec, Envelope, Growth, Record
+from umbel.messages import BodyCodec, Envelope, Growth, Record, State
 from umbel.publisher import Bridge, Builder, Forwarder, emit_or_log, waker
 from umbel.resilience import Backoff
 from umbel.tasks import Handle, Run, Signature, current_step, running
@@ -63,6 +62,9 @@ _SHORT_WAIT_SECONDS = 1.0
 """A shorter wait that ends in a timeout is not explained: the caller may be polling."""
 _WARNING_DELAY_SECONDS = 3.0
 """After so long, a caller that waits is told why the job does not start."""
+_UPDATE_SECONDS = 5.0
+_MAX_WATCHED = 50
+"""For how many nodes of a graph ``updates`` waits at once."""
 _FLUSH_CHECK_SECONDS = 0.02
 _BACKLOG_CHECKS = Backoff(first=0.02, factor=1.5, cap=0.25, jitter=0.0)
 """Delays between checks whether a job is still in the backlog."""
@@ -548,6 +550,48 @@ class Client:
     async def load_on_loop(self, record: Record) -> Any:
         """``load`` for async code."""
         return await self.bridge.arun(self.load(record))
+
+    async def read_graph(self, job: str) -> Graph:
+        """Return a graph. Raises NotAllowed if the job is not one, UnknownJob."""
+        roles = self._connections.get().roles
+        return await read_graph(roles.joins, roles.records, job)
+
+    async def progress(self, job: str) -> tuple[float, float | None]:
+        """Return how much of a graph or job is done, and of how much. Raises UnknownJob."""
+        record = await self.record(job)
+        if is_graph(record.task):
+            return (await self.read_graph(job)).progress
+        if record.state is State.SUCCEEDED:
+            return (1.0, 1.0) if record.progress is None else record.progress
+        return record.progress or (0.0, None)
+
+    async def updates(self, job: str) -> AsyncIterator[GraphNode]:
+        """Return the nodes of a graph as they end, each once, until the graph has ended.
+
+        A notification of the store ends each wait; a slow poll remains.
+        """
+        seen: set[str] = set()
+        while True:
+            graph = await self.bridge.arun(self.read_graph(job))
+            for node in graph.tasks():
+                if node.has_ended and node.job not in seen:
+                    seen.add(node.job)
+                    yield node
+            if graph.state.finished:
+                return
+            live = [node.job for node in graph.nodes if not node.has_ended]
+            await self.bridge.arun(self._wait_for_any([job, *live[:_MAX_WATCHED]]))
+
+    async def _wait_for_any(self, jobs: Sequence[str]) -> None:
+        """Wait until one of these jobs has ended, at most a few seconds."""
+        records = self._connections.get().roles.records
+        waits = [asyncio.ensure_future(records.wait_finished(one, _UPDATE_SECONDS)) for one in jobs]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def cancel(self, job: str, reason: str) -> bool:
         """Keep a job from running, or stop it; of a graph, all of its nodes.

@@ -158,26 +158,6 @@ async def _holder(roles: Roles, root: str) -> str | None:
     return None
 
 
-async def cancel_graph(roles: Roles, root: str, reason: str) -> bool:
-    """Cancel all nodes of a graph. When it returns, nothing of the graph starts any more.
-
-    Return False if the graph had ended. A node that runs may end later, but does not grow.
-    """
-    answer = await roles.control.cancel([root], reason)
-    if answer.get(root) not in ("running", "cancelled"):
-        return False
-    live = True
-    while live:  # a node that ends meanwhile may have queued others
-        live, after = False, ("", -1)
-        while page := await roles.joins.members(root, after, _PAGE):
-            found = [one.job for one in page if not one.state.finished and one.node]
-            if found:
-                states = await roles.control.cancel(found, reason)
-                live = live or any(state == "cancelled" for state in states.values())
-            after = (page[-1].join, page[-1].position)
-    return True
-
-
 def is_graph(task: str) -> bool:
     """Whether this is the task of the root of a graph."""
     return task == GRAPH_TASK

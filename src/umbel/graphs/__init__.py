@@ -4,13 +4,16 @@ Called by: the client and workers, which publish and run graphs, and operations,
 Never: knows a server. A graph is jobs that wait for joins (``backends.Joins``), nothing else.
 """
 
+from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
 from umbel.graphs.compiler import MAX_NODES, Compiler
+from umbel.graphs.drawing import mermaid, tree
 from umbel.graphs.failures import FailedNode, find_failures
 from umbel.graphs.growing import grow
 from umbel.graphs.publications import publications
 from umbel.graphs.running import NodePreparer, PreparedNode, Values, must_prepare
 from umbel.graphs.values import NodeInputs, ResultReader
+from umbel.graphs.view import Graph, GraphNode, read_graph
 
 __all__ = [
     "MAX_NODES",
@@ -18,13 +21,19 @@ __all__ = [
     "CompiledNode",
     "Compiler",
     "FailedNode",
+    "Graph",
+    "GraphNode",
     "NodeInputs",
     "NodePreparer",
     "PreparedNode",
     "ResultReader",
     "Values",
+    "cancel_graph",
     "find_failures",
     "grow",
+    "mermaid",
     "must_prepare",
     "publications",
+    "read_graph",
+    "tree",
 ]

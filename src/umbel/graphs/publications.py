@@ -38,7 +38,14 @@ def growth(
     group: str,
     prefix: str,
 ) -> Growth:
-    """Return what takes the place of a node. Raise ConfigurationError if it is too large."""
+    """Return what takes the place of a node. Raise ConfigurationError if it is too large.
+
+    The node itself stays a member of the group, so that it can be shown.
+    """
+    job = prefix.partition(":")[0]
+    if job in (one.id for one in compiled.loose):
+        raise ConfigurationError(f"replace: job {job} cannot be a part of what replaces it")
+    compiled.loose.append(CompiledNode(job, "", is_external=True))
     found = publications(compiled, envelopes, group, prefix)
     if len(found.parts) > 1:
         raise ConfigurationError(
@@ -76,6 +83,8 @@ class _Writer:
                 self._edges.setdefault(part, []).append(Edge(part.id, join.id, position))
         self._known: set[str] = set()
         self._begin()
+        if compiled.loose:
+            self._mention(f"{prefix}:loose")
 
     def _begin(self) -> None:
         self._jobs: list[Envelope] = []

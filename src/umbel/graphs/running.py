@@ -126,7 +126,8 @@ class NodePreparer:
 
 def _is_member(spec: NodeSpec, scope: str) -> bool:
     """Whether a node belongs to a member of a group."""
-    if spec.handler or spec.kind == "cancel" or spec.path == (f"{scope}.list" if scope else "list"):
+    own_list = f"{scope}.list" if scope else "list"
+    if spec.handler or spec.kind in ("cancel", "graph") or spec.path == own_list:
         return False
     return not scope or spec.path.startswith(f"{scope}.")
 

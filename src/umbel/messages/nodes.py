@@ -12,7 +12,7 @@ import msgspec
 
 from umbel.errors import BadMessage
 from umbel.messages.bodies import JSON, Body
-from umbel.messages.joins import cancel_reason
+from umbel.messages.joins import GRAPH_TASK, cancel_reason
 
 Policy = Literal["fail", "cancel", "collect"]
 """What a group does when a member fails: its join fails after the others have finished, the others
@@ -168,4 +168,6 @@ def without_marks(body: Body) -> Body:
     return Body("; ".join([media_type, *others]), body.data) if parameters else body
 
 
+INTERNAL_TASKS = frozenset({GRAPH_TASK, "umbel.gather", "umbel.cancel"})
+"""The tasks of nodes that every worker runs by itself."""
 NO_VALUE = Body(JSON, b"null")

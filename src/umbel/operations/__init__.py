@@ -5,6 +5,7 @@ Never: publishes or runs tasks. It asks only the store, never a worker, so it an
 """
 
 from umbel.operations.erasing import ErasedJobs
+from umbel.operations.graphs import GraphOperations, RetriedGraph
 from umbel.operations.job_documents import body_value, job_document, trace_id
 from umbel.operations.job_search import FoundJobs, JobSearch
 from umbel.operations.operations import FORGETTABLE, Operations
@@ -34,6 +35,7 @@ __all__ = [
     "DeployWorkerView",
     "ErasedJobs",
     "FoundJobs",
+    "GraphOperations",
     "Health",
     "HistoryLine",
     "JobSearch",
@@ -41,6 +43,7 @@ __all__ = [
     "Operations",
     "PoolView",
     "QueueView",
+    "RetriedGraph",
     "RunStatistics",
     "RunView",
     "ScheduleView",

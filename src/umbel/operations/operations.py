@@ -47,6 +47,7 @@ from umbel.messages import (
     is_inbox,
     not_finite,
 )
+from umbel.messages.nodes import INTERNAL_TASKS
 from umbel.operations.deployments import DeploymentOperations
 from umbel.operations.erasing import (
     ErasedJobs,
@@ -54,6 +55,7 @@ from umbel.operations.erasing import (
     erase_jobs,
     erase_namespace,
 )
+from umbel.operations.graphs import GraphOperations
 from umbel.operations.job_search import FoundJobs, JobSearch, search_jobs
 from umbel.operations.pause_texts import (
     paused_subject,
@@ -104,6 +106,8 @@ class Operations:
         self._charts = Charts(roles.coordination)
         self._clock = clock
         self.namespace = namespace
+        self.graphs = GraphOperations(roles, self._codec)
+        """Graphs: jobs that wait for jobs."""
         self.access = Access(roles.coordination)
         """Users, login sessions and API tokens of the dashboard."""
         self.audit = AuditLog(roles.coordination)
@@ -323,7 +327,7 @@ class Operations:
         return sorted(
             MissingTask(queue=one.queue, task=one.task, jobs=one.jobs)
             for one in await self._roles.records.count_waiting()
-            if one.queue in tasks and one.task not in tasks[one.queue]
+            if one.queue in tasks and one.task not in tasks[one.queue] | INTERNAL_TASKS
         )
 
     async def hindrances(self, record: Record, address: str = "MODULE:APP") -> list[str]:
@@ -347,7 +351,7 @@ class Operations:
                 f"No running worker serves the queue {record.queue}. Start one:"
                 f" umbel -A {address} worker --queues {shlex.quote(record.queue)}"
             ]
-        if is_command(record.task):
+        if is_command(record.task) or record.task in INTERNAL_TASKS:
             return []
         if not any(record.task in member.entry.tasks for member in members):
             return [f"No running worker has the task {record.task}."]

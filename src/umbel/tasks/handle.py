@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from collections.abc import AsyncIterator, Coroutine, Generator
 from math import inf, isnan
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -39,6 +39,15 @@ class Jobs(Protocol):
 
     async def load_on_loop(self, record: Record) -> Any:
         """``load_blocking`` for async code."""
+
+    async def read_graph(self, job: str) -> Any:
+        """Return a graph. Raise NotAllowed if the job is not one, UnknownJob."""
+
+    async def progress(self, job: str) -> tuple[float, float | None]:
+        """Return the progress of a graph or job. Raise UnknownJob."""
+
+    def updates(self, job: str) -> AsyncIterator[Any]:
+        """Return the nodes of a graph as they end."""
 
     async def cancel(self, job: str, reason: str) -> bool:
         """Cancel a job; of a graph, all nodes. Return False if it has ended otherwise."""
@@ -135,6 +144,33 @@ class Handle(Generic[R]):
     async def acancel(self, reason: str = "cancelled by its publisher") -> bool:
         """``cancel`` for async code."""
         return await self._jobs.await_on_loop(self._jobs.cancel(self.id, reason))
+
+    @property
+    def graph(self) -> Any:
+        """The graph as it is now, with its nodes and their states; see ``umbel.graphs.Graph``.
+
+        Raises:
+            NotAllowed: the job is not a graph. UnknownJob, Unavailable.
+        """
+        return self._jobs.wait_for(self._jobs.read_graph(self.id))
+
+    async def agraph(self) -> Any:
+        """``graph`` for async code."""
+        return await self._jobs.await_on_loop(self._jobs.read_graph(self.id))
+
+    @property
+    def progress(self) -> tuple[float, float | None]:
+        """How much is done, and of how much: of a graph its tasks, of a job what it reports."""
+        return self._jobs.wait_for(self._jobs.progress(self.id))
+
+    async def aprogress(self) -> tuple[float, float | None]:
+        """``progress`` for async code."""
+        return await self._jobs.await_on_loop(self._jobs.progress(self.id))
+
+    async def updates(self) -> AsyncIterator[Any]:
+        """Return the nodes of a graph as they end, each once, until the graph has ended."""
+        async for node in self._jobs.updates(self.id):
+            yield node
 
     def __repr__(self) -> str:
         return f"Handle({self.id})"

@@ -18,12 +18,15 @@ import msgspec
 from umbel.app import Umbel
 from umbel.backends import Demand, JobFilter, WorkerEntry
 from umbel.errors import BadMessage, JobFailed, ResultTimeout, UnknownJob
+from umbel.graphs import NodePreparer, PreparedNode, must_prepare
 from umbel.messages import (
     KINDS,
+    REFERENCE,
     Cancelled,
     Delivery,
     Envelope,
     Finish,
+    Growth,
     Interrupted,
     Outcome,
     Parked,
@@ -109,6 +112,7 @@ class InlineWorker:
             progress=self._progress,
             steps=self._steps,
         )
+        self._nodes = NodePreparer(roles, app.registry, app.codec)
         self._claimed: deque[Delivery] = deque()
         self._rules: list[Rule] = []
         self._step = _FIRST_STEP_SECONDS
@@ -162,7 +166,7 @@ class InlineWorker:
             id=report.delivery.id,
             task=report.delivery.envelope.subject,
             state=ended.state,
-            result=self._result(report),
+            result=await self._result(report),
             error=_error(ended, run) if ended.state is State.BURIED else None,
             reason=ended.reason,
             attempt=report.delivery.attempt,
@@ -222,14 +226,25 @@ class InlineWorker:
         if delivery.id in cancelled:
             activated = Cancelled(cancelled[delivery.id])
         else:
-            activated = self._activator.activate(delivery)
+            node = PreparedNode([])
+            if must_prepare(delivery):
+                node = await self._nodes.prepare(delivery)
+            if node.outcome is not None:
+                return await self._settle_unrun(delivery, node.outcome, node.growth)
+            activated = self._activator.activate(delivery, node.values)
         if isinstance(activated, Activation):
             self._emit_started(delivery)
             return activated
         if isinstance(activated, Interrupted):  # no other worker could have the task
             activated = Rejected(activated.reason)
+        return await self._settle_unrun(delivery, activated)
+
+    async def _settle_unrun(
+        self, delivery: Delivery, outcome: Outcome, growth: Growth | None = None
+    ) -> FinishedJob | None:
         now = self._clock.now()
-        finished, _ = await self.settle(InlineRun(Report(delivery, activated, now, now), None))
+        report = Report(delivery, outcome, now, now, growth=growth)
+        finished, _ = await self.settle(InlineRun(report, None))
         return finished
 
     async def _advance(self, until: float) -> bool:
@@ -258,10 +273,12 @@ class InlineWorker:
             )
         )
 
-    def _result(self, report: Report) -> Any:
+    async def _result(self, report: Report) -> Any:
         outcome, task = report.outcome, self._registry.get(report.delivery.envelope.subject)
         if not isinstance(outcome, Succeeded) or outcome.result is None:
             return None
+        if outcome.result.content_type == REFERENCE:
+            return None  # handle.get() reads it
         value = self._codec.decode(outcome.result)
         with suppress(BadMessage):  # its annotation is wrong; handle.get() says so
             return decode_as(value, Any if task is None else task.parameters.returns, "result")

@@ -1,0 +1,222 @@
+"""A graph as it is now: its nodes, their states, and what each waits for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from umbel.backends import Joins, Records
+from umbel.errors import BadMessage, NotAllowed
+from umbel.graphs.failures import failed_node, is_failure
+from umbel.messages import (
+    GRAPH_TASK,
+    NODE_HEADER,
+    Failure,
+    Member,
+    NodeSpec,
+    Record,
+    State,
+    read_node,
+)
+from umbel.messages.nodes import mark_of, was_not_needed
+
+_PAGE = 1_000
+_NO_SPEC = NodeSpec()
+NodeState = State | Literal["skipped"]
+
+
+class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of a graph."""
+
+    path: str
+    """Its place in the expression, as in ``1.0``. ``--node`` takes it, or the id of the job."""
+    task: str
+    job: str
+    state: NodeState
+    kind: str = ""
+    """Empty for a task; ``map`` and ``chunk`` run a task, too."""
+    handler: bool = False
+    """Whether it handles a failure."""
+    before: tuple[str, ...] = ()
+    """The jobs that it waits for."""
+    created: float = 0.0
+    started: float | None = None
+    finished: float | None = None
+    error: str = ""
+    """The last line of its traceback, or why it was not run."""
+    failed: bool = False
+    """Whether it has failed by itself, not because of a node before it."""
+    worker: str | None = None
+
+    @property
+    def runs_task(self) -> bool:
+        """Whether a task runs for it."""
+        return self.kind in ("", "map", "chunk")
+
+    @property
+    def seconds(self) -> float | None:
+        """How long its last run took; None if it has not ended, or did not run."""
+        if self.started is None or self.finished is None:
+            return None
+        return max(self.finished - self.started, 0.0)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+        return self.state == "skipped" or self.state.finished
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph and its nodes, in the order of their paths."""
+
+    id: str
+    label: str
+    state: State
+    """The state of the whole; ``buried`` if it has failed."""
+    nodes: tuple[GraphNode, ...]
+    created: float = 0.0
+    finished: float | None = None
+    error: str = ""
+    root: GraphNode
+
+    def tasks(self) -> list[GraphNode]:
+        """Return the nodes that run tasks."""
+        return [node for node in self.nodes if node.runs_task]
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """How many nodes have ended, and how many there are now. Replacements add nodes."""
+        tasks = [node for node in self.tasks() if not (node.handler and not node.failed)]
+        return sum(node.has_ended for node in tasks), len(tasks)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many nodes are in each state."""
+        return dict(Counter(str(node.state) for node in self.tasks()))
+
+    def find(self, name: str) -> GraphNode:
+        """Return the node with this path or job id. Raise NotAllowed."""
+        for node in self.nodes:
+            if name in (node.path, node.job):
+                return node
+        paths = ", ".join(node.path for node in self.tasks()[:12])
+        raise NotAllowed(f"graph {self.id} has no node {name!r:.80}; its nodes are {paths}")
+
+    def after(self, jobs: Iterable[str]) -> list[GraphNode]:
+        """Return all nodes that wait for these jobs, directly or through others."""
+        waiting: dict[str, list[GraphNode]] = {}
+        for node in (*self.nodes, self.root):
+            for part in node.before:
+                waiting.setdefault(part, []).append(node)
+        found: dict[str, GraphNode] = {}
+        left = [*jobs]
+        while left:
+            for node in waiting.get(left.pop(), ()):
+                if node.job not in found:
+                    found[node.job] = node
+                    left.append(node.job)
+        return [*found.values()]
+
+    def critical_path(self) -> list[str]:
+        """Return the jobs that determined when the graph ended, or what it waits for now."""
+        by_job = {node.job: node for node in self.nodes}
+        path: list[str] = []
+        at: GraphNode | None = self.root
+        while at is not None:
+            before = [by_job[job] for job in at.before if job in by_job and job not in path]
+            # A node that has not ended determines the end more than one that has.
+            at = max(before, key=_end_of, default=None)
+            if at is not None:
+                path.append(at.job)
+        return path[::-1]
+
+
+async def read_graph(joins: Joins, records: Records, root: str) -> Graph:
+    """Return a graph. Raise UnknownJob, or NotAllowed if the job is not the root of a graph."""
+    record = await records.find(root)
+    if record.task != GRAPH_TASK:
+        raise NotAllowed(f"job {root} of {record.task} is no graph; see umbel graphs list")
+    members: list[Member] = []
+    after = ("", -1)
+    while page := await joins.members(root, after, _PAGE):
+        members += page
+        after = (page[-1].join, page[-1].position)
+    parts: dict[str, list[str]] = {}
+    for member in members:
+        parts.setdefault(member.join, []).append(member.job)
+    found: dict[str, GraphNode] = {}
+    for member in members:
+        if member.job not in found:
+            found[member.job] = _node(member, parts)
+    spec = _spec(record.headers.get(NODE_HEADER, ""))
+    return Graph(
+        id=root,
+        label=spec.label,
+        state=record.state,
+        nodes=tuple(sorted(found.values(), key=lambda node: path_key(node.path))),
+        created=record.created,
+        finished=record.finished,
+        error=_error_of(record),
+        root=GraphNode(
+            path="",
+            task=record.task,
+            job=root,
+            state=record.state,
+            kind="graph",
+            before=tuple(parts.get(spec.join, ())),
+            created=record.created,
+            started=record.started,
+            finished=record.finished,
+        ),
+    )
+
+
+def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
+    spec = _spec(member.node) if member.node else _NO_SPEC
+    is_own = bool(member.node) and spec.kind != "graph"
+    is_skipped = mark_of(member.result_type, "skipped") is not None
+    is_failed = is_failure(member.state, member.reason)
+    error = failed_node(member).error if member.state.finished and (
+        member.state is not State.SUCCEEDED and not was_not_needed(member.reason)
+    ) else ""  # fmt: skip
+    return GraphNode(
+        path=spec.path if is_own else "",
+        task=member.task,
+        job=member.job,
+        state="skipped" if is_skipped else member.state,
+        kind=spec.kind if is_own else "",
+        handler=spec.handler,
+        before=tuple(parts.get(spec.join, ())) if is_own else (),
+        created=member.created,
+        started=member.started,
+        finished=member.finished,
+        error=error,
+        failed=is_failed,
+        worker=member.worker,
+    )
+
+
+def _spec(header: str) -> NodeSpec:
+    try:
+        return read_node(header)
+    except BadMessage:
+        return _NO_SPEC
+
+
+def _error_of(record: Record) -> str:
+    failure: Failure | None = record.failure
+    if failure is None:
+        return record.reason
+    text = f"{failure.type.rpartition(':')[2]}: {failure.message}"
+    return f"node {failure.node}: {text}" if failure.node else text
+
+
+def path_key(path: str) -> list[tuple[int, int, str]]:
+    """Return what sorts paths: ``2`` before ``10``."""
+    return [(0, int(one), "") if one.isdigit() else (1, 0, one) for one in path.split(".") if one]
+
+
+def _end_of(node: GraphNode) -> tuple[bool, float]:
+    return node.finished is None, node.finished or 0.0

@@ -1,0 +1,170 @@
+"""What operators do with graphs: list, show, retry, cancel, resolve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from umbel.backends import UNCHANGED, Changes, JobFilter, Roles
+from umbel.errors import NotAllowed, Unavailable
+from umbel.graphs import Graph, cancel_graph, read_graph
+from umbel.messages import GRAPH_TASK, BodyCodec, Record, State, Succeeded
+
+_RESOLVING = "umbel.resolving"
+"""A queue that no worker serves: a node is in it between the two steps of ``resolve``."""
+
+
+class RetriedGraph(msgspec.Struct, frozen=True, kw_only=True):
+    """What runs again."""
+
+    graph: str
+    nodes: tuple[str, ...]
+    """The paths of the nodes that were named or follow them."""
+    jobs: int
+    """How many jobs are live again, with those that wait for them."""
+
+
+class GraphOperations:
+    """The operations on graphs."""
+
+    def __init__(self, roles: Roles, codec: BodyCodec) -> None:
+        self._roles = roles
+        self._codec = codec
+
+    async def roots(self, states: Sequence[State] = (), limit: int = 50) -> list[Record]:
+        """Return the roots of graphs: live ones first, then the last that have ended."""
+        wanted = JobFilter(states=tuple(states), task=GRAPH_TASK, limit=limit)
+        return await self._roles.records.search(wanted)
+
+    async def show(self, graph: str) -> Graph:
+        """Return a graph with its nodes. Raise UnknownJob, NotAllowed."""
+        return await read_graph(self._roles.joins, self._roles.records, graph)
+
+    async def cancel(self, graph: str, reason: str) -> bool:
+        """Cancel all nodes of a graph. Return False if it has ended."""
+        await self.show(graph)
+        return await cancel_graph(self._roles, graph, reason)
+
+    async def retry(
+        self,
+        graph_id: str,
+        *,
+        node: str | None = None,
+        start: str | None = None,
+        arguments: Any = None,
+    ) -> RetriedGraph:
+        """Let a graph that has failed go on: failed nodes run again, succeeded ones do not.
+
+        With ``node``, only this failed node runs again. With ``start``, this node and all that
+        follow it run again, also those that have succeeded. ``arguments`` replace those of the
+        node: a list, or a dict with ``args`` and ``kwargs``.
+
+        Raises:
+            NotAllowed: a node runs, nothing has failed, or the node was replaced when it ran.
+        """
+        graph = await self.show(graph_id)
+        named = self._failed(graph, node) if start is None else self._from(graph, start)
+        changes = UNCHANGED
+        if arguments is not None:
+            if node is None and start is None:
+                raise NotAllowed("arguments: name the node that they are for")
+            changes = Changes(body=self._body(arguments))
+        first = [graph.find(name).job for name in (node, start) if name is not None]
+        again = await self._reopen(first, named, changes)
+        by_job = {one.job: one for one in graph.nodes}
+        paths = tuple(by_job[job].path for job in named if job in by_job)
+        return RetriedGraph(graph=graph_id, nodes=paths, jobs=len(again))
+
+    async def resolve(self, graph_id: str, name: str, result: Any) -> bool:
+        """Let a node count as succeeded, with this result; the graph goes on.
+
+        It may have failed, wait, or be blocked. Return False if it runs now.
+
+        Raises:
+            NotAllowed: it has succeeded, or there is no such node.
+        """
+        graph = await self.show(graph_id)
+        node = graph.find(name)
+        if node.state in ("skipped", State.SUCCEEDED):
+            raise NotAllowed(f"node {node.path} has succeeded; it needs no result")
+        body = self._codec.encode(result, what=f"result of node {node.path}", name="result")
+        if isinstance(node.state, State) and node.state.finished:
+            # No worker takes it from this queue before it is resolved.
+            await self._roles.joins.reopen([node.job], Changes(queue=_RESOLVING))
+        resolved = await self._roles.joins.resolve(node.job, Succeeded(body))
+        await self._advance()
+        return resolved
+
+    def _failed(self, graph: Graph, name: str | None) -> list[str]:
+        """Return the jobs to reopen: failed nodes, and handlers that may have to run again."""
+        nodes = [node for node in graph.nodes if node.failed and node.kind != "cancel"]
+        if name is not None:
+            node = graph.find(name)
+            if not node.has_ended:
+                raise NotAllowed(f"node {node.path} is {node.state}: wait until it has ended")
+            if not node.failed:
+                raise NotAllowed(
+                    f"node {node.path} is {node.state} and has not failed; --from {node.path} runs"
+                    " it and all after it again"
+                )
+            nodes = [node]
+        if not nodes:
+            raise NotAllowed(
+                f"graph {graph.id} is {graph.state}, and no node has failed; --from NODE runs a"
+                " part of it again"
+            )
+        jobs = [node.job for node in nodes]
+        handlers = [
+            node.job
+            for node in graph.after(jobs)
+            if node.state is State.SUCCEEDED and (node.handler or node.kind == "cancel")
+        ]
+        return [*jobs, *handlers]
+
+    def _from(self, graph: Graph, name: str) -> list[str]:
+        """Return the jobs of a node and of all that follow it."""
+        node = graph.find(name)
+        following = [node, *graph.after([node.job])]
+        running = next((one for one in following if one.state is State.RUNNING), None)
+        if running is not None:
+            raise NotAllowed(f"node {running.path} runs: wait until it has ended, or cancel it")
+        grown = [one for one in following if self._has_grown(graph, one.path)]
+        if grown:
+            raise NotAllowed(
+                f"node {grown[0].path} was replaced by other nodes when it ran, which cannot be"
+                " taken back; name a node inside it, or publish the graph again"
+            )
+        return [one.job for one in following if one.has_ended]
+
+    def _has_grown(self, graph: Graph, path: str) -> bool:
+        return bool(path) and any(one.path.startswith(f"{path}.") for one in graph.nodes) and any(
+            one.path == path and one.kind in ("", "map") for one in graph.nodes
+        )  # fmt: skip
+
+    async def _reopen(
+        self, changed: Sequence[str], named: Sequence[str], changes: Changes
+    ) -> list[str]:
+        joins = self._roles.joins
+        if changes is UNCHANGED:
+            return await joins.reopen([*named], UNCHANGED)
+        # All jobs of a call get the changes, so the changed node is reopened by itself.
+        again = await joins.reopen([*changed], changes)
+        others = [job for job in named if job not in changed]
+        return [*again, *(await joins.reopen(others) if others else [])]
+
+    def _body(self, arguments: Any) -> Any:
+        data = arguments
+        if isinstance(arguments, list):
+            data = {"args": arguments, "kwargs": {}}
+        if not isinstance(data, dict) or not data.keys() <= {"args", "kwargs"}:
+            raise NotAllowed('arguments: give a list, or {"args": [...], "kwargs": {...}}')
+        return self._codec.encode({"args": [], "kwargs": {}, **data}, what="arguments")
+
+    async def _advance(self) -> None:
+        try:
+            while await self._roles.joins.advance():
+                pass
+        except Unavailable:  # upkeep does what is left
+            return
