@@ -17,6 +17,7 @@ import anyio
 from msgspec.structs import replace
 
 from umbel.app.backends import open_backlog, store_url
+from umbel.app.batches import collecting
 from umbel.app.connections import Connections
 from umbel.app.graphs import (
     BuiltGraph,
@@ -148,8 +149,11 @@ class Client:
             self._warn_of_ignored_priority(envelopes)
         connection = self._connection(signatures)
         held = connection is None and self._hold(signatures, envelopes)
+        batch = collecting.get()
         if held:
             published = [Published(envelope.id) for envelope in envelopes]
+        elif batch is not None and batch.is_for(self) and connection is None:
+            published = self.run_blocking(batch.add(envelopes))
         elif connection is not None:
             broker = self._connections.get().roles.broker
             published = broker.publish_within(envelopes, unwrap(connection))
@@ -173,8 +177,11 @@ class Client:
             self._warn_of_ignored_priority(envelopes)
         connection = self._connection(signatures)
         held = connection is None and self._hold(signatures, envelopes)
+        batch = collecting.get()
         if held:
             published = [Published(envelope.id) for envelope in envelopes]
+        elif batch is not None and batch.is_for(self) and connection is None:
+            published = await self.run_on_loop(batch.add(envelopes))
         elif connection is not None:
             within = await self._connections.backend.unwrap(connection)
             published = await self._connections.get().roles.broker.publish(envelopes, within)
@@ -251,6 +258,21 @@ class Client:
                 work = publish(self._connections.get().roles)
                 return self.bridge.run(work, self._graph_deadline(graph))
 
+    @property
+    def roles(self) -> Roles:
+        """The roles of the open connections, for use on the bridge's loop."""
+        return self._connections.get().roles
+
+    def run_blocking(self, work: Coroutine[Any, Any, T]) -> T:
+        """Publish on the bridge's loop, for a caller that blocks. Raise PublishTimeout."""
+        with self._as_not_published(), reentry.entered():
+            return self.bridge.run(work, self._settings.deadline)
+
+    async def run_on_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """``run_blocking`` for async code."""
+        with self._as_not_published():
+            return await self.bridge.arun(work, self._settings.deadline)
+
     def _graph_deadline(self, graph: BuiltGraph) -> float:
         """Return the deadline of a graph: a large one is published in several round trips."""
         return self._settings.deadline * (1 + len(graph.publications.parts))
@@ -264,8 +286,8 @@ class Client:
             if isinstance(error, UmbelError) and not isinstance(error, Unavailable):
                 raise
             raise PublishTimeout(
-                f"the graph was not published within {self._settings.deadline:g} s: {error}. Either"
-                " all of it was published, or none of its nodes will start"
+                f"not published within {self._settings.deadline:g} s: {error}. Of a graph, either"
+                " all nodes were published, or none will start"
             ) from None
 
     def _connection_of_graph(self, graph: BuiltGraph) -> Any:

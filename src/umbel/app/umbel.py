@@ -41,10 +41,12 @@ from umbel.telemetry import Telemetry, events
 
 if TYPE_CHECKING:
     # A process that only publishes never loads these.
+    from umbel.app.batches import Batch
     from umbel.app.link_service import LinkService
     from umbel.app.schedules import DeclaredSchedules
     from umbel.backends import Backend
     from umbel.charts import Tally
+    from umbel.messages import Policy
     from umbel.operations import Operations
     from umbel.worker import Worker, WorkerOptions
     from umbel.worker.intake import Intake
@@ -322,6 +324,23 @@ class Umbel:
     async def apublish_many(self, signatures: Sequence[Signature[R]]) -> list[Handle[R]]:
         """``publish_many`` for async code."""
         return await self._client.asend(signatures)
+
+    def batch(self, *, errors: Policy = "fail", queue: str = "default") -> Batch:
+        """Collect the jobs that are published in a block, and join them at its end.
+
+        ::
+
+            with app.batch() as batch:
+                for row in rows:
+                    load.delay(row)
+            results = batch.handle.get()
+
+        The jobs start at once. ``errors`` is ``"fail"`` or ``"collect"``, as for a group. The
+        ``queue`` is that of the job that waits for the others.
+        """
+        from umbel.app.batches import Batch
+
+        return Batch(self._client, errors, queue, self.settings.namespace)
 
     def publish_event(self, event: bytes) -> Handle[Any]:
         """Publish a CloudEvent in structured JSON, such as one from a program in another language.

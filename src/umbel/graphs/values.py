@@ -24,6 +24,7 @@ from umbel.messages import (
     read_node,
 )
 from umbel.messages.nodes import (
+    ALL_PARTS,
     BEFORE_IT_FAILED,
     mark_of,
     read_reference,
@@ -97,7 +98,8 @@ class ResultReader:
         return await self._list(reference, depth)
 
     async def _list(self, reference: Reference, depth: int) -> list[Any]:
-        parts = await self.parts(reference.join, reference.count)
+        is_counted = reference.count != ALL_PARTS
+        parts = await self.parts(reference.join, reference.count if is_counted else None)
         if len(parts) < reference.count:
             raise BadMessage("result", "the graph with its parts was pruned")
         return await self.listed(parts, reference.flat, reference.collect, depth)

@@ -30,6 +30,9 @@ _MARKS = ("finish", "skipped", "failed")
 Mark = Literal["finish", "skipped", "failed"]
 
 
+ALL_PARTS = -1
+
+
 class Input(msgspec.Struct, frozen=True, array_like=True):
     """Where results of parts go in the arguments of a node."""
 
@@ -40,6 +43,7 @@ class Input(msgspec.Struct, frozen=True, array_like=True):
     first: int = 0
     """The position of the first part."""
     count: int = 1
+    """How many parts; ``ALL_PARTS`` if that was not known."""
     collect: bool = False
     """Whether a failure takes its place in the list, instead of keeping the node from running."""
 
@@ -100,7 +104,7 @@ class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
 
     join: str = ""
     count: int = 0
-    """How many parts of the join it has, from the first one on."""
+    """How many parts of the join it has, from the first one on, or ``ALL_PARTS``."""
     flat: bool = False
     """Whether the lists of the parts are one list."""
     collect: bool = False

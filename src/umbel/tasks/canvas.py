@@ -27,7 +27,7 @@ class Chain(CanvasMethods[R_co]):
         self.parts = parts
 
     def senders(self) -> Iterable[Sender]:
-        return (sender for part in self.parts for sender in part.senders())
+        return _senders(self.parts)
 
     def __repr__(self) -> str:
         return f"chain of {len(self.parts)}"
@@ -45,8 +45,7 @@ class Group(CanvasMethods[R_co]):
         self.limit = check_limit(limit)
 
     def senders(self) -> Iterable[Sender]:
-        found = (one for one in self.members if isinstance(one, Composable))
-        return (sender for member in found for sender in member.senders())
+        return _senders(self.members)
 
     def __repr__(self) -> str:
         return f"group of {len(self.members)}"
@@ -95,7 +94,7 @@ class Fork(CanvasMethods[R_co]):
         self.branches = branches
 
     def senders(self) -> Iterable[Sender]:
-        return (sender for branch in self.branches for sender in branch.senders())
+        return _senders(self.branches)
 
     def __repr__(self) -> str:
         return f"fork of {len(self.branches)}"
@@ -109,7 +108,7 @@ def chain(first: Composable[R], last: Fork[Any], /) -> Chain[R]: ...
 @overload
 def chain(only: Composable[R], /) -> Chain[R]: ...
 @overload
-def chain(first: Composable[Any], last: Composable[R], /) -> Chain[R]: ...
+def chain(first: Part[Any], last: Composable[R], /) -> Chain[R]: ...
 @overload
 def chain(a: Composable[Any], b: Composable[Any], last: Composable[R], /) -> Chain[R]: ...
 @overload
@@ -139,6 +138,10 @@ def chain(*parts: Any) -> Any:
             found.append(part)
     if not found:
         raise ConfigurationError("chain(): give it at least one signature")
+    if any(isinstance(part, Handle) for part in found[1:]):
+        raise ConfigurationError(
+            "chain: a handle is of a job that exists already, so it can only be the first part"
+        )
     if isinstance(found[0], Fork):
         raise ConfigurationError("fork: there is no result before it; put a signature first")
     return Chain(tuple(found))
@@ -224,6 +227,11 @@ def check_limit(limit: object) -> int:
     if type(limit) is not int or limit < 1:
         raise ConfigurationError(f"limit={limit!r:.80}: give how many run at once, 1 or more")
     return limit
+
+
+def _senders(parts: Iterable[Any]) -> Iterable[Sender]:
+    found = (one for one in parts if isinstance(one, Composable))
+    return (sender for part in found for sender in part.senders())
 
 
 def _has_options(canvas: CanvasMethods[Any]) -> bool:
