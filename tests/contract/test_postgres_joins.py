@@ -19,7 +19,7 @@ from umbel.backends import Put
 from umbel.backends.postgres.address import PostgresAddress
 from umbel.backends.postgres.database import Database
 from umbel.errors import UnknownJob
-from umbel.messages import Failed, State, Succeeded, fresh_id
+from umbel.messages import Failed, Growth, State, Succeeded, fresh_id
 from umbel.testing import Adapters, wrong_clocks
 from umbel.testing.actions import FAILURE, FAR, RESULT, publish, publish_and_settle, settle
 from umbel.testing.stores.graphs import Graph, OneWorker, advance, parts, state, states
@@ -214,6 +214,32 @@ def test_a_group_to_which_a_chunk_is_being_added_is_not_dropped(address: Postgre
         await worker.end(second)
         assert await b.joins.seal([join.id]) == 1
         assert await worker.end(waiter) == []
+
+    run(address, scenario)
+
+
+def test_a_cancellation_that_is_requested_while_a_settlement_waits_prevents_growth(
+    address: PostgresAddress,
+) -> None:
+    async def scenario(b: Adapters, server: Server) -> None:
+        g = Graph(b)
+        join = g.join(grows := g.job())
+        await g.add()
+        (held,) = await (await OneWorker.start(b)).holds(grows)
+        more = Graph(b, g.group)
+        place = more.job()
+        growth = Growth(more.publication(), place.id)
+        async with b.another() as other:
+            async with server.lock("job", namespace=b.namespace, id=grows.id):
+                cancelling = asyncio.create_task(other.control.cancel([grows.id], ""))
+                await server.wait_for_blocked(1)
+                settling = asyncio.create_task(settle(b, held, Succeeded(RESULT), growth=growth))
+                await server.wait_for_blocked(2)
+            assert await cancelling == {grows.id: State.RUNNING}
+            assert await settling == []
+        assert await parts(b, join) == [(0, grows.id, State.SUCCEEDED)]
+        with pytest.raises(UnknownJob):
+            await b.records.find(place.id)
 
     run(address, scenario)
 

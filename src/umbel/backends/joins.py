@@ -102,7 +102,12 @@ def _check_cycles(publication: Publication) -> None:
 
 
 class Joins(Protocol):
-    """Stores joins. All methods are safe to repeat."""
+    """Stores joins. All methods are safe to repeat.
+
+    A settlement with a ``Growth`` adds a publication in the step that ends its job, unless the
+    cancellation of that job was requested. So once all jobs of a graph have ended or were asked to
+    stop, no job is added to it by a job that still runs.
+    """
 
     async def add(self, publication: Publication, within: Any = None) -> list[Published]:
         """Add joins, jobs and edges, all or none; return the result for each envelope.

@@ -92,7 +92,7 @@ class Growth(msgspec.Struct, frozen=True):
     """The part of a graph that takes the place of the job that is settled.
 
     ``place`` is a job of the publication. In every join of which the settled job is a part, that
-    job takes its position.
+    job takes its position. A job whose cancellation was requested does not grow.
     """
 
     publication: Publication

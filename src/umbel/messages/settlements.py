@@ -38,7 +38,11 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     """The group of the job, if it has one: joins may have to be advanced."""
     growth: Growth | None = None
-    """The part of a graph that takes the place of the job, if the job ends."""
+    """The part of a graph that takes the place of the job, if the job ends.
+
+    It has no effect if the job's cancellation was requested while it ran: nothing of it is added,
+    and the job keeps its place. The outcome is recorded as it is given.
+    """
 
 
 class Finish(msgspec.Struct, frozen=True):

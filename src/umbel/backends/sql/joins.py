@@ -184,7 +184,10 @@ class SqlJoins(SqlRole, ABC):
         return (yield from self._add_new_steps(publication))
 
     def grow_steps(self, lease: Lease, growth: Growth) -> Steps[None]:
-        """Let a publication take the place of the job under this lease, if the lease is held."""
+        """Let a publication take the place of the job under this lease.
+
+        Nothing happens if the lease is lost or the cancellation of the job was requested.
+        """
         check_growth(growth)
         check_namespace(growth.publication, self._namespace)
         values = self._values(id=lease.job, owner=lease.owner, fence=lease.fence)

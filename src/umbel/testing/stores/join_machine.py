@@ -181,8 +181,8 @@ class JoinMachine(AdapterMachine):
         growth = Growth(graph.publication(), place.id)
         end = settlement(self.held.pop(job), Succeeded(RESULT), growth=growth)
         assert self._run(self.sides[side].broker.settle([end])) == []
-        self.model.grow(job, place.id, graph.publication())
-        self.added.append(graph)
+        if self.model.grow(job, place.id, graph.publication()):
+            self.added.append(graph)
 
     @rule(side=sides)
     def the_worker_dies(self, side: int) -> None:
@@ -209,6 +209,8 @@ class JoinMachine(AdapterMachine):
             answer = self._run(control.cancel(jobs, "not wanted"))
             states = {job: self.model.jobs[job].state for job in jobs}
             assert answer == states | dict.fromkeys(idle, State.CANCELLED)
+            for job in jobs:
+                self.model.request_cancel(job)
         self.model.end(dict.fromkeys(idle, State.BURIED if buries else State.CANCELLED))
 
     @rule(limit=st.integers(1, 5), side=sides)

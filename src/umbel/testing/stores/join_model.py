@@ -25,6 +25,8 @@ class Node:
     """The join that it waits for."""
     expires: bool | None = False
     """Whether its expiry has passed; None if that is up to the adapter."""
+    is_unwanted: bool = False
+    """Whether its cancellation was requested while it ran."""
     reason: str | None = None
     """Why it was cancelled because of a join."""
 
@@ -136,12 +138,24 @@ class JoinModel:
             self.jobs[job].state = state
         self._release()
 
-    def grow(self, job: str, place: str, publication: Publication) -> None:
-        """End a job with success; a job of the publication takes its place."""
+    def request_cancel(self, job: str) -> None:
+        """Remember that a job is to be cancelled, if it runs."""
+        node = self.jobs[job]
+        node.is_unwanted = node.is_unwanted or node.state is State.RUNNING
+
+    def grow(self, job: str, place: str, publication: Publication) -> bool:
+        """End a job with success; a job of the publication takes its place.
+
+        Returns False if the job does not grow because its cancellation was requested.
+        """
+        if self.jobs[job].is_unwanted:
+            self.end({job: State.SUCCEEDED})
+            return False
         for join in self.joins.values():
             join.parts = {n: place if one == job else one for n, one in join.parts.items()}
         self.jobs[job].state = State.SUCCEEDED
         self.add(publication, ())
+        return True
 
     def seal(self, joins: Iterable[str]) -> int:
         """Seal joins; return how many were held."""
@@ -172,7 +186,7 @@ class JoinModel:
             if waits is None or self.is_complete(self.joins[waits]):
                 self.jobs[job].state = State.QUEUED
         for job in back:
-            self.jobs[job].reason = None
+            self.jobs[job].reason, self.jobs[job].is_unwanted = None, False
         self._release()
         return {*back}, again
 

@@ -11,9 +11,11 @@ from umbel.errors import BadMessage, ConfigurationError, UnknownJob
 from umbel.messages import (
     Body,
     Cancelled,
+    Envelope,
     Failed,
     Growth,
     Interrupted,
+    Outcome,
     Publication,
     State,
     Succeeded,
@@ -515,6 +517,11 @@ class Dropping:
         assert await states(b, part, waiter) == [QUEUED, CANCELLED]
 
 
+def growth_of(more: Graph, place: Envelope) -> Growth:
+    """Return the growth by a graph, one job of which takes the place."""
+    return Growth(more.publication(), place.id)
+
+
 class Growing:
     """``Growth``: the part of a graph that takes the place of the job that is settled."""
 
@@ -650,6 +657,91 @@ class Growing:
         assert await parts(b, join) == [(0, grows.id, RUNNING)]
         assert await worker.end(grows) == []
         assert await state(b, waiter) is QUEUED
+
+    @backend_test()
+    async def test_a_job_whose_cancellation_was_requested_does_not_grow(self, b: Adapters) -> None:
+        ends: list[tuple[Outcome, State]] = [
+            (Succeeded(RESULT), SUCCEEDED),
+            (Cancelled("not wanted"), CANCELLED),
+            (Failed(FAILURE), BURIED),
+        ]
+        worker = await OneWorker.start(b)
+        for outcome, end in ends:
+            for why in ("not wanted", ""):
+                g = Graph(b)
+                waiter = g.job(after=(join := g.join(grows := g.job())))
+                await g.add()
+                await worker.holds(grows)
+                assert await b.control.cancel([grows.id], why) == {grows.id: RUNNING}
+                more = Graph(b, g.group)
+                inner = more.job()
+                place = more.job(after=(added := more.join(inner)))
+                assert await worker.end(grows, outcome, growth=growth_of(more, place)) == []
+                assert await state(b, grows) is end
+                for job in (inner, place):
+                    with pytest.raises(UnknownJob):
+                        await b.records.find(job.id)
+                assert await parts(b, added) == []
+                assert await parts(b, join) == [(0, grows.id, end)]
+                assert await state(b, waiter) is QUEUED
+                await worker.end(waiter)
+                assert await b.joins.drop(g.group)
+
+    @backend_test()
+    async def test_a_cancellation_that_was_requested_in_an_earlier_run_still_prevents_growth(
+        self, b: Adapters
+    ) -> None:
+        g = Graph(b)
+        join = g.join(grows := g.job())
+        await g.add()
+        worker = await OneWorker.start(b)
+        await worker.holds(grows)
+        await b.control.cancel([grows.id], "not wanted")
+        await worker.end(grows, Interrupted("stopping"))
+        more = Graph(b, g.group)
+        place = more.job()
+        assert await worker.end(grows, growth=growth_of(more, place)) == []
+        with pytest.raises(UnknownJob):
+            await b.records.find(place.id)
+        assert await parts(b, join) == [(0, grows.id, SUCCEEDED)]
+
+    @backend_test()
+    async def test_a_job_that_was_cancelled_and_reopened_grows_again(self, b: Adapters) -> None:
+        g = Graph(b)
+        join = g.join(grows := g.job())
+        await g.add()
+        worker = await OneWorker.start(b)
+        await worker.holds(grows)
+        await b.control.cancel([grows.id], "not wanted")
+        await worker.end(grows, Cancelled("not wanted"))
+        assert await b.joins.reopen([grows.id]) == [grows.id]
+        more = Graph(b, g.group)
+        place = more.job()
+        assert await worker.end(grows, growth=growth_of(more, place)) == []
+        assert await parts(b, join) == [(0, place.id, QUEUED)]
+
+    @backend_test()
+    async def test_of_a_batch_only_the_jobs_grow_that_are_not_to_be_cancelled(
+        self, b: Adapters
+    ) -> None:
+        g = Graph(b)
+        join = g.join(*(jobs := g.jobs(3)))
+        await g.add()
+        worker = await OneWorker.start(b)
+        held = await worker.holds(*jobs)
+        await b.control.cancel([jobs[1].id], "not wanted")
+        growths = [Graph(b, g.group) for _ in jobs]
+        places = [more.job() for more in growths]
+        batch = [
+            settlement(one, Succeeded(RESULT), growth=growth_of(more, place))
+            for one, more, place in zip(held, growths, places, strict=True)
+        ]
+        assert await b.broker.settle(batch) == []
+        assert await parts(b, join) == [
+            *((0, places[0].id, QUEUED), (1, jobs[1].id, SUCCEEDED), (2, places[2].id, QUEUED))
+        ]
+        with pytest.raises(UnknownJob):
+            await b.records.find(places[1].id)
 
     @backend_test()
     async def test_a_growth_of_which_the_place_ended_at_once_is_counted(self, b: Adapters) -> None:
