@@ -175,4 +175,5 @@ if __name__ == "__main__":
     keep_a_stream()
     provide_program("faketime", "processes with wrong clocks", "faketime")
     provide_program("chromium", "the dashboard in a browser", "chromium", "fonts-dejavu-core")
+    provide_program("tmux", "umbel top in tmux", "tmux")
     provide_node_packages()

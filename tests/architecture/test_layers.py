@@ -52,6 +52,7 @@ def test_no_topic_of_a_suite_hides_a_test_of_another() -> None:
 WRITERS = {
     "terminal.py": {"write"},  # the one place
     "cli/deploy_begin.py": {"Live"},  # redraws lines that are visible
+    "top/session.py": {"Console", "write"},  # draws lines that are visible
     "cli/confirmation.py": {"confirm"},  # asks a question that is visible
     "cli/dashboard.py": {"prompt"},  # asks for a password with a fixed text
 }

@@ -26,7 +26,7 @@ import pytest
 from servers import PrivatePostgres, private_postgres
 
 from integration.command_line import Shell
-from integration.running import Proxy
+from integration.running import Proxy, redis
 from umbel import Umbel, WorkerOptions
 from umbel.app.backends import open_backend
 from umbel.backends import Backend, JobFilter, Roles
@@ -365,3 +365,30 @@ def distant(postgres: Place, proxy: Proxy) -> Iterator[Place]:
 def shell(tmp_path: Path) -> Shell:
     """A folder with an application, and commands run in it."""
     return Shell(tmp_path)
+
+
+# --- an application with tasks that succeed, fail and wait ---------------------------------------
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def app(request: pytest.FixtureRequest) -> Iterator[Umbel]:
+    """The shop on each store that is broker and store in one."""
+    from integration.browsing import declare
+
+    if request.param == "redis":
+        namespace = f"t{fresh_id()}"
+        with redis(namespace) as url:
+            app = Umbel(url, namespace=namespace, backlog="none", deadline=15)
+            yield declare(app)
+            app.close()
+    else:
+        place: Place = request.getfixturevalue(request.param)
+        yield declare(place.app())
+
+
+@pytest.fixture
+def shop(sqlite: Place) -> Umbel:
+    """The shop on SQLite."""
+    from integration.browsing import declare
+
+    return declare(sqlite.app())

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from integration.browsing import bury, declare, served
 from integration.conftest import Place, working
 from integration.running import ask, until
-from integration.test_dashboard import bury, declare, served
 from umbel import Umbel
 from umbel.backends import JobFilter
 from umbel.dashboard.readers import PAGES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -15,6 +16,8 @@ ChartRange = Literal["15m", "1h", "24h", "7d"]
 _LATE_SECONDS = 5.0
 """A point is complete so long after its end: workers write when a period has ended."""
 _READ_TRIES = 3
+_CLEAN_PERIODS = 6
+"""After so many periods without failures, a task is no longer failing."""
 
 
 class _Scale(NamedTuple):
@@ -69,6 +72,8 @@ class TaskTotals(msgspec.Struct, frozen=True, kw_only=True):
     buried: int
     p50: float | None
     p95: float | None
+    failing_since: int | None = None
+    """The beginning of the first period with failures, after several in a row without any."""
 
 
 class ChartData(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +113,7 @@ class Charts:
         points = tuple(
             _point(time, scale.seconds, found.get(time), now) for time in _times(scale, now)
         )
-        return ChartData(range=range, now=now, points=points, tasks=_totals(merge(found.values())))
+        return ChartData(range=range, now=now, points=points, tasks=_totals(found))
 
     async def _read(self, scale: _Scale) -> tuple[float, dict[int, Counters], bool]:
         """Return the store's time, the counters by point, and whether nothing changed meanwhile.
@@ -168,8 +173,8 @@ def _point(time: int, seconds: int, counters: Counters | None, now: float) -> Ch
     )
 
 
-def _totals(counters: Counters) -> tuple[TaskTotals, ...]:
-    found = (
+def _totals(found: Mapping[int, Counters]) -> tuple[TaskTotals, ...]:
+    totals = (
         TaskTotals(
             task=task,
             runs=counts.runs,
@@ -177,7 +182,21 @@ def _totals(counters: Counters) -> tuple[TaskTotals, ...]:
             buried=counts.buried,
             p50=percentile(counts.seconds, 0.5),
             p95=percentile(counts.seconds, 0.95),
+            failing_since=_failing_since(task, found),
         )
-        for task, counts in counters.tasks.items()
+        for task, counts in merge(found.values()).tasks.items()
     )
-    return tuple(sorted(found, key=lambda one: (-one.runs, one.task)))
+    return tuple(sorted(totals, key=lambda one: (-one.runs, one.task)))
+
+
+def _failing_since(task: str, found: Mapping[int, Counters]) -> int | None:
+    since, clean = None, 0
+    for time in sorted(found, reverse=True):
+        counts = found[time].tasks.get(task)
+        if counts is None or not counts.runs:
+            continue
+        if counts.retried + counts.buried:
+            since, clean = time, 0
+        elif (clean := clean + 1) >= _CLEAN_PERIODS:
+            break
+    return since

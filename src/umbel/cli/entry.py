@@ -50,6 +50,7 @@ COMMANDS = {
     "send": "umbel.cli.send",
     "shell": "umbel.cli.shell",
     "tasks": "umbel.cli.tasks",
+    "top": "umbel.cli.top",
     "worker": "umbel.cli.worker",
     "workers": "umbel.cli.workers",
 }
@@ -80,6 +81,7 @@ SUMMARIES = {
     "send": "Publish a job; optionally wait for its result.",
     "shell": "Start a Python prompt with the application, its tasks and operations.",
     "tasks": "Show tasks: their options, run times and workers.",
+    "top": "Show queues, workers and tasks live in a terminal, with keys that act.",
     "worker": "Run tasks until the worker is stopped.",
     "workers": "Show running workers; send a command to one.",
 }

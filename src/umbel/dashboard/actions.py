@@ -10,10 +10,9 @@ import msgspec
 from umbel.app import Umbel
 from umbel.backends import Changes, JobFilter
 from umbel.control import ROLES, Role, Scope, User
-from umbel.dashboard.readers import group_key
 from umbel.errors import BadMessage, ConfigurationError, NotAllowed, UnknownTask
 from umbel.messages import Record, State
-from umbel.operations import JobSearch, Operations
+from umbel.operations import JobSearch, Operations, group_key
 
 _BATCH_JOBS = 500
 _MAX_BULK_JOBS = 10_000

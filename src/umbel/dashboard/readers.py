@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast, get_args
 
 import msgspec
@@ -16,16 +14,21 @@ from umbel.control import ROLES, Role, User
 from umbel.dashboard.visibility import Visibility
 from umbel.errors import ConfigurationError, UnknownTask
 from umbel.messages import Record, State
-from umbel.operations import JobSearch, Operations, QueueView, body_value
-from umbel.operations.pause_texts import without_missing_tasks
+from umbel.operations import (
+    LIVE_STATES,
+    BuriedGroup,
+    JobSearch,
+    Operations,
+    QueueView,
+    body_value,
+    group_buried,
+)
+from umbel.operations import read_overview as overview
 
 _PAGE_JOBS = 50
 _SEARCH_WINDOW = 20_000
 _BURIED_WINDOW = 5_000
 _MAX_GATES = 200
-_OLD_SECONDS = 300.0
-_LIVE_STATES = ("queued", "waiting", "scheduled", "blocked", "running")
-_VARIABLE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+|'[^']*'|\"[^\"]*\"")
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,51 +76,25 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_overview(view: View) -> dict[str, Any]:
     """Return problems, totals, and what happened lately."""
-    operations = view.operations
-    queues = await operations.queues()
-    workers = await operations.workers()
-    pauses = without_missing_tasks(await operations.pauses())
-    missing = await operations.missing_tasks()
     span = view.choice("range", get_args(ChartRange), "15m")
-    numbers = await operations.charts(cast(ChartRange, span))
-    buried = await operations.search(_buried_search(limit=100, window=2_000))
-    alive = [worker for worker in workers if worker.state != "silent"]
-    totals = {state: sum(getattr(queue, state) for queue in queues) for state in _LIVE_STATES}
-    problems = [problem for queue in queues if (problem := _queue_problem(queue, view.address))]
-    problems += [
-        {"text": f"{one}.", "page": f"/queues/{one.queue}", "command": "umbel workers"}
-        for one in missing
-    ]
-    problems += [
-        {
-            "text": f"The worker {worker.name} has sent no heartbeat for {worker.silent:.0f} s.",
-            "page": "/workers",
-            "command": "umbel workers",
-        }
-        for worker in workers
-        if worker.state == "silent"
-    ]
-    if not alive:
-        command = f"umbel -A {view.address} worker"
-        problems.insert(
-            0, {"text": "No workers are running.", "page": "/workers", "command": command}
-        )
-    groups = _group_buried(buried.jobs, view)
+    found = await overview(view.operations, cast(ChartRange, span), view.address)
+    tasks = found.numbers.tasks
+    running = found.running_workers
     return {
-        "problems": problems,
-        "totals": totals,
-        "workers": len(alive),
-        "slots": sum(worker.io + worker.cpu for worker in alive),
-        "buried": len(buried.jobs),
-        "buried_is_more": buried.after is not None,
-        "groups": groups[:5],
-        "pauses": [_pause(pause) for pause in pauses],
+        "problems": msgspec.to_builtins(found.problems),
+        "totals": found.totals,
+        "workers": len(running),
+        "slots": sum(worker.io + worker.cpu for worker in running),
+        "buried": found.buried,
+        "buried_is_more": found.buried_is_more,
+        "groups": _groups(found.groups[:5], view),
+        "pauses": [_pause(pause) for pause in found.pauses],
         "range": span,
         "ranges": get_args(ChartRange),
-        "points": msgspec.to_builtins(numbers.points),
-        "slowest": msgspec.to_builtins(sorted(numbers.tasks, key=_slowness)[:5]),
-        "failing": msgspec.to_builtins(sorted(filter(_fails, numbers.tasks), key=_failing)[:5]),
-        "has_jobs": bool(queues) or bool(await operations.jobs(JobFilter(limit=1))),
+        "points": msgspec.to_builtins(found.numbers.points),
+        "slowest": msgspec.to_builtins(sorted(tasks, key=_slowness)[:5]),
+        "failing": msgspec.to_builtins(sorted(filter(_fails, tasks), key=_failing)[:5]),
+        "has_jobs": bool(found.queues) or bool(await view.operations.jobs(JobFilter(limit=1))),
         "tasks": [task.name for task in view.app.registry][:50],
     }
 
@@ -132,26 +109,6 @@ def _fails(task: TaskTotals) -> bool:
 
 def _failing(task: TaskTotals) -> float:
     return -task.failures / task.runs
-
-
-def _queue_problem(queue: QueueView, address: str) -> dict[str, str] | None:
-    if queue.paused or not (queue.queued or queue.waiting):
-        return None
-    page = f"/queues/{queue.name}"
-    if not queue.workers:
-        return {
-            "text": f"No worker serves the queue {queue.name}; {queue.queued:,} jobs wait.",
-            "page": page,
-            "command": f"umbel -A {address} worker --queues {queue.name}",
-        }
-    if queue.oldest is not None and queue.oldest > _OLD_SECONDS:
-        return {
-            "text": f"The oldest job of the queue {queue.name} waits"
-            f" since {queue.oldest / 60:.0f} min.",
-            "page": page,
-            "command": "umbel queues",
-        }
-    return None
 
 
 def _pause(pause: Any) -> dict[str, Any]:
@@ -192,7 +149,7 @@ async def read_queue(view: View) -> dict[str, Any]:
 
 def _queue(queue: QueueView) -> dict[str, Any]:
     return {
-        **{name: getattr(queue, name) for name in ("name", *_LIVE_STATES, "oldest", "workers")},
+        **{name: getattr(queue, name) for name in ("name", *LIVE_STATES, "oldest", "workers")},
         "pauses": [_pause(pause) for pause in queue.pauses],
     }
 
@@ -327,43 +284,17 @@ async def read_buried(view: View) -> dict[str, Any]:
     """Return the newest buried jobs, grouped by task and error."""
     found = await view.operations.search(_buried_search(_BURIED_WINDOW, _BURIED_WINDOW))
     return {
-        "groups": _group_buried(found.jobs, view),
+        "groups": _groups(group_buried(found.jobs), view),
         "read": len(found.jobs),
         "is_more": found.after is not None,
     }
 
 
-def error_shape(record: Record) -> str:
-    """Return the error of a job without what differs from job to job: numbers, ids, quotes."""
-    if record.failure is None:
-        return _VARIABLE.sub("…", record.reason)[:200]
-    kind = record.failure.type.rpartition(":")[2]
-    return f"{kind}: {_VARIABLE.sub('…', record.failure.message)}"[:200]
-
-
-def group_key(record: Record) -> str:
-    """Return what names the group of a buried job, without its text."""
-    return hashlib.sha256(f"{record.task}\0{error_shape(record)}".encode()).hexdigest()[:16]
-
-
-def _group_buried(jobs: list[Record], view: View) -> list[dict[str, Any]]:
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for job in jobs:
-        groups.setdefault((job.task, error_shape(job)), []).append(job)
+def _groups(groups: Iterable[BuriedGroup], view: View) -> list[dict[str, Any]]:
     hidden = not view.visibility.may_search_texts
-    found = [
-        {
-            "task": task,
-            "error": shape.partition(":")[0] if hidden else shape,
-            "key": group_key(members[0]),
-            "count": len(members),
-            "first": min(job.finished or 0.0 for job in members),
-            "last": max(job.finished or 0.0 for job in members),
-            "samples": [job.id for job in members[:3]],
-        }
-        for (task, shape), members in groups.items()
-    ]
-    return sorted(found, key=lambda group: -int(str(group["count"])))
+    found = [msgspec.to_builtins(group) for group in groups]
+    # The text of an error may contain the value of an argument.
+    return [one | {"error": one["error"].partition(":")[0]} if hidden else one for one in found]
 
 
 # --- schedules, gates, routes, deployments, tasks, audit -------------------------------------

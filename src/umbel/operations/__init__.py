@@ -4,11 +4,13 @@ Called by: the command line and other user interfaces.
 Never: publishes or runs tasks. It asks only the store, never a worker, so it answers at once.
 """
 
+from umbel.operations.buried_groups import BuriedGroup, error_shape, group_buried, group_key
 from umbel.operations.erasing import ErasedJobs
 from umbel.operations.graphs import GraphOperations, RetriedGraph
 from umbel.operations.job_documents import body_value, job_document, trace_id
 from umbel.operations.job_search import FoundJobs, JobSearch
 from umbel.operations.operations import FORGETTABLE, Operations
+from umbel.operations.overview import LIVE_STATES, Overview, Problem, read_overview
 from umbel.operations.schedules import HistoryLine, ScheduleView
 from umbel.operations.views import (
     Audit,
@@ -28,8 +30,10 @@ from umbel.operations.views import (
 
 __all__ = [
     "FORGETTABLE",
+    "LIVE_STATES",
     "Audit",
     "AuditedTask",
+    "BuriedGroup",
     "CodeChanges",
     "DeployView",
     "DeployWorkerView",
@@ -41,7 +45,9 @@ __all__ = [
     "JobSearch",
     "MissingTask",
     "Operations",
+    "Overview",
     "PoolView",
+    "Problem",
     "QueueView",
     "RetriedGraph",
     "RunStatistics",
@@ -50,6 +56,10 @@ __all__ = [
     "TaskView",
     "WorkerView",
     "body_value",
+    "error_shape",
+    "group_buried",
+    "group_key",
     "job_document",
+    "read_overview",
     "trace_id",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 
@@ -49,6 +50,14 @@ def compare_code(
         incomparable=incomparable,
         others=others,
     )
+
+
+def code_name(worker: WorkerEntry) -> str:
+    """Return a short name of the code that a worker runs, equal for equal code; "" if unknown."""
+    if not worker.code:
+        return ""
+    lines = [worker.python, *(f"{task} {mark}" for task, mark in sorted(worker.code.items()))]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:6]
 
 
 def advise(times: RunTimes, longer: float) -> AuditedTask:

@@ -47,7 +47,11 @@ from umbel.messages import (
     is_inbox,
     not_finite,
 )
+<<<<<<< HEAD
 from umbel.messages.nodes import INTERNAL_TASKS
+=======
+from umbel.operations.deploy_analysis import code_name
+>>>>>>> 1493e36 (Add umbel top, so that operators without a browser see and change everything in a terminal)
 from umbel.operations.deployments import DeploymentOperations
 from umbel.operations.erasing import (
     ErasedJobs,
@@ -168,6 +172,21 @@ class Operations:
                     f"job {job} is {state}: only buried, cancelled and expired jobs are replayed"
                 )
         return replayed
+
+    async def retry_possible(self, jobs: Sequence[str]) -> list[str]:
+        """Queue those of these jobs again that still can be. Return their ids.
+
+        Others have been retried meanwhile, or were deleted.
+        """
+        return await self._roles.records.replay(jobs, UNCHANGED)
+
+    async def cancel_possible(self, jobs: Sequence[str], reason: str) -> int:
+        """Cancel those of these jobs that are live, or ask workers to stop them. Return how many.
+
+        Others have ended meanwhile, or were deleted.
+        """
+        states = await self._roles.control.cancel(jobs, reason)
+        return sum(state in (State.CANCELLED, State.RUNNING) for state in states.values())
 
     async def forget(self, wanted: JobFilter) -> int:
         """Delete all finished jobs that match, with their results. Return their number.
@@ -501,6 +520,7 @@ class Operations:
                 silent=max(0.0, member.silent),
                 state=_worker_state(member, paused),
                 epoch=member.epoch,
+                code=code_name(member.entry),
             )
             for member in await self._roles.registry.workers()
         ]

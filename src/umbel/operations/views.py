@@ -49,6 +49,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since its last heartbeat."""
     state: WorkerState
     epoch: int
+    code: str = ""
+    """Names the code of its tasks: equal code has equal names. Empty if it is not known."""
 
 
 class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):
