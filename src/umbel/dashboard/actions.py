@@ -13,6 +13,7 @@ from umbel.control import ROLES, Role, Scope, User
 from umbel.errors import BadMessage, ConfigurationError, NotAllowed, UnknownTask
 from umbel.messages import Record, State
 from umbel.operations import JobSearch, Operations, group_key
+from umbel.schedules import make_timing
 
 _BATCH_JOBS = 500
 _MAX_BULK_JOBS = 10_000
@@ -119,7 +120,7 @@ async def _retry_group(request: Request) -> str:
     queued = 0
     for start in range(0, min(limit, len(ids)), _BATCH_JOBS):
         batch = ids[start : min(start + _BATCH_JOBS, limit)]
-        queued += len(await request.operations.retry(batch))
+        queued += len(await request.operations.retry_possible(batch))
     return f"{queued:,} jobs are queued again."
 
 
@@ -219,6 +220,23 @@ async def _ready(request: Request) -> str:
     return "The member gets jobs again."
 
 
+async def _retire(request: Request) -> str:
+    moved = await request.operations.retire(await _known_index(request))
+    return f"The worker gets no more routes; {moved:,} routes move to other workers."
+
+
+async def _unretire(request: Request) -> str:
+    await request.operations.retire(await _known_index(request), retiring=False)
+    return "The worker gets routes again."
+
+
+async def _known_index(request: Request) -> int:
+    index = request.number("index", 0, 999_999)
+    if index not in {one.index for one in await request.operations.worker_indexes()}:
+        raise NotAllowed(f"No worker has the index {index}.")
+    return index
+
+
 async def _release(request: Request) -> str:
     if await request.operations.release(request.get("key"), request.reason) is None:
         raise NotAllowed("The key has no route.")
@@ -243,6 +261,32 @@ async def _pause_schedule(request: Request) -> str:
 async def _resume_schedule(request: Request) -> str:
     await request.operations.schedules.resume(request.get("schedule"))
     return "The schedule is active."
+
+
+async def _edit_schedule(request: Request) -> str:
+    schedule, schedules = request.get("schedule"), request.operations.schedules
+    cron = request.fields.get("cron", "").strip() or None
+    every = request.number("every", 1, 366 * 86_400) if request.fields.get("every") else None
+    if (cron is None) is (every is None):
+        raise ConfigurationError("cron, every: give one of them")
+    zone = (
+        request.fields.get("zone", "").strip() or (await schedules.show(schedule)).plan.timing.zone
+    )
+    timing = make_timing(cron=cron, every=every, zone=zone if cron else None)
+    changed = await schedules.edit(schedule, {"timing": timing}, reset=False, who=request.user.name)
+    return f"The schedule fires {changed.plan.timing.describe()}."
+
+
+async def _reset_schedule(request: Request) -> str:
+    changed = await request.operations.schedules.edit(
+        request.get("schedule"), {}, reset=True, who=request.user.name
+    )
+    return f"The schedule fires {changed.plan.timing.describe()}, as in the code."
+
+
+async def _remove_schedule(request: Request) -> str:
+    await request.operations.schedules.remove(request.get("schedule"))
+    return "The schedule and its history were removed."
 
 
 async def _end_deployment(request: Request) -> str:
@@ -358,6 +402,20 @@ ACTIONS: dict[str, Action] = {
             subject="member",
         ),
         Action(
+            name="retire",
+            summary="Give a worker no more routes, and move its own to other workers.",
+            act=_retire,
+            fields=("index",),
+            subject="index",
+        ),
+        Action(
+            name="unretire",
+            summary="Give a worker routes again.",
+            act=_unretire,
+            fields=("index",),
+            subject="index",
+        ),
+        Action(
             name="release",
             summary="End the route of a key.",
             act=_release,
@@ -382,6 +440,27 @@ ACTIONS: dict[str, Action] = {
             name="resume-schedule",
             summary="Publish jobs of a schedule again.",
             act=_resume_schedule,
+            fields=("schedule",),
+            subject="schedule",
+        ),
+        Action(
+            name="edit-schedule",
+            summary="Change when a schedule fires: by cron, or every so many seconds.",
+            act=_edit_schedule,
+            fields=("schedule", "cron", "every", "zone"),
+            subject="schedule",
+        ),
+        Action(
+            name="reset-schedule",
+            summary="Take back all changes of a schedule.",
+            act=_reset_schedule,
+            fields=("schedule",),
+            subject="schedule",
+        ),
+        Action(
+            name="remove-schedule",
+            summary="Remove a schedule that no running worker declares, with its history.",
+            act=_remove_schedule,
             fields=("schedule",),
             subject="schedule",
         ),

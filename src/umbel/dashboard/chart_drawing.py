@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from markupsafe import Markup
 
+_BAR_WIDTH = 1_000
+_PART_STYLES = {
+    **dict.fromkeys(("retry", "failed", "lost", "rejected"), "buried"),
+    **{name: name for name in ("wait", "running", "waiting", "scheduled", "queued", "blocked")},
+    "succeeded": "succeeded",
+}
 Line = tuple[str, str, Sequence[float | None]]
 """A name, a CSS class, and values; None is a gap."""
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 560, 120, 52, 104, 8
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 380, 132, 44, 108, 8
+_SPANS = {"15m": "15 min ago", "1h": "1 h ago", "24h": "24 h ago", "7d": "7 days ago"}
 
 
-def draw_chart(title: str, lines: Sequence[Line], unit: str = "") -> Markup:
+def draw_chart(title: str, lines: Sequence[Line], unit: str = "", since: str = "15m") -> Markup:
     """Return lines over time in one picture, with a legend."""
     highest = max((v for _, _, values in lines for v in values if v is not None), default=0.0)
     top = _round_up(highest)
@@ -32,7 +40,7 @@ def draw_chart(title: str, lines: Sequence[Line], unit: str = "") -> Markup:
         _WIDTH,
         _HEIGHT,
         _describe(title, lines, unit),
-        _axis(top, unit),
+        _axis(top, unit, _SPANS[since]),
         Markup("").join(drawn),
     )
 
@@ -61,11 +69,41 @@ def _paths(values: Sequence[float | None], top: float) -> list[str]:
     return [f"M{run[0]}L{'L'.join(run[1:] or run)}" for run in runs if run]
 
 
-def _axis(top: float, unit: str) -> Markup:
+def _axis(top: float, unit: str, since: str) -> Markup:
     return Markup(
         '<path class="axis" d="M{0} {1}H{2}M{0} {3}H{2}"/>'
         '<text class="tick" x="{4}" y="{5}">{6}</text><text class="tick" x="{4}" y="{3}">0</text>'
-    ).format(_LEFT, _TOP, _WIDTH, _BOTTOM, _LEFT - 6, _TOP + 4, f"{_number(top)} {unit}".strip())
+        '<text class="tick first" x="{0}" y="{7}">{8}</text>'
+        '<text class="tick" x="{2}" y="{7}">now</text>'
+    ).format(
+        *(_LEFT, _TOP, _WIDTH, _BOTTOM, _LEFT - 6, _TOP + 4, f"{_number(top)} {unit}".strip()),
+        *(_BOTTOM + 18, since),
+    )
+
+
+def draw_timeline(parts: Sequence[Mapping[str, Any]]) -> Markup:
+    """Return the waits and runs of a job as one bar. Short parts are drawn longer than they are."""
+    drawn = [part for part in parts if "seconds" in part or "since" in part]
+    shares = [max(part.get("seconds", 0.0), 0.0) ** 0.5 for part in drawn]
+    whole = sum(shares) or 1.0
+    least = _BAR_WIDTH / 50
+    widths = [least + share / whole * (_BAR_WIDTH - least * len(drawn)) for share in shares]
+    if not drawn or least * len(drawn) > _BAR_WIDTH:
+        return Markup("")
+    bars, left = [], 0.0
+    for part, width in zip(drawn, widths, strict=True):
+        style = _PART_STYLES.get(part.get("ended", part["what"]), "cancelled")
+        state = "open" if "since" in part else part["what"]
+        bars.append(
+            Markup('<rect class="{} {}" x="{:.1f}" y="0" width="{:.1f}" height="14"/>').format(
+                style, state, left, max(1.0, width - 2)
+            )
+        )
+        left += width
+    return Markup(
+        '<svg class="drawing" viewBox="0 0 {} 14" preserveAspectRatio="none" aria-hidden="true">{}'
+        "</svg>"
+    ).format(_BAR_WIDTH, Markup("").join(bars))
 
 
 def _round_up(value: float) -> float:

@@ -13,13 +13,14 @@ from umbel.charts import ChartRange, TaskTotals
 from umbel.control import ROLES, Role, User
 from umbel.dashboard.visibility import Visibility
 from umbel.errors import ConfigurationError, UnknownTask
-from umbel.messages import Record, State
+from umbel.messages import ROUTE_PREFIX, Record, State, route_key
 from umbel.operations import (
     LIVE_STATES,
     BuriedGroup,
     JobSearch,
     Operations,
     QueueView,
+    WorkerView,
     body_value,
     group_buried,
 )
@@ -29,6 +30,7 @@ _PAGE_JOBS = 50
 _SEARCH_WINDOW = 20_000
 _BURIED_WINDOW = 5_000
 _MAX_GATES = 200
+_WORKER_JOBS = 20
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,20 +159,35 @@ def _queue(queue: QueueView) -> dict[str, Any]:
 async def read_workers(view: View) -> dict[str, Any]:
     """Return the workers and the jobs that they run."""
     workers = await view.operations.workers()
+    retiring = {one.index for one in await view.operations.worker_indexes() if one.retiring}
     running = await view.operations.jobs(JobFilter(states=(State.RUNNING,), limit=500))
-    by_worker: dict[str, list[dict[str, Any]]] = {}
+    by_worker: dict[str, list[Record]] = {}
     for job in running:
-        line = {"id": job.id, "task": job.task, "started": job.started, "queue": job.queue}
-        by_worker.setdefault(job.worker or "", []).append(line)
+        by_worker.setdefault(job.worker or "", []).append(job)
     return {
         "workers": [
             {
                 **msgspec.to_builtins(worker),
                 "slots": worker.io + worker.cpu,
-                "jobs": by_worker.get(worker.name, [])[:20],
+                "retiring": worker.index in retiring,
+                **_running_jobs(by_worker.get(worker.name, []), worker),
             }
             for worker in workers
         ]
+    }
+
+
+def _running_jobs(jobs: list[Record], worker: WorkerView) -> dict[str, Any]:
+    """Return the first jobs that a worker runs, and its busy slots by kind."""
+    cpu = sum(job.kind == "cpu" for job in jobs)
+    return {
+        "jobs": [
+            {"id": job.id, "task": job.task, "started": job.started, "queue": job.queue}
+            for job in jobs[:_WORKER_JOBS]
+        ],
+        "more_jobs": max(0, worker.running - _WORKER_JOBS),
+        "busy_io": max(0, worker.running - cpu),
+        "busy_cpu": cpu,
     }
 
 
@@ -239,14 +256,22 @@ async def read_job(view: View) -> dict[str, Any]:
     return {
         "job": view.visibility.job(record),
         "timeline": _timeline(record),
+        "route": _route_of(record),
         "hindrances": await operations.hindrances(record, view.address),
         "steps": [
-            {"number": step.number, "name": step.name} for step in await operations.steps(record.id)
+            {name: getattr(step, name) for name in ("number", "name", "seconds", "finished")}
+            for step in await operations.steps(record.id)
         ]
         if view.visibility.may_search_texts
         else [],
         "editable": body_value(record.body, view.app.codec) if view.user.may("operator") else None,
     }
+
+
+def _route_of(record: Record) -> str | None:
+    """Return the key of the route by which a live job goes to its worker; None if it has none."""
+    gates = (record.gate or "", *(slot.gate for slot in record.slots))
+    return next((route_key(gate) for gate in gates if gate.startswith(ROUTE_PREFIX)), None)
 
 
 def _timeline(record: Record) -> list[dict[str, Any]]:
@@ -333,6 +358,7 @@ async def read_schedule(view: View) -> dict[str, Any]:
         "name": name,
         "schedule": msgspec.to_builtins(one),
         "rule": one.plan.timing.describe(),
+        "zone": one.plan.timing.zone,
         "defined_rule": one.defined.timing.describe(),
         "next_times": await schedules.next_times(name, 5),
         "history": [msgspec.to_builtins(line) for line in history[:20]],

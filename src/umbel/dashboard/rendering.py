@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from umbel.clock import iso_time
-from umbel.dashboard.chart_drawing import draw_chart
+from umbel.dashboard.chart_drawing import draw_chart, draw_timeline
 from umbel.dashboard.visibility import visible, visible_lines
 
 
@@ -33,6 +33,7 @@ def make_environment() -> Environment:
         "short": lambda job: str(job)[-8:],
         "pretty": _pretty,
         "chart": draw_chart,
+        "drawing": draw_timeline,
         "rates": _rates,
         "depths": _depths,
         "compact": lambda value: msgspec.json.encode(value, enc_hook=repr).decode(),

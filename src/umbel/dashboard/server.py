@@ -27,8 +27,10 @@ from starlette.staticfiles import StaticFiles
 
 from umbel.app import Umbel
 from umbel.control import Role, User
+from umbel.control.audit import AuditLine
 from umbel.dashboard import actions
 from umbel.dashboard.actions import ACTIONS
+from umbel.dashboard.audit_file import audit_csv
 from umbel.dashboard.live import LiveViews, TooManyStreams, Update
 from umbel.dashboard.openapi import api_path, describe
 from umbel.dashboard.options import DashboardOptions
@@ -48,6 +50,7 @@ API = "/api/v1"
 _READ_SECONDS = 5.0
 _MAX_BODY_BYTES = 2_000_000
 _MAX_URL = 4_000
+_MAX_AUDIT_LINES = 50_000
 _USER_CHECK_SECONDS = 10.0
 """How often an open page checks that its user may still see it."""
 _PATTERNS = [(compile_path(page.path)[0], page) for page in PAGES]
@@ -106,6 +109,7 @@ class _Dashboard:
                     API,
                     routes=[
                         Route("/openapi.json", self._openapi),
+                        Route("/audit.csv", self._audit_csv),
                         *data,
                         Route("/actions/{action}", self._act, methods=["POST"]),
                     ],
@@ -232,6 +236,19 @@ class _Dashboard:
                 outcome=outcome,
             )
         return _json({"done": outcome})
+
+    async def _audit_csv(self, request: Request) -> Response:
+        await self._user_for("admin", request)
+        lines: list[AuditLine] = []
+        after = ""
+        while len(lines) < _MAX_AUDIT_LINES:
+            page, following = await self._open().audit.read(after, limit=1_000)
+            lines += page
+            if following is None:
+                break
+            after = following
+        headers = {"content-disposition": 'attachment; filename="umbel-audit.csv"'}
+        return Response(audit_csv(lines), media_type="text/csv", headers=headers)
 
     async def _openapi(self, request: Request) -> Response:
         await self._user_for("viewer", request)

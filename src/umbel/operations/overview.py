@@ -69,6 +69,13 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         return [worker for worker in self.workers if worker.state != "silent"]
 
 
+def command(address: str, words: str) -> str:
+    """Return a command line for the application, which is MODULE:APP if it is not known."""
+    needs_app = words.startswith("worker ") or words == "worker"
+    is_known = address != "MODULE:APP"
+    return f"umbel -A {address} {words}" if is_known or needs_app else f"umbel {words}"
+
+
 async def read_overview(operations: Operations, range: ChartRange, address: str) -> Overview:
     """Return the state of everything. ``address`` is the application, for commands.
 
@@ -93,11 +100,11 @@ async def read_overview(operations: Operations, range: ChartRange, address: str)
                 text=f"{str(one)[:1].upper()}{str(one)[1:]}.",
                 since=None,
                 page=f"/queues/{one.queue}",
-                command="umbel workers",
+                command=command(address, "workers"),
             )
             for one in missing
         ),
-        *_task_problems(numbers.tasks),
+        *_task_problems(numbers.tasks, address),
     ]
     return Overview(
         now=numbers.now,
@@ -119,7 +126,7 @@ def _worker_problems(workers: Iterable[WorkerView], now: float, address: str) ->
             text="No workers are running.",
             since=None,
             page="/workers",
-            command=f"umbel -A {address} worker",
+            command=command(address, "worker"),
         )
     for worker in workers:
         if worker.state == "silent":
@@ -127,7 +134,7 @@ def _worker_problems(workers: Iterable[WorkerView], now: float, address: str) ->
                 text=f"The worker {worker.name} sends no heartbeats.",
                 since=now - worker.silent,
                 page="/workers",
-                command="umbel workers",
+                command=command(address, "workers"),
             )
 
 
@@ -143,23 +150,23 @@ def _queue_problems(queues: Iterable[QueueView], now: float, address: str) -> It
                 text=f"No worker serves the queue {queue.name}; {wait}.",
                 since=since,
                 page=page,
-                command=f"umbel -A {address} worker --queues {shlex.quote(queue.name)}",
+                command=command(address, f"worker --queues {shlex.quote(queue.name)}"),
             )
         elif queue.oldest is not None and queue.oldest > _OLD_SECONDS:
             yield Problem(
                 text=f"The oldest job of the queue {queue.name} still waits.",
                 since=since,
                 page=page,
-                command="umbel queues",
+                command=command(address, "queues"),
             )
 
 
-def _task_problems(tasks: Iterable[TaskTotals]) -> Iterator[Problem]:
+def _task_problems(tasks: Iterable[TaskTotals], address: str) -> Iterator[Problem]:
     for task in sorted(tasks, key=lambda one: -one.failures):
         if task.runs >= _FAILING_RUNS and task.failures > _FAILING_SHARE * task.runs:
             yield Problem(
                 text=f"{task.failures / task.runs:.0%} of the runs of {task.task} fail.",
                 since=task.failing_since,
                 page="/buried",
-                command=f"umbel jobs list --task {shlex.quote(task.task)} --state buried",
+                command=command(address, f"jobs list --task {shlex.quote(task.task)}"),
             )

@@ -81,13 +81,15 @@ function follow() {
   clearInterval(polling);
   polling = null;
   source = new EventSource(`${root}/live?view=${encodeURIComponent(view.dataset.view)}`);
-  source.onopen = () => setLive("● live", false);
+  source.onopen = () => { byId("shed").hidden = true; setLive("● live", false); };
   source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) { // refused: too many pages are open
       leave();
+      byId("shed").hidden = false;
       setLive("○ every 15 s", true);
       polling = setInterval(poll, 15000);
+      setTimeout(follow, 60000);
     } else {
       setLive("○ reconnecting", true);
       view.classList.add("stale");
@@ -168,6 +170,11 @@ function chosenRow(step) {
   if (next) next.scrollIntoView({ block: "nearest" });
   return next;
 }
+function act(name) {
+  const button = view.querySelector(`.actions form[action$="/actions/${name}"] button`);
+  if (button) button.click();
+  return button;
+}
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
   const key = event.key;
@@ -176,6 +183,8 @@ document.addEventListener("keydown", (event) => {
   else if (key === "j") chosenRow(1);
   else if (key === "k") chosenRow(-1);
   else if (key === "Enter" && event.target === document.body && chosenRow(0)) location.href = chosenRow(0).dataset.open;
+  else if (key === "r" && act("retry")) { /* it asks if needed */ }
+  else if (key === "c" && act("cancel")) { /* it asks */ }
   else if (key === "p") pauseLive();
   else if (key === "t") changeTheme();
   else if (key === "?") byId("help").showModal();
