@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 _BAR_WIDTH = 1_000
+_ROUND = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 _PART_STYLES = {
     **dict.fromkeys(("retry", "failed", "lost", "rejected"), "buried"),
     **{name: name for name in ("wait", "running", "waiting", "scheduled", "queued", "blocked")},
@@ -107,13 +108,15 @@ def draw_timeline(parts: Sequence[Mapping[str, Any]]) -> Markup:
 
 
 def _round_up(value: float) -> float:
-    """Return the next number of the form 1, 2 or 5 times a power of ten."""
+    """Return the next number with one or two digits that people like to read."""
     if value <= 0:
         return 1.0
     power = 1e-6
     while power * 10 <= value:
         power *= 10
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= value)
+    return next(
+        power * factor for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * factor >= value
+    )
 
 
 def _number(value: float) -> str:
