@@ -47,11 +47,8 @@ from umbel.messages import (
     is_inbox,
     not_finite,
 )
-<<<<<<< HEAD
 from umbel.messages.nodes import INTERNAL_TASKS
-=======
 from umbel.operations.deploy_analysis import code_name
->>>>>>> 1493e36 (Add umbel top, so that operators without a browser see and change everything in a terminal)
 from umbel.operations.deployments import DeploymentOperations
 from umbel.operations.erasing import (
     ErasedJobs,
