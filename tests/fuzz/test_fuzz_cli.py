@@ -25,7 +25,7 @@ from umbel.messages import fresh_id
 PATIENCE = 60.0
 """Seconds after which a process is taken to hang. Nothing else is ever measured."""
 JOB = fresh_id()
-LONG_RUNNING = ("worker", "dev", "bench", "router", "publisher")
+LONG_RUNNING = ("worker", "dev", "bench", "router", "publisher", "dashboard", "top")
 RUNS_CODE = "shell"
 """It runs any text as Python code, with that code's tracebacks."""
 
