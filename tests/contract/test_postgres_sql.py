@@ -176,6 +176,35 @@ def test_pruning_reads_what_is_to_go_and_nothing_else(address: PostgresAddress) 
     assert look["Shared Hit Blocks"] + look["Shared Read Blocks"] < 10
 
 
+@pytest.mark.parametrize("analyzed", [True, False])
+def test_old_graphs_are_found_without_reading_other_records(
+    address: PostgresAddress, analyzed: bool
+) -> None:
+    fill(address)
+    schema = address.schema
+    with connect() as connection:
+        connection.execute(
+            f"with root as (select id, row_number() over () as days from {schema}.record"
+            "               limit 2000),"
+            f" old as (update {schema}.record r set task = 'umbel.graph',"
+            "   finished = now() - interval '1 day' * days from root where r.id = root.id)"
+            f" insert into {schema}.job_join (namespace, id, group_id, fire)"
+            " select 'umbel', id::text, id::text, 'all' from root"
+        )
+        if analyzed:
+            connection.execute(f"analyze {schema}.record, {schema}.job_join")
+    page = {"age": 1000.5 * 86_400, "finished": None, "id": None, "limit": 100}
+    first = "00000000-0000-0000-0000-000000000000"
+    found = _plan(address, "prunable_groups", after=first, **page)
+    assert found[0]["Actual Rows"] == 100
+    assert {n["Index Name"] for n in found if "Relation Name" in n} <= {
+        *("record_graph", "record_pkey", "job_join_group")
+    }
+    (look,) = [n for n in found if n.get("Index Name") == "record_graph"]
+    assert look["Actual Rows"] + look.get("Rows Removed by Filter", 0) <= 101
+    assert not [n for n in found if "Sort" in n["Node Type"]]
+
+
 LIST = {"task": None, "queue": None, "worker": None, "before": None, "id_part": None}
 WHOLE_HISTORY = {
     "position": float("inf"),

@@ -200,3 +200,17 @@ def test_a_page_of_members_is_read_by_indexes_without_a_sort(tmp_path: Path) -> 
         *("sqlite_autoindex_record_1", "sqlite_autoindex_job_1"),
     ], plan
     assert plan[1].endswith("(namespace=? AND join_id=? AND position>?)")
+
+
+def test_old_graphs_are_found_without_reading_other_records(tmp_path: Path) -> None:
+    names = ("namespace", "after", "before", "finished", "state", "row", "limit")
+    values = dict.fromkeys(names, 1)
+    with closing(SqliteFile(str(tmp_path / "umbel.db")).connect(10.0)) as connection:
+        sql = SQL["prunable_groups"]
+        plan = [row[3] for row in connection.execute(f"explain query plan {sql}", values)]
+    assert re.match(
+        r"SEARCH record USING INDEX record_graph "
+        r"\(namespace=\? AND \(finished,id\)>\(\?,\?\) AND finished<\?\)",
+        plan[0],
+    ), plan
+    assert not [step for step in plan if "TEMP B-TREE" in step or "SCAN" in step], plan

@@ -13,21 +13,28 @@ import pytest
 from umbel import Umbel
 from umbel.app.upkeep import open_upkeep
 from umbel.backends import Demand, JobFilter, Records, Registry, Roles, WorkerEntry
+from umbel.backends.joins import Resolution
 from umbel.errors import Unavailable, UnknownJob
 from umbel.messages import (
+    GRAPH_TASK,
+    GROUP_HEADER,
     JSON,
     Attempt,
     Body,
     Cancelled,
     Delivery,
+    Edge,
     Envelope,
     Expired,
     Failed,
     Failure,
+    Join,
     Outcome,
+    Publication,
     Settlement,
     State,
     Succeeded,
+    Wait,
     fresh_id,
 )
 from umbel.router import DeadWorkerReaper, Pruner, SharedInterval
@@ -86,7 +93,12 @@ class Scene:
     def pruner(self, *, age: float = 100.0, keep: int = 1_000_000, worker_count: int = 1) -> Pruner:
         how: Any = {"clock": self.clock, "telemetry": self.telemetry}
         return Pruner(
-            self.backend.records, age=age, keep=keep, worker_count=lambda: worker_count, **how
+            self.backend.records,
+            self.backend.joins,
+            age=age,
+            keep=keep,
+            worker_count=lambda: worker_count,
+            **how,
         )
 
     async def register(self, name: str = "worker", lease: float = LEASE) -> str:
@@ -135,6 +147,33 @@ class Scene:
         )
         await self.backend.registry.unregister(owner)
         return [delivery.id for delivery in deliveries]
+
+    async def graph(self, outcome: Resolution | None = None, *, is_live: bool = False) -> set[str]:
+        """Add a graph of three jobs, and end its root and, unless it is live, all jobs."""
+        root, *parts = fresh_id(), fresh_id(), fresh_id()
+        made = Envelope(
+            id="",
+            subject="tests.add",
+            body=Body(JSON, b"{}"),
+            headers={GROUP_HEADER: root},
+            created=self.clock.now(),
+        )
+        join = Join(fresh_id(), root)
+        publication = Publication(
+            envelopes=(
+                *(msgspec.structs.replace(made, id=part) for part in parts),
+                msgspec.structs.replace(made, id=root, subject=GRAPH_TASK),
+            ),
+            joins=(join,),
+            edges=tuple(Edge(part, join.id, n) for n, part in enumerate(parts)),
+            waits=(Wait(root, join.id),),
+        )
+        joins = self.backend.joins
+        await joins.add(publication)
+        for part in parts[is_live:]:
+            await joins.resolve(part, Succeeded())
+        await joins.resolve(root, outcome or Succeeded())
+        return {root, *parts}
 
     async def known(self) -> set[str]:
         return {one.id for one in await self.backend.records.search(JobFilter(limit=10_000))}
@@ -522,6 +561,63 @@ async def test_live_jobs_are_never_pruned(scene: Scene) -> None:
 
 
 @story
+async def test_an_old_graph_is_pruned_as_a_whole_and_a_young_one_kept(scene: Scene) -> None:
+    await scene.graph()
+    scene.clock.advance(101)
+    young = await scene.graph()
+    await scene.pruner(age=100).run_once()
+    assert await scene.known() == young
+    assert [told.records for told in scene.heard(events.RecordsPruned)] == [3]
+
+
+@story
+async def test_a_graph_beyond_the_count_is_pruned(scene: Scene) -> None:
+    await scene.graph()
+    scene.clock.advance(1)
+    newest = await scene.graph()
+    await scene.pruner(keep=3).run_once()
+    assert await scene.known() == newest
+
+
+@story
+async def test_graphs_of_which_the_root_is_buried_or_a_job_is_live_outlive_everything(
+    scene: Scene,
+) -> None:
+    buried = await scene.graph(Failed(Failure("builtins:OSError", "no")))
+    live = await scene.graph(is_live=True)
+    await scene.graph()
+    scene.clock.advance(YEAR)
+    await scene.pruner(age=1, keep=0).run_once()
+    assert await scene.known() == buried | live
+
+
+@story
+async def test_live_graphs_of_which_the_root_has_ended_do_not_stop_others(scene: Scene) -> None:
+    live = set[str]()
+    for _ in range(250):
+        live |= await scene.graph(is_live=True)
+        scene.clock.advance(1)
+    await scene.graph()
+    scene.clock.advance(YEAR)
+    pruner = scene.pruner(age=1)
+    for _ in range(3):  # each takes a bounded number of them
+        assert await scene.known() > live
+        await pruner.run_once()
+        scene.clock.advance(61)
+    assert await scene.known() == live
+
+
+@story
+async def test_hundreds_of_old_graphs_are_pruned_in_one_round(scene: Scene) -> None:
+    live = await scene.graph(is_live=True)
+    for _ in range(320):
+        await scene.graph()
+    scene.clock.advance(101)
+    await scene.pruner(age=100).run_once()
+    assert await scene.known() == live
+
+
+@story
 async def test_nothing_to_prune_is_no_news(scene: Scene) -> None:
     await scene.pruner().run_once()
     assert scene.told == []
@@ -545,12 +641,16 @@ async def test_a_crowd_looks_little_more_often_than_one(scene: Scene) -> None:
     looks: list[None] = []
 
     class Counting:
+        async def prunable_groups(self, **_: Any) -> list[str]:
+            return []
+
         async def prune(self, **_: Any) -> int:
             looks.append(None)
             return 0
 
     how: Any = {"clock": scene.clock, "telemetry": scene.telemetry, "worker_count": lambda: 200}
-    pruners = [Pruner(cast(Records, Counting()), age=1, keep=1, **how) for _ in range(200)]
+    records, joins = cast(Records, Counting()), scene.backend.joins
+    pruners = [Pruner(records, joins, age=1, keep=1, **how) for _ in range(200)]
     for _ in range(600):
         scene.clock.advance(60)
         for pruner in pruners:

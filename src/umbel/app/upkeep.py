@@ -57,6 +57,7 @@ def open_upkeep(
     worker_count = one_worker if is_router else reaper.count_workers
     pruner = Pruner(
         roles.records,
+        roles.joins,
         age=settings.keep_days * _DAY_SECONDS,
         keep=settings.keep_count,
         worker_count=worker_count,

@@ -228,8 +228,19 @@ class Records(Protocol):
         ``limit``.
 
         Buried jobs are never pruned: an operator has to look at them. Records of a group that has
-        joins are kept, too. Rate gates that no longer
-        delay any job are deleted, too, one batch per call.
+        joins are kept, too; see ``prunable_groups``. Rate gates that no longer delay any job are
+        deleted, too, one batch per call.
+        """
+
+    async def prunable_groups(
+        self, *, older_than: float, keep: int, after: str = "", limit: int
+    ) -> list[str]:
+        """Return groups that ``prune`` keeps only because they have joins, oldest first.
+
+        These are the ids of ended jobs of the task ``GRAPH_TASK``, if the joins of a group have
+        that id, and if the jobs have the age or are beyond the number by the rules of ``prune``.
+        Buried ones are not returned. At most ``limit`` are returned, from those after the group
+        ``after``, or from the first if that group is not known any more.
         """
 
     async def remove(self, jobs: Sequence[str]) -> int:

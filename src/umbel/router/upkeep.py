@@ -30,6 +30,7 @@ _WATCHERS = 5
 _WATCH_ROUNDS = 12
 """Rounds for which a worker watches or, of few workers, rests: several leases."""
 _PRUNE_INTERVAL = 60.0
+_GROUP_BATCH = 100
 _NO_LIMIT = 2**31 - 1
 _SWEEP_BATCH = 1_000
 
@@ -205,12 +206,14 @@ class Pruner:
     """Deletes records beyond their maximum age and number.
 
     Finding the end of a long history takes time, and one prune per minute by all workers together
-    is enough.
+    is enough. Records of a graph are kept while it has joins, so the joins of a graph are removed
+    when its root is to be deleted.
     """
 
     def __init__(
         self,
         records: Records,
+        joins: Joins,
         *,
         age: float,
         keep: int,
@@ -219,6 +222,9 @@ class Pruner:
         worker_count: Callable[[], int] = one_worker,
     ) -> None:
         self._records = records
+        self._joins = joins
+        self._last_live = ""
+        """The last group that could not be removed, after which to continue."""
         self._age = age
         self._keep = keep
         self._telemetry = telemetry
@@ -228,10 +234,26 @@ class Pruner:
         """Prune if it is time."""
         if not self._interval.is_due():
             return
+        while await self._drop_groups():
+            pass
         pruned = await self._records.prune(older_than=self._age, keep=self._keep, limit=_NO_LIMIT)
         self._interval.record_done()
         if pruned:
             self._telemetry.emit(events.RecordsPruned(records=pruned))
+
+    async def _drop_groups(self) -> bool:
+        """Remove the joins of a batch of groups. Return whether to continue immediately.
+
+        A group of which a job is live, although its root has ended, stays. The next round begins
+        after it, so that many of these neither stop the others nor take much time in each round.
+        """
+        groups = await self._records.prunable_groups(
+            older_than=self._age, keep=self._keep, after=self._last_live, limit=_GROUP_BATCH
+        )
+        live = [group for group in groups if not await self._joins.drop(group)]
+        is_last = len(groups) < _GROUP_BATCH
+        self._last_live = "" if is_last else live[-1] if live else self._last_live
+        return not is_last and 2 * len(live) <= len(groups)
 
 
 class DeploymentReaper:

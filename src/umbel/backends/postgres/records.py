@@ -9,7 +9,7 @@ from typing import Any
 from umbel.backends.postgres.arrays import numbers, texts
 from umbel.backends.postgres.database import Database
 from umbel.backends.postgres.statements import single_statement
-from umbel.backends.records import UNCHANGED, Changes, ProgressNote
+from umbel.backends.records import FIRST_ID, UNCHANGED, Changes, ProgressNote
 from umbel.backends.rows import (
     GATE_SCAN_BATCH,
     MAX_RATE_PERIOD_SECONDS,
@@ -84,10 +84,7 @@ class PostgresRecords(SqlRecords):
         return [name for key, name in names.items() if key in queued]
 
     async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
-        beyond = await self._rows("beyond", keep=keep)
-        finished, job = beyond[0] if beyond else (None, None)
-
-        oldest = {"age": float(older_than), "finished": finished, "id": job}
+        oldest = await self._oldest(older_than, keep)
 
         async def forget(query: str, many: int, **values: Any) -> int:
             return int((await self._rows(query, limit=many, **values))[0][0])
@@ -100,3 +97,17 @@ class PostgresRecords(SqlRecords):
             ((last, many, gone),) = await self._rows("forget_gates", after=self._last_gate, **row)
             self._last_gate, more = next_gate_scan(last, many, gone)
         return pruned
+
+    async def prunable_groups(
+        self, *, older_than: float, keep: int, after: str = "", limit: int
+    ) -> list[str]:
+        oldest = await self._oldest(older_than, keep)
+        after = self._database.stored_id(after) if after else FIRST_ID
+        rows = await self._rows("prunable_groups", **oldest, after=after, limit=limit)
+        return [row[0] for row in rows]
+
+    async def _oldest(self, older_than: float, keep: int) -> dict[str, Any]:
+        """Return the parameters that select what is pruned."""
+        beyond = await self._rows("beyond", keep=keep)
+        finished, job = beyond[0] if beyond else (None, None)
+        return {"age": float(older_than), "finished": finished, "id": job}

@@ -182,6 +182,21 @@ gone as (
 )
 select count(*) from gone
 
+-- name: prunable_groups
+-- Roots of graphs of an age, by the server's clock, and those up to one record, of groups that have
+-- joins, after one of them.
+select r.id::text from $schema.record r
+where r.namespace = %(namespace)s and r.task = 'umbel.graph' and r.state <> 'buried'
+  and (r.finished, r.id) > (
+    coalesce((select a.finished from $schema.record a
+              where a.id = %(after)s and a.namespace = %(namespace)s), '-infinity'), %(after)s::uuid)
+  and r.finished <= greatest($schema.moment(null, -%(age)s::float8), %(finished)s::timestamptz)
+  and (r.finished <= $schema.moment(null, -%(age)s::float8)
+       or (r.finished, r.id) <= (%(finished)s::timestamptz, %(id)s::uuid))
+  and exists (select 1 from $schema.job_join j
+              where j.namespace = r.namespace and j.group_id = r.id::text)
+order by r.finished, r.id limit %(limit)s
+
 -- name: prune_kept_until
 -- Deletes finished jobs whose own time has come, by the server's clock, except those of groups that
 -- have joins. Materialized for the same reason.

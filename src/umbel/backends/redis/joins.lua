@@ -290,6 +290,7 @@ for _, join in ipairs(all) do
   redis.call('SADD', root .. ':dropped_joins', join)
 end
 redis.call('DEL', key)
+redis.call('ZREM', root .. ':groups', group)
 return {1}
 
 -- name: forget_dropped

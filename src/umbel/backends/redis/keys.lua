@@ -27,6 +27,7 @@
 --   <root>:waits:<join>         zset    ids of all jobs that wait or waited for a join, by number
 --   <root>:blocked_by:<join>    zset    ids of those that are blocked, by number
 --   <root>:group:<group>        zset    joins of a group, with score 0; records of the group are kept while it exists
+--   <root>:groups               zset    groups that have joins, by when they got the first
 --   <root>:held_joins           zset    joins that are held, by since when
 --   <root>:due_joins            zset    complete joins with jobs that are still to be queued or cancelled, by time
 --   <root>:dropped_joins        set     joins that were removed, but not yet their parts

@@ -1,5 +1,5 @@
 -- Publications: jobs, and how they wait for each other. Shared by the scripts of joins and settlements. Included after
--- inserting.lua; writes join, parts, part, waits, blocked, blocked_by, group, held_joins, and all that a publish and
+-- inserting.lua; writes join, parts, part, waits, blocked, blocked_by, group, groups, held_joins, and all that a publish and
 -- counting.lua write.
 -- Guarantees: find_error changes nothing, and add cannot fail if it found nothing in the same script; an edge from a
 -- job that has ended counts at once.
@@ -72,6 +72,7 @@ local function open_publications()
       if redis.call('EXISTS', key) == 0 then
         redis.call('HSET', key, 'group', group, 'fire', fire, 'open', 0, 'failed', 0)
         redis.call('ZADD', root .. ':group:' .. group, 0, id)
+        redis.call('ZADD', root .. ':groups', 'NX', format_number(now), group)
         if held then
           redis.call('HSET', key, 'held', format_number(now))
           redis.call('ZADD', root .. ':held_joins', now, id)

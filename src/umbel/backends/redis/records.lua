@@ -1,5 +1,5 @@
 -- Job records. Keys: see keys.lua; writes job, live, done, keep_until, buried, lane, queues, sequence; reads
--- waiting_list, leases, group.
+-- waiting_list, leases, group, groups.
 -- Guarantees: a job is one hash, live or finished, so a reader always sees it exactly once; a buried job is deleted
 -- only by its id.
 
@@ -132,6 +132,39 @@ for at = 1, #found, 2 do
 end
 write_pending()
 return {pruned, kept}
+
+-- name: prunable_groups
+-- {age, keep, after, limit}: of a portion of the groups that have joins, oldest first and after one of them, returns
+-- those whose root ended so many seconds ago or earlier or is beyond a count, and was not buried: {last group that was
+-- read, or nothing at the end, group ...}. A group is not younger than the end of its root.
+local age, keep, after, limit = unpack(cmsgpack.unpack(ARGV[1]))
+local done, groups = root .. ':done', root .. ':groups'
+local beyond, last = redis.call('ZCARD', done) - keep, now - age
+if beyond > 0 then
+  local newest = redis.call('ZRANGE', done, beyond - 1, beyond - 1, 'WITHSCORES')
+  last = math.max(last, tonumber(newest[2]))
+end
+
+-- Return whether only its joins keep the records of a group from being pruned.
+local function is_prunable(group)
+  local job = read_job(group, 'task')
+  if not job or job[2] ~= '$graph_task' or not FINAL[job[1]] then return false end
+  local ended = redis.call('ZSCORE', done, group)
+  return ended and (tonumber(ended) <= now - age or redis.call('ZRANK', done, group) < beyond)
+end
+
+local rank = redis.call('ZRANK', groups, after)
+local from, answer = rank and rank + 1 or 0, {false}
+local found = redis.call('ZRANGE', groups, from, from + PORTION - 1, 'WITHSCORES')
+for at = 1, #found, 2 do
+  if tonumber(found[at + 1]) > last then return answer end
+  if is_prunable(found[at]) then answer[#answer + 1] = found[at] end
+  if #answer > limit or at + 1 == 2 * PORTION then
+    answer[1] = found[at]
+    return answer
+  end
+end
+return answer
 
 -- name: remove
 -- {ids}: deletes these finished jobs, buried ones included. Returns how many.

@@ -124,6 +124,19 @@ class RedisRecords:
         pruned = await self._prune("keep_until", 0.0, _ALL, limit)
         return pruned + await self._prune("done", float(older_than), keep, limit - pruned)
 
+    async def prunable_groups(
+        self, *, older_than: float, keep: int, after: str = "", limit: int
+    ) -> list[str]:
+        found: list[str] = []
+        while len(found) < limit:  # in portions: many groups may be live
+            arguments = pack(float(older_than), keep, after, limit - len(found))
+            last, *groups = await self._run("prunable_groups", arguments)
+            found += map(text, groups)
+            if last is None:
+                break
+            after = text(last)
+        return found
+
     async def _prune(self, index: str, age: float, keep: int, limit: int) -> int:
         pruned = skipped = 0
         while pruned < limit:

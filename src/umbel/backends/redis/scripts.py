@@ -13,7 +13,7 @@ import msgspec
 from umbel.backends.joins import NEVER_SEALED
 from umbel.backends.queries import load, read_text
 from umbel.errors import BadMessage
-from umbel.messages import DEFAULT_KINDS, KINDS
+from umbel.messages import DEFAULT_KINDS, GRAPH_TASK, KINDS
 from umbel.messages.joins import cancel_reason
 
 _PACKAGE = "umbel.backends.redis"
@@ -27,6 +27,7 @@ _CONSTANTS = {
     "$never_sealed": NEVER_SEALED,
     "$not_succeeded": cancel_reason("success"),
     "$not_needed": cancel_reason("failure"),
+    "$graph_task": GRAPH_TASK,
 }
 """What the scripts share with Python code."""
 _encode = msgspec.msgpack.Encoder().encode

@@ -79,10 +79,7 @@ class SqliteRecords(SqlRecords):
         )
 
     async def prune(self, *, older_than: float, keep: int, limit: int) -> int:
-        (finished, state, row), trusted = await self._database.run(
-            lambda connection: (self._beyond(connection, keep), self._trusted_time(connection))
-        )
-        oldest = {"before": trusted - older_than, "finished": finished, "state": state, "row": row}
+        trusted, oldest = await self._oldest(older_than, keep)
 
         def forget(query: str, row: dict[str, Any], connection: sqlite3.Connection) -> int:
             with write_transaction(connection) as cursor:
@@ -101,6 +98,21 @@ class SqliteRecords(SqlRecords):
         while await self._database.run(partial(self._forget_gates, trusted)):
             pass
         return pruned
+
+    async def prunable_groups(
+        self, *, older_than: float, keep: int, after: str = "", limit: int
+    ) -> list[str]:
+        _, oldest = await self._oldest(older_than, keep)
+        rows = await self._rows("prunable_groups", **oldest, after=after, limit=limit)
+        return [row[0] for row in rows]
+
+    async def _oldest(self, older_than: float, keep: int) -> tuple[float, dict[str, Any]]:
+        """Return the time by which age is judged, and the parameters that select what is pruned."""
+        (finished, state, row), trusted = await self._database.run(
+            lambda connection: (self._beyond(connection, keep), self._trusted_time(connection))
+        )
+        oldest = {"before": trusted - older_than, "finished": finished, "state": state, "row": row}
+        return trusted, oldest
 
     def _trusted_time(self, connection: sqlite3.Connection) -> float:
         """Return the time by which the age of records is judged. See ``FileTime``."""

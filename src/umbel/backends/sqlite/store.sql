@@ -133,6 +133,17 @@ delete from record where rowid in (
     and (finished <= :before or (finished, state, rowid) <= (:finished, :state, :row))
   order by finished, state, rowid limit :limit)
 
+-- name: prunable_groups
+-- Roots of graphs up to a time, and those up to one record, of groups that have joins, after one of them.
+select id from record
+where namespace = :namespace and task = 'umbel.graph' and state <> 'buried'
+  and (finished, id) > (coalesce((select a.finished from record a
+                                  where a.id = :after and a.namespace = :namespace), -9e999), :after)
+  and finished <= max(:before, :finished)
+  and (finished <= :before or (finished, state, rowid) <= (:finished, :state, :row))
+  and exists (select 1 from job_join j where j.namespace = record.namespace and j.group_id = record.id)
+order by finished, id limit :limit
+
 -- name: prune_kept_until
 -- Deletes finished jobs whose own time has come, except those of groups that have joins.
 delete from record where rowid in (

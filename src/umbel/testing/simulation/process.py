@@ -163,7 +163,12 @@ class Process:
             )
             worker_count = lifeline.count_workers
             pruner = Pruner(
-                backend.records, age=_YEAR, keep=1_000, worker_count=worker_count, **common
+                backend.records,
+                backend.joins,
+                age=_YEAR,
+                keep=1_000,
+                worker_count=worker_count,
+                **common,
             )
             return [lifeline.run_once, pruner.run_once]
 

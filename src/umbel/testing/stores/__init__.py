@@ -38,7 +38,7 @@ from umbel.testing.stores.joins import (  # noqa: E402
     JoinsAtOnce,
     Members,
 )
-from umbel.testing.stores.pruning import ForgettingGates, Pruning, Removing  # noqa: E402
+from umbel.testing.stores.pruning import ForgettingGates, Pruning, PruningGraphs, Removing  # noqa: E402
 from umbel.testing.stores.publications import Adding, BlockedJobs, Holding  # noqa: E402
 from umbel.testing.stores.records import Finding, Progress, Scanning, Searching  # noqa: E402
 from umbel.testing.stores.registry import InboxReceipts, WorkerLifecycle  # noqa: E402
@@ -56,7 +56,7 @@ __all__ = ["TOPICS", "CoordinationSuite", "JoinSuite", "StoreSuite"]
 
 TOPICS = (
     *(Finding, Searching, Scanning, GatePositions, Progress, Results, Replaying, Pruning),
-    *(ForgettingGates, Removing),
+    *(PruningGraphs, ForgettingGates, Removing),
     *(WorkerLifecycle, InboxReceipts, Pauses, Cancelling, Changes),
     *(RecordingSteps, StepLifetime, StepTransactions),
     *(Deploying, RunsAndWaiting, LongRuns),
@@ -75,6 +75,7 @@ class StoreSuite(
     Results,
     Replaying,
     Pruning,
+    PruningGraphs,
     ForgettingGates,
     Removing,
     WorkerLifecycle,

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from umbel.backends import Demand, JobFilter
 from umbel.errors import UnknownJob
-from umbel.messages import Cancelled, Delivery, Failed, Outcome, Rule, State, Succeeded
+from umbel.messages import (
+    GRAPH_TASK,
+    Cancelled,
+    Delivery,
+    Expired,
+    Failed,
+    Outcome,
+    Rule,
+    State,
+    Succeeded,
+    fresh_id,
+)
 from umbel.testing.actions import (
     FAILURE,
     FAR,
@@ -22,9 +35,11 @@ from umbel.testing.actions import (
     publish_and_settle,
     publish_many,
     register,
+    settle,
     settlement,
 )
 from umbel.testing.backend import Adapters, backend_test
+from umbel.testing.stores.graphs import Graph, OneWorker
 
 ALL = 1_000_000
 
@@ -174,6 +189,122 @@ class Pruning:
         async with b.another(f"{b.namespace}2") as elsewhere:
             assert await elsewhere.records.prune(older_than=0, keep=0, limit=ALL) == 0
         assert await _known(b) == {job}
+
+
+class PruningGraphs:
+    """The groups that are kept only because they have joins are found by the rules of pruning."""
+
+    @backend_test("records")
+    async def test_the_group_of_an_old_root_is_found_until_its_joins_are_dropped(
+        self, b: Adapters
+    ) -> None:
+        worker = await OneWorker.start(b)
+        group = await ended_graph(b, worker)
+        assert await prunable(b, older_than=FAR) == []
+        assert await prunable(b) == [group]
+        assert await b.records.prune(older_than=0, keep=0, limit=ALL) == 0
+        assert await prunable(b) == [group]
+        assert await b.joins.drop(group)
+        assert await prunable(b) == []
+        assert await b.records.prune(older_than=0, keep=ALL, limit=ALL) == 2
+        assert await _known(b) == set()
+
+    @backend_test("records")
+    async def test_the_groups_of_roots_beyond_the_number_are_found(self, b: Adapters) -> None:
+        worker = await OneWorker.start(b)
+        groups = [await ended_graph(b, worker) for _ in range(3)]
+        await publish_and_settle(b)
+        for keep, found in ((0, 3), (1, 3), (2, 2), (3, 2), (4, 1), (6, 0), (7, 0)):
+            assert await prunable(b, older_than=FAR, keep=keep) == groups[:found]
+
+    @backend_test("records")
+    async def test_buried_jobs_do_not_count_among_the_newest(self, b: Adapters) -> None:
+        worker = await OneWorker.start(b)
+        group = await ended_graph(b, worker)
+        for _ in range(3):
+            await publish_and_settle(b, Failed(FAILURE))
+        assert await prunable(b, older_than=FAR, keep=1) == []
+        assert await prunable(b, older_than=FAR, keep=0) == [group]
+
+    @backend_test("records")
+    async def test_every_end_of_a_root_but_its_burial_counts(self, b: Adapters) -> None:
+        worker = await OneWorker.start(b)
+        ends: tuple[Outcome, ...] = (Succeeded(), Cancelled("no"), Expired())
+        groups = [await ended_graph(b, worker, end) for end in ends]
+        buried = await ended_graph(b, worker, Failed(FAILURE))
+        assert await prunable(b) == groups
+        for group in groups:
+            assert await b.joins.drop(group)
+        assert await b.records.prune(older_than=0, keep=0, limit=ALL) == 6
+        assert buried in await _known(b)
+        assert len(await _known(b)) == 2
+
+    @backend_test("records")
+    async def test_only_roots_of_groups_with_joins_are_found(self, b: Adapters) -> None:
+        worker = await OneWorker.start(b)
+        await publish_and_settle(b, subject=GRAPH_TASK)
+        await ended_graph(b, worker, subject="tests.add")
+        await ended_graph(b, worker, id=fresh_id())
+        live = Graph(b)
+        live.job(id=live.group, subject=GRAPH_TASK, after=live.join(live.job()))
+        await live.add()
+        assert await prunable(b) == []
+
+    @backend_test("records")
+    async def test_a_root_that_runs_again_is_not_found(self, b: Adapters) -> None:
+        worker = await OneWorker.start(b)
+        first, second = await ended_graph(b, worker), await ended_graph(b, worker, Cancelled("no"))
+        assert await b.joins.reopen([first]) == [first]
+        assert await b.records.replay([second]) == [second]
+        assert await prunable(b) == []
+        for _ in range(2):
+            await worker.fetch()
+        for root in (second, first):
+            await settle(b, worker.held.pop(root), Succeeded())
+            let_time_pass(b)
+        assert await prunable(b, older_than=FAR) == []
+        assert sorted(await prunable(b)) == sorted((first, second))
+
+    @backend_test("records")
+    async def test_groups_are_found_in_pages_after_one_of_them(self, b: Adapters) -> None:
+        worker = await OneWorker.start(b)
+        groups = [await ended_graph(b, worker) for _ in range(5)]
+        assert await prunable(b, limit=2) == groups[:2]
+        assert await prunable(b, limit=2, after=groups[1]) == groups[2:4]
+        assert await prunable(b, limit=2, after=groups[3]) == groups[4:]
+        assert await prunable(b, after=groups[4]) == []
+        assert await b.joins.drop(groups[0])
+        assert await b.records.prune(older_than=0, keep=0, limit=ALL) == 2
+        assert await prunable(b, after=groups[0]) == groups[1:]
+
+    @backend_test("records")
+    async def test_groups_are_found_in_their_namespace(self, b: Adapters) -> None:
+        await ended_graph(b, await OneWorker.start(b))
+        async with b.another(f"{b.namespace}2") as elsewhere:
+            assert await prunable(elsewhere) == []
+
+
+async def ended_graph(
+    b: Adapters, worker: OneWorker, outcome: Outcome | None = None, **changes: Any
+) -> str:
+    """Let a graph of one job and a root end, a moment after other jobs. Return its group."""
+    let_time_pass(b)
+    g = Graph(b)
+    part = g.job()
+    root = g.job(after=g.join(part), **{"id": g.group, "subject": GRAPH_TASK, **changes})
+    await g.add()
+    await worker.end(part)
+    await worker.end(root, outcome or Succeeded())
+    return g.group
+
+
+async def prunable(
+    b: Adapters, *, older_than: float = 0, keep: int = ALL, after: str = "", limit: int = ALL
+) -> list[str]:
+    """Return the groups that only their joins keep from being pruned."""
+    return await b.records.prunable_groups(
+        older_than=older_than, keep=keep, after=after, limit=limit
+    )
 
 
 class ForgettingGates:

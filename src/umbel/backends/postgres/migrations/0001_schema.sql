@@ -127,6 +127,9 @@ create table $schema.record (
 create index record_finished on $schema.record (namespace, finished, id) include (state);
 create index record_buried on $schema.record (namespace, finished) where state = 'buried';
 create index record_keep_until on $schema.record (namespace, keep_until) where keep_until is not null;
+-- The roots of graphs, whose joins are removed when they are old. Other records are not in it.
+create index record_graph on $schema.record (namespace, finished, id)
+  where task = 'umbel.graph' and state <> 'buried';
 
 -- Steps that jobs have done. They are kept as long as the job is live or has a record.
 create table $schema.step (

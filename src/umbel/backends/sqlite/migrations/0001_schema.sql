@@ -94,6 +94,9 @@ create table record (
 create index record_finished on record (namespace, finished, state);
 create index record_buried on record (namespace, finished) where state = 'buried';
 create index record_keep_until on record (namespace, keep_until) where keep_until is not null;
+-- The roots of graphs, whose joins are removed when they are old. Other records are not in it.
+create index record_graph on record (namespace, finished, id)
+  where task = 'umbel.graph' and state <> 'buried';
 
 -- The time up to which the history has been pruned.
 create table pruned (
