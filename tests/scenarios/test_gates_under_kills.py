@@ -323,17 +323,20 @@ def test_ctrl_c_in_the_example_loses_nothing(url: str, tmp_path: Path) -> None:
     environment["EXECUTORS"] = " ".join(f"http://127.0.0.1:{port}" for port in ports[1:])
     site = f"http://127.0.0.1:{ports[0]}/evaluations"
 
+    started: list[subprocess.Popen[bytes]] = []
+
     def run() -> subprocess.Popen[bytes]:
         command = [sys.executable, str(EXAMPLE / "run.py")]
         with (tmp_path / "run.log").open("ab") as log:
             example = subprocess.Popen(
                 command, env=environment, cwd=tmp_path, stdout=log, stderr=log
             )
+        started.append(example)
         until(lambda: _listens(int(ports[0])), "the API")
         return example
 
-    example = run()
     try:
+        example = run()
         assert httpx.post(site, json={"program": 7}).status_code == 422
         assert httpx.get(f"{site}/unknown").status_code == 404
         # Each computes for half a second: some run and most wait when everything stops.
@@ -352,8 +355,9 @@ def test_ctrl_c_in_the_example_loses_nothing(url: str, tmp_path: Path) -> None:
         assert {one["verdict"]["value"] for one in found[:-1]} == {26}
         assert found[-1]["state"] == "cancelled"
     finally:
-        example.send_signal(signal.SIGINT)
-        example.wait(60)
+        for example in started:
+            example.send_signal(signal.SIGINT)
+            example.wait(60)
     assert "Traceback" not in (tmp_path / "run.log").read_text()
 
 
