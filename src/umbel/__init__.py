@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         step,
         task,
     )
+    from umbel.tasks.workflow import Signal, Sleep
     from umbel.worker import WorkerOptions
 
 __version__ = "0.1.0"
@@ -55,7 +56,9 @@ __all__ = [
     "Rate",
     "Retry",
     "RetryAfter",
+    "Signal",
     "Signature",
+    "Sleep",
     "Snooze",
     "State",
     "Task",
@@ -77,6 +80,8 @@ __all__ = [
 
 _PACKAGES = {
     "NodeFailed": "umbel.errors",
+    "Signal": "umbel.tasks.workflow",
+    "Sleep": "umbel.tasks.workflow",
     "State": "umbel.messages",
     "Umbel": "umbel.app",
     "WorkerOptions": "umbel.worker",

@@ -43,7 +43,14 @@ from umbel.errors import (
     UnknownJob,
     UnknownWorker,
 )
-from umbel.graphs import Graph, GraphNode, ResultReader, cancel_graph, read_graph
+from umbel.graphs import (
+    Graph,
+    GraphNode,
+    ResultReader,
+    cancel_graph,
+    give_signal,
+    read_graph,
+)
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec, Envelope, Growth, Record, State
 from umbel.publisher import Bridge, Builder, Forwarder, emit_or_log, waker
@@ -572,6 +579,10 @@ class Client:
     async def load_on_loop(self, record: Record) -> Any:
         """``load`` for async code."""
         return await self.bridge.arun(self.load(record))
+
+    async def signal(self, job: str, name: str, value: Any, sender: str) -> None:
+        """Give a signal of a workflow its value. Raises NotAllowed, UnknownJob, BadArguments."""
+        await give_signal(self._connections.get().roles, self.codec, job, name, value, sender)
 
     async def read_graph(self, job: str) -> Graph:
         """Return a graph. Raises NotAllowed if the job is not one, UnknownJob."""

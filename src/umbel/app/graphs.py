@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from umbel.backends import Joins, Roles
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError, DuplicateJob, UmbelError, Unavailable
-from umbel.graphs import Compiler, grow, publications
+from umbel.graphs import Compiler, grow, named_id, publications
 from umbel.graphs.publications import Publications
 from umbel.messages import (
     GRAPH_TASK,
@@ -70,7 +70,11 @@ def build_graph(
         root = normalize_id(options.id)
     else:
         root = fresh_id() if place is None else place.next_id()
-    compiler = Compiler(root, lambda number: derived_id(root, 0, number))
+    compiler = Compiler(
+        root,
+        lambda number: derived_id(root, 0, number),
+        named=lambda name: named_id(root, name),
+    )
     compiled = compiler.graph(canvas, first, root)
     queue = compiled.nodes[0].defaults.queue or _QUEUE
     envelopes = builder.build_nodes(compiled.nodes, root, queue)

@@ -31,12 +31,14 @@ from umbel.messages.wire import read
 from umbel.publisher import emit_or_log
 from umbel.services import Service, UserService
 from umbel.tasks import Handle, Registry, Signature, Task, TaskOptions
+from umbel.tasks.composing import Composable
 from umbel.tasks.gates import Check, GateSet, Limit, Pool, Rate, as_limits, as_rates
 from umbel.tasks.hooks import Hooks
 from umbel.tasks.inbox import InboxTasks
 from umbel.tasks.policies import storable_name
 from umbel.tasks.tables import TaskTables
-from umbel.tasks.task import CPUTask, Declaration, Decorator, IOTask, declare
+from umbel.tasks.task import CPUTask, Declaration, Decorator, IOTask, declare, module_name
+from umbel.tasks.workflow import Workflow, WorkflowDecorator
 from umbel.telemetry import Telemetry, events
 
 if TYPE_CHECKING:
@@ -110,6 +112,8 @@ class Umbel:
         self.clock = clock or SystemClock()
         self.registry = Registry()
         self._services: list[Service] = []
+        self.workflows: dict[str, Workflow[..., Any]] = {}
+        """The workflows that this application declares, by name."""
         self._schedules: DeclaredSchedules | None = None
         self._tally: Tally | None = None
         self.telemetry = Telemetry()
@@ -301,6 +305,48 @@ class Umbel:
             catch_up=catch_up,
             jitter=jitter,
         )
+
+    @overload
+    def workflow(self, function: Callable[P, Composable[R]], /) -> Workflow[P, R]: ...
+    @overload
+    def workflow(
+        self, *, name: str | None = None, deadline: float | None = None, compensate: bool = True
+    ) -> WorkflowDecorator: ...
+    def workflow(  # type: ignore[misc]  # mypy does not match the names of keywords here
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        deadline: float | None = None,
+        compensate: bool = True,
+    ) -> Any:
+        """Declare a workflow: a function that is called once, with placeholders, and builds it.
+
+        ``deadline`` is how many seconds a run may take. ``compensate=False`` leaves a run that is
+        cancelled as it is; a run that fails is undone in any case.
+
+        Raises:
+            ConfigurationError: the graph is wrong; the text names the nodes.
+        """
+        from umbel.graphs import check_workflow, mermaid
+
+        def declare(function: Callable[..., Any]) -> Workflow[..., Any]:
+            called = name or f"{module_name(function)}.{function.__qualname__}"
+            declared: Workflow[..., Any] = Workflow(
+                function, called, deadline=deadline, compensate=compensate
+            )
+            check_workflow(declared)
+            declared.draws = mermaid
+            known = self.workflows.get(called)
+            if known is not None and known.function.__code__.co_filename != (
+                function.__code__.co_filename
+            ):
+                raise ConfigurationError(f"two workflows are named {called!r}; give name=...")
+            self.workflows[called] = declared
+            return declared
+
+        return declare if function is None else declare(function)
 
     @property
     def schedules(self) -> DeclaredSchedules:

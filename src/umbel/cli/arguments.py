@@ -13,7 +13,9 @@ import msgspec
 from umbel.errors import BadArguments, BadMessage
 from umbel.messages import MessageType, decode_as, fresh_id
 from umbel.tasks import Task
+from umbel.tasks.workflow import Workflow
 
+Callee = Task[..., Any] | Workflow[..., Any]
 _KEY = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -69,7 +71,7 @@ def _written(value: Any) -> Word:
 # --- converted for a task ---------------------------------------------------------------------
 
 
-def fit_to_task(task: Task[..., Any], call: Call) -> tuple[list[Any], dict[str, Any]]:
+def fit_to_task(task: Callee, call: Call) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments, converted to the types of the task's annotations.
 
     Raises:
@@ -91,7 +93,7 @@ def fit_to_task(task: Task[..., Any], call: Call) -> tuple[list[Any], dict[str, 
     return args, kwargs
 
 
-def _fit(task: Task[..., Any], name: str, word: Word, hint: Any) -> Any:
+def _fit(task: Callee, name: str, word: Word, hint: Any) -> Any:
     if hint is Any or hint is inspect.Parameter.empty:
         return word.value
     try:
@@ -105,7 +107,7 @@ def _fit(task: Task[..., Any], name: str, word: Word, hint: Any) -> Any:
             ) from None
 
 
-def _hints(task: Task[..., Any]) -> dict[str, Any]:
+def _hints(task: Callee) -> dict[str, Any]:
     try:
         return typing.get_type_hints(task.function)
     except Exception:  # noqa: BLE001 - annotations are arbitrary expressions

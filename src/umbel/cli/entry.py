@@ -53,6 +53,7 @@ COMMANDS = {
     "top": "umbel.cli.top",
     "worker": "umbel.cli.worker",
     "workers": "umbel.cli.workers",
+    "workflows": "umbel.cli.workflows",
 }
 """Every command and its module, where a variable has the same name, with underscores."""
 
@@ -84,6 +85,7 @@ SUMMARIES = {
     "top": "Show queues, workers and tasks live in a terminal, with keys that act.",
     "worker": "Run tasks until the worker is stopped.",
     "workers": "Show running workers; send a command to one.",
+    "workflows": "Show declared workflows and their runs; start one, give a signal.",
 }
 
 

@@ -7,13 +7,16 @@ Never: knows a server. A graph is jobs that wait for joins (``backends.Joins``),
 from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
 from umbel.graphs.compiler import MAX_NODES, Compiler
+from umbel.graphs.declaring import check_workflow, named_id
 from umbel.graphs.drawing import mermaid, tree
 from umbel.graphs.failures import FailedNode, find_failures
 from umbel.graphs.growing import grow
 from umbel.graphs.publications import publications
-from umbel.graphs.running import NodePreparer, PreparedNode, Values, must_prepare
+from umbel.graphs.running import NodePreparer, must_prepare
+from umbel.graphs.signals import give_signal
 from umbel.graphs.values import NodeInputs, ResultReader
 from umbel.graphs.view import Graph, GraphNode, read_graph
+from umbel.graphs.workflow_nodes import PreparedNode, Values
 
 __all__ = [
     "MAX_NODES",
@@ -29,10 +32,13 @@ __all__ = [
     "ResultReader",
     "Values",
     "cancel_graph",
+    "check_workflow",
     "find_failures",
+    "give_signal",
     "grow",
     "mermaid",
     "must_prepare",
+    "named_id",
     "publications",
     "read_graph",
     "tree",

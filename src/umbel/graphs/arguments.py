@@ -7,6 +7,7 @@ from typing import Any
 
 from umbel.errors import BadArguments
 from umbel.tasks.composing import OPEN
+from umbel.tasks.conditions import Placeholder
 from umbel.tasks.task import Signature
 
 Place = tuple[str | int, ...]
@@ -71,4 +72,18 @@ def check_edge(
     raise BadArguments(
         f"node {path or '0'}: argument {place[1]} of {call.task.name} must be {wanted.__name__},"
         f" and node {before} returns {returns.__name__}"
+    )
+
+
+def check_parameter(path: str, call: Signature[Any], place: Place, parameter: Placeholder) -> None:
+    """Refuse a parameter of a workflow whose type can never be that of the task's parameter."""
+    wanted = call.task.parameters.annotation(place[1]) if len(place) == 2 else Any
+    given = parameter.annotation
+    if wanted not in _PLAIN or given not in _PLAIN or issubclass(given, wanted):
+        return
+    if wanted is float and given is int:
+        return
+    raise BadArguments(
+        f"node {path or '0'}: argument {place[1]} of {call.task.name} must be {wanted.__name__},"
+        f" and {parameter!r} is {given.__name__}"
     )

@@ -30,8 +30,11 @@ async def cancel_graph(roles: Roles, root: str, reason: str) -> bool:
 
 
 def _is_own(member: Member) -> bool:
-    """Whether a part is a node of the graph, and not a job that was published before it."""
+    """Whether a part is a node of the graph, and not a job that was published before it.
+
+    The node that undoes others is not cancelled: it runs when all others have ended.
+    """
     try:
-        return bool(member.node) and read_node(member.node).kind != "graph"
+        return bool(member.node) and read_node(member.node).kind not in ("graph", "undo")
     except BadMessage:
         return True

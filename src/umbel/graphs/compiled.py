@@ -8,6 +8,7 @@ from typing import Any
 
 from umbel.errors import ConfigurationError
 from umbel.messages import Fire, Input, NodeSpec, Policy
+from umbel.messages.nodes import NodeKind
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
 
@@ -21,7 +22,7 @@ class CompiledNode:
 
     id: str
     path: str
-    kind: str = ""
+    kind: NodeKind = ""
     call: Signature[Any] | None = None
     """The call, with None for arguments that are results. Of a map: the call for an item."""
     is_external: bool = False
@@ -40,20 +41,28 @@ class CompiledNode:
     """Options of the canvases that contain it."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of its ``NodeSpec``."""
+    arguments: list[Any] = field(default_factory=list)
+    """Of a node that runs no task: what is in its message."""
+    after: tuple[Any, ...] = ()
+    """The canvases that it waits for without using their results."""
+    undos: list[tuple[CompiledNode, Signature[Any], list[str]]] = field(default_factory=list)
+    """Of the node that undoes others: these, their undos, and the jobs whose undos come first."""
+    is_aside: bool = False
+    """Whether it belongs to a branch or a handler, so that the result does not depend on it."""
     returns: Any = Any
 
     def spec(self) -> NodeSpec:
         """Return what its message says about its place."""
+        fields: dict[str, Any] = {"join": self.join.id if self.join is not None else ""}
         return NodeSpec(
             path=self.path,
-            kind=self.kind,  # type: ignore[arg-type]
-            join=self.join.id if self.join is not None else "",
+            kind=self.kind,
             inputs=tuple(self.inputs),
             checks=self.checks,
             free_from=self.free_from,
             chain=self.chain,
             handler=self.handler,
-            **self.extra,
+            **fields | self.extra,
         )
 
 
@@ -80,6 +89,10 @@ class Output:
     """Whether the value is why the nodes failed."""
     is_no_value: bool = False
     """Whether it is only waited for."""
+    of: Output | None = None
+    """The output that is only waited for."""
+    pick: tuple[str | int, ...] = ()
+    """The keys of the item that is wanted; empty for the whole value."""
     given: tuple[Any, ...] = ()
     """Arguments that the caller gives to the tasks at the beginning."""
     also: list[CompiledNode] = field(default_factory=list)
@@ -95,6 +108,8 @@ class Output:
         """When a join for this output fires."""
         if self.is_failure:
             return "failure"
+        if self.of is not None and not self.lanes:
+            return self.of.fire
         return "all" if (self.is_list and self.collect) or self.lanes else "success"
 
     @property
@@ -108,13 +123,18 @@ class Output:
         if self.is_failure:
             return Input(place, "failure", first, count)
         if not self.is_list:
-            return Input(place, "one", first)
-        return Input(place, "flat" if self.is_flat else "list", first, count, self.collect)
+            return Input(place, "one", first, pick=self.pick)
+        form: Any = "flat" if self.is_flat else "list"
+        return Input(place, form, first, count, self.collect, self.pick)
 
     def only_waited_for(self) -> Output:
         """Return this output without its value."""
-        also = [*self.nodes, *self.also]
-        return Output(is_no_value=True, also=also, lanes=self.lanes)
+        return Output(is_no_value=True, of=self, lanes=self.lanes)
+
+    @property
+    def waited_for(self) -> list[CompiledNode]:
+        """The nodes that must have ended before, besides those with the value."""
+        return [*self.also, *([] if self.of is None else [*self.of.nodes, *self.of.waited_for])]
 
 
 class Compiled:

@@ -6,12 +6,15 @@ result, for example of a group in a group, a node that *gathers* it is added; it
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from umbel.errors import BadArguments, ConfigurationError
-from umbel.graphs.arguments import check_call, check_edge, extract
+from umbel.graphs.arguments import check_call, check_edge, check_parameter, extract
 from umbel.graphs.calls import calls_of, merge, refuse_results, refuse_tokens, refuse_whole_options
 from umbel.graphs.compiled import (
     NO_OPTIONS,
@@ -23,12 +26,15 @@ from umbel.graphs.compiled import (
     Place,
     in_order,
 )
+from umbel.graphs.conditions import encode_condition
 from umbel.messages import Fire, Policy
 from umbel.tasks.canvas import Chain, Fork, Group, Map
 from umbel.tasks.composing import OPEN, Composable, ResultOf
+from umbel.tasks.conditions import Placeholder
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
+from umbel.tasks.workflow import NOTHING, Signal, Sleep, WorkflowCall
 
 MAX_NODES = 250_000
 """How many nodes a graph may have when it is published."""
@@ -37,6 +43,10 @@ MAX_NESTING = 200
 Derive = Callable[[int], str]
 """Returns the id of the n-th node: the same for the same graph, so that publishing it again has no
 effect."""
+Named = Callable[[str], str]
+"""Returns the id of a node that can be found by its name, such as a signal."""
+_FOR_EVER = 3e9
+"""Seconds after which the job of a signal would run that nobody has given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,7 @@ class _Where:
     chain: str | None = None
     defaults: CallOptions = NO_OPTIONS
     nesting: int = 0
+    is_aside: bool = False
 
     def inside(self, number: int | str, **changes: Any) -> _Where:
         """Return the place of a part."""
@@ -64,6 +75,7 @@ class Compiler:
         depth: int = 0,
         chain: str | None = None,
         cancel_scope: str = "",
+        named: Named | None = None,
     ) -> None:
         self._prefix = prefix
         self._derive = derive
@@ -80,6 +92,10 @@ class Compiler:
         self._kept: list[Any] = []
         """The objects whose identities are keys: kept, so that no other gets the same."""
         self._joins = 0
+        self._named = named
+        self._names: Counter[str] = Counter()
+        self._signals: list[tuple[CompiledNode, Signal, Output | None, Output]] = []
+        self._undos: list[tuple[CompiledNode, Signature[Any]]] = []
 
     # --- entry points ------------------------------------------------------------------------
 
@@ -96,10 +112,15 @@ class Compiler:
             root.join = self._join("all", root.parts)
         if output.is_list and output.collect:
             root.extra["errors"] = "collect"
+        self._add_deadline(canvas)
         compiled = self._finish()
         root.defaults = _root_defaults(canvas, compiled)
         root.extra |= {"label": label_of(canvas), "total": compiled.tasks}
-        return Compiled([root, *compiled.nodes], compiled.loose)
+        if isinstance(canvas, WorkflowCall):
+            root.extra |= {"workflow": canvas.workflow.name, "version": canvas.workflow.version}
+        compensate = not isinstance(canvas, WorkflowCall) or canvas.workflow.compensate
+        undo = self._undo_node(root, compiled, compensate=compensate)
+        return Compiled([root, *compiled.nodes, *undo], [*compiled.loose, *undo])
 
     def replacement(self, canvas: Any) -> tuple[Compiled, CompiledNode]:
         """Return the nodes that take the place of a node, and the one of them with the result."""
@@ -111,14 +132,15 @@ class Compiler:
 
     def _whole(self, canvas: Any, before: Output | None) -> Output:
         self._count(canvas)
-        is_leaf = not isinstance(canvas, Chain | Group)
-        path = below(self._base, 0) if is_leaf else self._base
+        shape = canvas
+        while isinstance(shape, WorkflowCall):
+            shape = shape.canvas
+        is_leaf = not isinstance(shape, Chain | Group)
+        first = self._name(shape) if isinstance(canvas, WorkflowCall) else 0
+        path = below(self._base, first) if is_leaf else self._base
         if isinstance(canvas, Signature):  # its other options belong to the whole
             own = replace(canvas.call_options, unique=None, id=None, connection=None)
-            leaf = Signature(
-                canvas.task, canvas.args, canvas.kwargs, own, canvas.immutable, canvas.is_open,
-                canvas.handlers,
-            )  # fmt: skip
+            leaf = msgspec.structs.replace(canvas, call_options=own)
             return self._compile(leaf, before, _Where(path, self._outer_chain))
         defaults = replace(canvas.call_options, unique=None, id=None, connection=None)
         where = _Where(path, self._outer_chain, defaults)
@@ -128,6 +150,11 @@ class Compiler:
         for node in self._nodes:  # it grows meanwhile
             if node.kind in ("", "chunk") and not node.is_external:
                 self._read_arguments(node)
+            for canvas in node.after:
+                node.reads.append((self._output_of(canvas, node, ("after",)), None))
+        for signal in self._signals:
+            self._finish_signal(*signal)
+        for node in self._nodes:  # it grows meanwhile
             self._wire(node)
             if self._depth:
                 node.extra["depth"] = self._depth
@@ -155,6 +182,12 @@ class Compiler:
             output = self._group(canvas.members, before, inner, canvas.errors, canvas.limit)
         elif isinstance(canvas, Map):
             output = self._map(canvas, before, inner)
+        elif isinstance(canvas, WorkflowCall):
+            output = self._compile(canvas.canvas, before, inner, is_whole=is_whole)
+        elif isinstance(canvas, Signal):
+            output = self._signal(canvas, before, where)
+        elif isinstance(canvas, Sleep):
+            output = self._sleep(canvas, before, where)
         else:
             raise ConfigurationError(f"{canvas!r:.80}: a fork is a part of a chain")
         self._outputs.setdefault(id(canvas), output)
@@ -178,7 +211,10 @@ class Compiler:
         if gets_result:
             args = (OPEN, *args)
         check_call(call, args, node.path)
-        node.call = Signature(call.task, args, call.kwargs, call.call_options)
+        node.call = msgspec.structs.replace(call, args=args)
+        node.after = call.before
+        if call.undo is not None:
+            self._undos.append((node, call.undo))
         node.returns = call.task.parameters.returns
         if before is not None:
             node.reads.append((before, ("args", 0) if gets_result else None))
@@ -206,7 +242,7 @@ class Compiler:
         for number, part in enumerate(canvas.parts):
             at = here.inside(number)
             if isinstance(part, Fork):
-                at = _with_options(replace(at, chain=None), part)
+                at = _with_options(replace(at, chain=None, is_aside=True), part)
                 for index, branch in enumerate(part.branches):
                     self._loose += self._compile(branch, output, at.inside(index)).nodes
                 continue
@@ -232,7 +268,7 @@ class Compiler:
             if limit and number >= limit:
                 start = _after_lane(before, found[number - limit])
             found.append(self._as_one(self._compile(member, start, at), at))
-        also = [] if found or before is None else [*before.nodes, *before.also]
+        also = [] if found or before is None else [*before.nodes, *before.waited_for]
         collect = errors == "collect"
         if errors == "cancel":
             for number, node in enumerate(found):
@@ -254,7 +290,11 @@ class Compiler:
                 calls, waited, where, canvas.errors, canvas.limit, is_flat=bool(canvas.size)
             )
         source = before
-        if items is not None:
+        if isinstance(items, ResultOf):
+            source = self._output_of(items, CompiledNode("", shown), ("items",))
+        elif isinstance(items, Placeholder):
+            source = Output()  # of a workflow that is only checked
+        elif items is not None:
             source = self._compile(items, waited, where.inside("items", chain=None))
         assert source is not None
         refuse_results(call, shown)
@@ -273,7 +313,7 @@ class Compiler:
         if scope.is_list and scope.collect:
             return  # its failures are values
         first = len(self._nodes)
-        at = replace(where, path=f"{where.path or '0'}.e{number}")
+        at = replace(where, path=f"{where.path or '0'}.e{number}", is_aside=True)
         if isinstance(handler, Signature | Map):
             at = at.inside(0)
         output = self._compile(handler, Output(scope.nodes, is_failure=True), at)
@@ -289,6 +329,82 @@ class Compiler:
         node.reads.append((Output([member], is_failure=True), None))
         self._loose.append(node)
 
+    # --- nodes of workflows ------------------------------------------------------------------
+
+    def _signal(self, canvas: Signal, before: Output | None, where: _Where) -> Output:
+        if self._named is None:
+            raise ConfigurationError(f"{canvas!r}: not in a part that replaces a node")
+        if any(one.name == canvas.name for _, one, _, _ in self._signals):
+            raise ConfigurationError(f"{canvas!r} is there twice; give each a name of its own")
+        node = self._node(replace(where, defaults=CallOptions(delay=_FOR_EVER)))
+        node.id, node.kind = self._named(f"signal {canvas.name}"), "signal"
+        node.extra |= {"signal": canvas.name, "accepts": canvas.type}
+        output = Output([node])
+        if before is not None:
+            output.also += [*before.nodes, *before.waited_for]
+        self._signals.append((node, canvas, before, output))
+        return output
+
+    def _finish_signal(
+        self, node: CompiledNode, canvas: Signal, before: Output | None, output: Output
+    ) -> None:
+        """Add what ends a signal that nobody gives: its timeout, and a failure before it."""
+        assert self._named is not None
+        waits = [] if before is None else [before]
+        for one in canvas.before:
+            waits.append(self._output_of(one, node, ("after",)))
+            output.also += [*waits[-1].nodes, *waits[-1].waited_for]
+        parts = [part for one in waits for part in (*one.nodes, *one.waited_for)]
+        at = _Where(node.path, is_aside=True)
+        if parts:
+            release = self._node(replace(at, path=f"{node.path}.release"))
+            release.kind, release.extra = "release", {"target": node.id}
+            release.reads.append((Output(parts, is_failure=True), None))
+            self._loose.append(release)
+        if canvas.timeout is not None:
+            delay = CallOptions(delay=canvas.timeout)
+            timer = self._node(replace(at, path=f"{node.path}.timeout", defaults=delay))
+            timer.id, timer.kind = self._named(f"timeout {canvas.name}"), "timer"
+            timer.extra = {"target": node.id, "label": canvas.name}
+            timer.arguments = [] if canvas.default is NOTHING else [canvas.default]
+            timer.reads += [(one.only_waited_for(), None) for one in waits]
+            self._loose.append(timer)
+
+    def _sleep(self, canvas: Sleep, before: Output | None, where: _Where) -> Output:
+        node = self._node(replace(where, defaults=CallOptions(delay=canvas.seconds)))
+        node.kind, node.after = "sleep", canvas.before
+        node.extra["label"] = f"{canvas.seconds:g} s"
+        if before is not None:
+            node.reads.append((before, None if before.is_no_value else ()))
+            node.returns = before.returns
+        return Output([node], returns=node.returns)
+
+    def _add_deadline(self, canvas: Any) -> None:
+        if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
+            assert self._named is not None
+            delay = CallOptions(delay=canvas.workflow.deadline)
+            node = self._node(_Where("deadline", defaults=delay, is_aside=True))
+            node.id, node.kind = self._named("deadline"), "deadline"
+            self._loose.append(node)
+
+    def _undo_node(
+        self, root: CompiledNode, compiled: Compiled, *, compensate: bool
+    ) -> list[CompiledNode]:
+        """Return the node that undoes what has succeeded, if the graph fails."""
+        if not self._undos:
+            return []
+        assert self._named is not None
+        node = CompiledNode(self._named("undo"), "undo", "undo")
+        node.undos = [(one, undo, _following(one, self._undos)) for one, undo in self._undos]
+        for one, undo, _ in node.undos:
+            args = undo.args if undo.immutable else (OPEN, *undo.args)
+            check_call(undo, args, f"{one.path}.undo")
+        trunk = [one for one in compiled.nodes if not one.is_aside and not one.is_external]
+        node.parts, node.fire = [root, *trunk], "failure"
+        node.extra["on_cancel"] = compensate
+        node.join = self._join("failure", node.parts)
+        return [node]
+
     # --- nodes and joins ---------------------------------------------------------------------
 
     def _node(self, where: _Where) -> CompiledNode:
@@ -299,6 +415,7 @@ class Compiler:
             )
         node = CompiledNode(self._derive(len(self._nodes) + 1), where.path, chain=where.chain)
         node.defaults = where.defaults
+        node.is_aside = where.is_aside
         self._nodes.append(node)
         return node
 
@@ -326,7 +443,7 @@ class Compiler:
             if place is not None and not output.is_no_value:
                 node.inputs.append(output.input(len(node.parts), place))
             node.parts += output.nodes
-            node.parts += output.also
+            node.parts += output.waited_for
         lanes = [lane for output, _ in outputs for lane in output.lanes]
         if lanes:
             node.free_from = len(node.parts)
@@ -335,7 +452,7 @@ class Compiler:
             return
         node.fire = "failure" if "failure" in fires else "all" if "all" in fires else "success"
         only = outputs[0][0] if len(outputs) == 1 and not lanes else None
-        is_collected = only is not None and only.collect and not only.also
+        is_collected = only is not None and only.collect and not only.waited_for
         node.checks = node.fire == "all" and not is_collected
         if only is None:
             node.join = self._join(node.fire, node.parts)
@@ -361,14 +478,22 @@ class Compiler:
         """Replace results of other nodes in the arguments; the node reads them when it starts."""
         assert node.call is not None
         call, found = node.call, list[tuple[Place, Any]]()
+        if call.condition is not None:
+            operands: list[tuple[Place, Any]] = []
+            node.extra["when"] = encode_condition(call.condition, operands)
+            for place, source in operands:
+                node.reads.append((self._output_of(source, node, place), place))
         args = extract([*call.args], ("args",), found)
         kwargs = extract(call.kwargs, ("kwargs",), found)
         if not found:
             return
-        node.call = Signature(call.task, tuple(args), kwargs, call.call_options)
+        node.call = msgspec.structs.replace(call, args=tuple(args), kwargs=kwargs)
         for place, source in found:
             if source is OPEN:
                 continue  # it is read already
+            if isinstance(source, Placeholder):  # of a workflow that is only checked
+                check_parameter(node.path, call, place, source)
+                continue
             output = self._output_of(source, node, place)
             check_edge(node.path, call, place, output.returns, output.nodes)
             node.reads.append((output, place))
@@ -385,9 +510,17 @@ class Compiler:
         known = self._outputs.get(id(canvas))
         if known is None:
             self._count(canvas)
-            at = _Where(below(self._base, f"x{len(self._nodes)}"))
+            at = _Where(below(self._base, self._name(canvas)), is_aside=node.is_aside)
             known = self._compile(canvas, None, at)
+        if isinstance(source, ResultOf) and source.pick:
+            return replace(known, pick=source.pick, joins={}, returns=Any)
         return known
+
+    def _name(self, canvas: Any) -> str:
+        """Return the path of a node that is no part of another: its name, and a number."""
+        name = short_name(canvas)
+        self._names[name] += 1
+        return name if self._names[name] == 1 else f"{name}-{self._names[name]}"
 
     def _count(self, canvas: Any) -> None:
         """Count at how many places each signature is."""
@@ -404,7 +537,27 @@ class Compiler:
                 left += one.branches
             elif isinstance(one, Map) and isinstance(one.items, Composable):
                 left.append(one.items)
+            elif isinstance(one, WorkflowCall):
+                left.append(one.canvas)
             left += getattr(one, "handlers", ())
+
+
+def _following(
+    node: CompiledNode, undos: Sequence[tuple[CompiledNode, Signature[Any]]]
+) -> list[str]:
+    """Return the jobs with undos that come after a node: theirs have to end first."""
+    found: list[str] = []
+    for other, _ in undos:
+        left, seen = [*other.parts], set[int]()
+        while left:
+            part = left.pop()
+            if part is node:
+                found.append(other.id)
+                break
+            if id(part) not in seen:
+                seen.add(id(part))
+                left += part.parts
+    return found
 
 
 def below(path: str, number: int | str) -> str:
@@ -417,9 +570,24 @@ def shown(place: Place) -> str:
     return ".".join(str(key) for key in place[1:])
 
 
+def short_name(canvas: Any) -> str:
+    """Return the last word of a task's name, or what a canvas is."""
+    if isinstance(canvas, WorkflowCall):
+        text = canvas.workflow.name
+    elif isinstance(canvas, Signature):
+        text = canvas.task.name
+    elif isinstance(canvas, Signal):
+        return canvas.name.replace(".", "-")
+    else:
+        return type(canvas).__name__.lower()
+    return text.rpartition(".")[2] or "node"
+
+
 def label_of(canvas: Any, limit: int = 80) -> str:
     """Return a short description of a canvas."""
-    if isinstance(canvas, Signature):
+    if isinstance(canvas, WorkflowCall):
+        text = canvas.workflow.name
+    elif isinstance(canvas, Signature):
         text = canvas.task.name
     elif isinstance(canvas, Chain):
         text = " | ".join(label_of(part, limit // 2) for part in canvas.parts[:8])

@@ -36,7 +36,9 @@ class FailedNode(msgspec.Struct, frozen=True, kw_only=True):
         """The last line of its traceback, or what happened to it."""
         if self.failure is not None:
             return f"{self.failure.type.rpartition(':')[2]}: {self.failure.message}"
-        return f"{self.state}: {self.reason}" if self.reason else str(self.state)
+        if not self.reason or self.reason.startswith(str(self.state)):
+            return self.reason or str(self.state)
+        return f"{self.state}: {self.reason}"
 
     def as_failure(self) -> Failure:
         """Return its failure as that of the whole graph."""

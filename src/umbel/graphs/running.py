@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
 from umbel.backends import Roles
 from umbel.errors import BadMessage, NodeFailed, UmbelError, Unavailable
+from umbel.graphs.conditions import WHEN, holds
 from umbel.graphs.failures import find_failures
 from umbel.graphs.growing import MapExpander, as_items
-from umbel.graphs.values import ResultReader
+from umbel.graphs.values import SKIPPED, ResultReader
+from umbel.graphs.workflow_nodes import RUNS, PreparedNode, cancel_timers
 from umbel.messages import (
     GROUP_HEADER,
     NODE_HEADER,
     BodyCodec,
     Delivery,
     Failed,
-    Growth,
     NodeSpec,
     Outcome,
     Reference,
@@ -29,15 +27,6 @@ from umbel.tasks import Registry
 from umbel.tasks.failures import describe
 
 _PAGE = 1_000
-Values = Sequence[tuple[tuple[str | int, ...], Any]]
-
-
-class PreparedNode(NamedTuple):
-    """What to do with a node: run its task with these values, or settle it with an outcome."""
-
-    values: Values
-    outcome: Outcome | None = None
-    growth: Growth | None = None
 
 
 def must_prepare(delivery: Delivery) -> bool:
@@ -78,6 +67,8 @@ class NodePreparer:
     async def _prepare(self, delivery: Delivery, spec: NodeSpec, group: str) -> PreparedNode:
         if spec.kind == "graph":
             return PreparedNode([], await self._end_graph(spec, group))
+        if spec.kind in RUNS:
+            return await RUNS[spec.kind](self._roles, self._codec, delivery, spec, group)
         if spec.kind == "cancel":
             return PreparedNode([], await self._cancel_group(spec, group, delivery.id))
         if spec.kind == "gather" and spec.chain is None:
@@ -85,6 +76,13 @@ class NodePreparer:
         values, outcome = await self._reader.inputs(spec, group)
         if outcome is not None or spec.kind == "gather":
             return PreparedNode([], outcome or _gathered(spec))
+        if spec.kind == "sleep":
+            return PreparedNode([], await self._pass_on(spec))
+        if spec.when is not None:
+            inputs = {place[1]: value for place, value in values if place[0] == WHEN}
+            if not holds(spec.when, inputs):
+                return PreparedNode([], SKIPPED)
+            values = [(place, value) for place, value in values if place[0] != WHEN]
         task = self._registry.get(delivery.envelope.subject)
         if spec.kind != "map" or task is None:  # of an unknown task, the activation says so
             return PreparedNode(values)
@@ -98,13 +96,21 @@ class NodePreparer:
             failures = await find_failures(self._roles.joins, group, spec.join)
             if failures:
                 return Failed(failures[0].as_failure())
+        if spec.workflow:
+            await cancel_timers(self._roles, group)
+        return await self._pass_on(spec)
+
+    async def _pass_on(self, spec: NodeSpec) -> Succeeded:
+        """Return what a node gets as its own result."""
+        if not spec.inputs:
+            return Succeeded(NO_VALUE)
         (only,) = spec.inputs
         if only.form != "one":
             return _gathered(spec)
-        parts = await self._reader.parts(spec.join, 1)
+        parts = await self._reader.parts(spec.join, only.first + 1)
         if not parts:
             raise NodeFailed(spec.path, "", "the node with its result was deleted")
-        return Succeeded(without_marks(parts[0].result or NO_VALUE))
+        return Succeeded(without_marks(parts[-1].result or NO_VALUE))
 
     async def _cancel_group(self, spec: NodeSpec, group: str, own: str) -> Outcome:
         """Cancel the live nodes of a group, of which a member has failed."""

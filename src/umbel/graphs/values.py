@@ -26,13 +26,18 @@ from umbel.messages import (
 from umbel.messages.nodes import (
     ALL_PARTS,
     BEFORE_IT_FAILED,
+    NO_VALUE,
     mark_of,
     read_reference,
     was_not_reached,
+    with_mark,
     without_marks,
 )
+from umbel.tasks.conditions import pick_item
 
 _PAGE = 1_000
+SKIPPED = Succeeded(with_mark(NO_VALUE, "skipped"))
+"""The outcome of a node that is skipped."""
 _MAX_REFERENCES = 1_000
 """How many references may follow one another."""
 
@@ -58,6 +63,8 @@ class ResultReader:
         if spec.checks and _has_failed(spec, parts):
             return NodeInputs([], Cancelled(BEFORE_IT_FAILED))
         read = [parts[one.first : one.first + one.count] for one in spec.inputs]
+        if _all_skipped(spec, read):
+            return NodeInputs([], SKIPPED)
         for part in (part for some in read for part in some):
             chain = mark_of(part.result.content_type, "finish") if part.result else None
             if chain is not None and part.result is not None and _is_inside(spec.path, chain):
@@ -155,6 +162,10 @@ class ResultReader:
         return await self.value(record.result, depth + 1)
 
     async def _input(self, one: Input, parts: Sequence[PartResult], join: str, group: str) -> Any:
+        value = await self._whole(one, parts, join, group)
+        return pick_item(value, one.pick) if one.pick else value
+
+    async def _whole(self, one: Input, parts: Sequence[PartResult], join: str, group: str) -> Any:
         if one.form == "failure":
             causes = await find_failures(self._joins, group, join, one.first, one.count)
             if causes:
@@ -167,6 +178,21 @@ class ResultReader:
                 raise await self.failure_of(parts[0].job)
             return await self.value(parts[0].result)
         return await self.listed(parts, one.form == "flat", one.collect)
+
+
+def _all_skipped(spec: NodeSpec, read: Sequence[Sequence[PartResult]]) -> bool:
+    """Whether all results that a node gets as arguments are those of skipped nodes."""
+    parts = [
+        part
+        for one, some in zip(spec.inputs, read, strict=True)
+        if one.place and one.place[0] in ("args", "kwargs") and one.form == "one"
+        for part in some
+    ]
+    values = [one for one in spec.inputs if one.place and one.place[0] in ("args", "kwargs")]
+    return len(parts) == len(values) > 0 and all(
+        part.result is not None and mark_of(part.result.content_type, "skipped") is not None
+        for part in parts
+    )
 
 
 def _has_failed(spec: NodeSpec, parts: Sequence[PartResult]) -> bool:

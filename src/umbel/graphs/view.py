@@ -53,8 +53,8 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs_task(self) -> bool:
-        """Whether a task runs for it."""
-        return self.kind in ("", "map", "chunk")
+        """Whether it is shown: a task runs for it, or it waits for a person or for time."""
+        return self.kind in ("", "map", "chunk", "signal", "sleep")
 
     @property
     def seconds(self) -> float | None:
@@ -81,6 +81,9 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     finished: float | None = None
     error: str = ""
     root: GraphNode
+    workflow: str = ""
+    """The name of the workflow; empty for another canvas."""
+    version: str = ""
 
     def tasks(self) -> list[GraphNode]:
         """Return the nodes that run tasks."""
@@ -148,14 +151,14 @@ async def read_graph(joins: Joins, records: Records, root: str) -> Graph:
         parts.setdefault(member.join, []).append(member.job)
     found: dict[str, GraphNode] = {}
     for member in members:
-        if member.job not in found:
+        if member.job not in found and member.job != root:
             found[member.job] = _node(member, parts)
     spec = _spec(record.headers.get(NODE_HEADER, ""))
     return Graph(
         id=root,
         label=spec.label,
         state=record.state,
-        nodes=tuple(sorted(found.values(), key=lambda node: path_key(node.path))),
+        nodes=in_reading_order(found.values()),
         created=record.created,
         finished=record.finished,
         error=_error_of(record),
@@ -170,7 +173,18 @@ async def read_graph(joins: Joins, records: Records, root: str) -> Graph:
             started=record.started,
             finished=record.finished,
         ),
+        workflow=spec.workflow,
+        version=spec.version,
     )
+
+
+def node_name(spec: NodeSpec, task: str) -> str:
+    """Return what a node is called."""
+    if spec.kind == "signal":
+        return f"signal {spec.signal}"
+    if spec.kind == "sleep":
+        return f"sleep of {spec.label}"
+    return f"undo: {task}" if spec.undoes else task
 
 
 def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
@@ -183,7 +197,7 @@ def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
     ) else ""  # fmt: skip
     return GraphNode(
         path=spec.path if is_own else "",
-        task=member.task,
+        task=node_name(spec, member.task),
         job=member.job,
         state="skipped" if is_skipped else member.state,
         kind=spec.kind if is_own else "",
@@ -211,6 +225,36 @@ def _error_of(record: Record) -> str:
         return record.reason
     text = f"{failure.type.rpartition(':')[2]}: {failure.message}"
     return f"node {failure.node}: {text}" if failure.node else text
+
+
+def in_reading_order(nodes: Iterable[GraphNode]) -> tuple[GraphNode, ...]:
+    """Return nodes by their paths; those with names come after the nodes that they wait for."""
+    listed = [*nodes]
+    by_job = {node.job: node for node in listed}
+    after: dict[str, list[str]] = {}
+    waiting: dict[str, int] = {}
+    for node in listed:
+        before = {job for job in node.before if job in by_job}
+        waiting[node.job] = len(before)
+        for job in before:
+            after.setdefault(job, []).append(node.job)
+    ranks = dict.fromkeys(by_job, 0)
+    ready = [job for job, count in waiting.items() if count == 0]
+    for job in ready:  # it grows meanwhile
+        for following in after.get(job, ()):
+            ranks[following] = max(ranks[following], ranks[job] + 1)
+            waiting[following] -= 1
+            if waiting[following] == 0:
+                ready.append(following)
+    first = {node.path: ranks[node.job] for node in listed}
+
+    def key(node: GraphNode) -> list[tuple[int, int, str]]:
+        parts = path_key(node.path)
+        if parts and parts[0][0]:
+            parts[0] = (1, first.get(parts[0][2], 0), parts[0][2])
+        return parts
+
+    return tuple(sorted(listed, key=key))
 
 
 def path_key(path: str) -> list[tuple[int, int, str]]:

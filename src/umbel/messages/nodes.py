@@ -6,7 +6,7 @@ and where their results go. So its size does not depend on the size of the graph
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,8 +26,8 @@ MEMBER_FAILED = "another member of its group failed"
 
 _NOT_REACHED = frozenset({cancel_reason("success"), cancel_reason("failure"), BEFORE_IT_FAILED})
 _NOT_NEEDED = cancel_reason("failure")
-_MARKS = ("finish", "skipped", "failed")
-Mark = Literal["finish", "skipped", "failed"]
+_MARKS = ("finish", "skipped", "failed", "sender")
+Mark = Literal["finish", "skipped", "failed", "sender"]
 
 
 ALL_PARTS = -1
@@ -46,6 +46,24 @@ class Input(msgspec.Struct, frozen=True, array_like=True):
     """How many parts; ``ALL_PARTS`` if that was not known."""
     collect: bool = False
     """Whether a failure takes its place in the list, instead of keeping the node from running."""
+    pick: tuple[str | int, ...] = ()
+    """The keys of the item of the result that is wanted; empty for the whole."""
+
+
+NodeKind = Literal[
+    "",
+    "graph",
+    "gather",
+    "map",
+    "chunk",
+    "cancel",
+    "signal",
+    "timer",
+    "release",
+    "sleep",
+    "undo",
+    "deadline",
+]
 
 
 class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,7 +71,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
 
     path: str = ""
     """Its place in the expression: ``1.0`` is the first member of the second link of a chain."""
-    kind: Literal["", "graph", "gather", "map", "chunk", "cancel"] = ""
+    kind: NodeKind = ""
     """Empty for a task. Nodes of the other kinds are run by the worker itself, but a ``chunk``
     calls its task several times."""
     join: str = ""
@@ -83,6 +101,22 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a map: how many calls each job makes; 0 if the jobs are no chunks."""
     part: tuple[int, int] | None = None
     """Of a part of a large map: its first item, and the item after its last one."""
+    when: Any = None
+    """The condition under which it runs: see ``graphs.conditions``."""
+    signal: str = ""
+    """Of a signal: its name."""
+    accepts: str = ""
+    """Of a signal: the type of its values; empty for any."""
+    target: str = ""
+    """Of a node that acts on another one: the job of that one."""
+    on_cancel: bool = True
+    """Of the node that undoes others: whether it does so if the graph was cancelled."""
+    undoes: str = ""
+    """Of an undo: the job whose effect it takes back."""
+    workflow: str = ""
+    """Of the root of a workflow: its name."""
+    version: str = ""
+    """Of the root of a workflow: the version of its declaration."""
 
     @property
     def runs_task(self) -> bool:
@@ -172,6 +206,7 @@ def without_marks(body: Body) -> Body:
     return Body("; ".join([media_type, *others]), body.data) if parameters else body
 
 
-INTERNAL_TASKS = frozenset({GRAPH_TASK, "umbel.gather", "umbel.cancel"})
+_INTERNAL_KINDS = ("gather", "cancel", "signal", "timer", "release", "sleep", "undo", "deadline")
+INTERNAL_TASKS = frozenset({GRAPH_TASK, *(f"umbel.{kind}" for kind in _INTERNAL_KINDS)})
 """The tasks of nodes that every worker runs by itself."""
 NO_VALUE = Body(JSON, b"null")

@@ -6,7 +6,7 @@ Never: publishes or runs tasks. It asks only the store, never a worker, so it an
 
 from umbel.operations.buried_groups import BuriedGroup, error_shape, group_buried, group_key
 from umbel.operations.erasing import ErasedJobs
-from umbel.operations.graphs import GraphOperations, RetriedGraph
+from umbel.operations.graphs import GraphOperations, RetriedGraph, WorkflowVersion
 from umbel.operations.job_documents import body_value, job_document, trace_id
 from umbel.operations.job_search import FoundJobs, JobSearch
 from umbel.operations.operations import FORGETTABLE, Operations
@@ -55,6 +55,7 @@ __all__ = [
     "ScheduleView",
     "TaskView",
     "WorkerView",
+    "WorkflowVersion",
     "body_value",
     "error_shape",
     "group_buried",

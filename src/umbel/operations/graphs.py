@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,8 +10,16 @@ import msgspec
 
 from umbel.backends import UNCHANGED, Changes, JobFilter, Roles
 from umbel.errors import NotAllowed, Unavailable
-from umbel.graphs import Graph, cancel_graph, read_graph
-from umbel.messages import GRAPH_TASK, BodyCodec, Record, State, Succeeded
+from umbel.graphs import Graph, cancel_graph, give_signal, read_graph
+from umbel.messages import (
+    GRAPH_TASK,
+    NODE_HEADER,
+    BodyCodec,
+    Record,
+    State,
+    Succeeded,
+    read_node,
+)
 
 _RESOLVING = "umbel.resolving"
 """A queue that no worker serves: a node is in it between the two steps of ``resolve``."""
@@ -26,6 +35,17 @@ class RetriedGraph(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs are live again, with those that wait for them."""
 
 
+class WorkflowVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of a workflow, with its runs."""
+
+    workflow: str
+    version: str
+    live: int
+    """How many runs have not ended."""
+    ended: int
+    """How many of the newest runs have ended."""
+
+
 class GraphOperations:
     """The operations on graphs."""
 
@@ -37,6 +57,23 @@ class GraphOperations:
         """Return the roots of graphs: live ones first, then the last that have ended."""
         wanted = JobFilter(states=tuple(states), task=GRAPH_TASK, limit=limit)
         return await self._roles.records.search(wanted)
+
+    async def workflow_versions(self, limit: int = 10_000) -> list[WorkflowVersion]:
+        """Return the versions of workflows among the newest graphs, with their runs."""
+        live: Counter[tuple[str, str]] = Counter()
+        ended: Counter[tuple[str, str]] = Counter()
+        for record in await self.roots(limit=limit):
+            spec = read_node(record.headers.get(NODE_HEADER, "{}"))
+            if spec.workflow:
+                (ended if record.state.finished else live)[spec.workflow, spec.version] += 1
+        return [
+            WorkflowVersion(workflow=key[0], version=key[1], live=live[key], ended=ended[key])
+            for key in sorted({*live, *ended})
+        ]
+
+    async def signal(self, graph: str, name: str, value: Any, sender: str) -> None:
+        """Give a signal of a workflow its value. Raise NotAllowed, UnknownJob, BadArguments."""
+        await give_signal(self._roles, self._codec, graph, name, value, sender)
 
     async def show(self, graph: str) -> Graph:
         """Return a graph with its nodes. Raise UnknownJob, NotAllowed."""

@@ -27,6 +27,8 @@ from umbel.messages import (
     BodyCodec,
     Command,
     Envelope,
+    Input,
+    derived_id,
     fresh_ids,
     inbox,
     is_inbox,
@@ -43,7 +45,6 @@ _NOT_ROUTED = (None, None, False)
 """The values of ``worker``, ``affinity`` and ``stay`` of a call that sets none of them."""
 
 
-_NO_ARGUMENTS: dict[str, Any] = {"args": [], "kwargs": {}}
 _MAX_NODE_CHARACTERS = 8_000
 _MAX_DEATHS_OF_GRAPHS = 100
 """Nodes without a task run no code of users, so the death of their worker is not their fault."""
@@ -131,11 +132,12 @@ class Builder:
             return Envelope(
                 id=node.id,
                 subject=GRAPH_TASK if node.kind == "graph" else f"umbel.{node.kind}",
-                body=self._codec.encode(_NO_ARGUMENTS),
+                body=self._codec.encode(self._arguments_of(node, queue), what=node.path),
                 namespace=self._namespace,
                 queue=node.defaults.queue or queue,
                 kind="io",
                 priority=node.defaults.priority or 0,
+                delay=node.defaults.delay,
                 max_deaths=_MAX_DEATHS_OF_GRAPHS,
                 traceparent=traceparent,
             )
@@ -148,6 +150,28 @@ class Builder:
                 " options(unique=...)"
             )
         return self._build(merged, node.id, traceparent, is_open=is_open)
+
+    def _arguments_of(self, node: CompiledNode, queue: str) -> dict[str, Any]:
+        """Return the arguments of a node that runs no task."""
+        arguments = [*node.arguments]
+        for one, undo, after in node.undos:
+            made = CompiledNode(derived_id(node.id, 0, len(arguments)), f"{one.path}.undo")
+            args = undo.args if undo.immutable else (None, *undo.args)
+            made.call = msgspec.structs.replace(undo, args=args)
+            gets_result = not undo.immutable
+            if gets_result:
+                made.inputs = [Input(("args", 0), "one")]
+            envelope = self._build_node(made, queue, _traceparents(1)[0])
+            arguments.append(
+                {
+                    "job": one.id,
+                    "path": made.path,
+                    "after": after,
+                    "gets_result": gets_result,
+                    "envelope": msgspec.to_builtins(envelope),
+                }
+            )
+        return {"args": arguments, "kwargs": {}}
 
     def _sign(self, envelope: Envelope, now: float) -> Envelope:
         """Sign a message to a worker's inbox. Raises ConfigurationError if no key can sign."""

@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar, overload
 from umbel.errors import ConfigurationError, NodeFailed
 from umbel.messages import Policy
 from umbel.tasks.composing import CanvasMethods, Composable, members_of
+from umbel.tasks.conditions import Symbol
 from umbel.tasks.handle import Handle
 from umbel.tasks.task import Sender, Signature, Task
 
@@ -71,7 +72,8 @@ class Map(CanvasMethods[R_co]):
     ) -> None:
         self._set_up()
         self.signature = signature
-        self.items = items if items is None or isinstance(items, Composable) else [*items]
+        is_later = items is None or isinstance(items, Composable | Symbol)
+        self.items = items if is_later else [*items]
         self.star = star
         self.size = size
         self.errors = check_policy(errors)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from umbel.errors import ConfigurationError
+from umbel.tasks.conditions import Symbol, check_key
 from umbel.tasks.options import CallOptions
 
 if TYPE_CHECKING:
@@ -39,17 +40,20 @@ class CanvasChanges(TypedDict, total=False):
     id: str
 
 
-class ResultOf:
-    """Stands for the result of a node, as an argument of another node."""
+class ResultOf(Symbol):
+    """Stands for the result of a node, or an item of it, as an argument of another node."""
 
-    __slots__ = ("source",)
-    stands_for_result = True
+    __slots__ = ("pick", "source")
 
-    def __init__(self, source: Composable[Any]) -> None:
+    def __init__(self, source: Composable[Any], pick: tuple[str | int, ...] = ()) -> None:
         self.source = source
+        self.pick = pick
+
+    def __getitem__(self, key: str | int) -> ResultOf:
+        return ResultOf(self.source, (*self.pick, check_key(key)))
 
     def __repr__(self) -> str:
-        return f"the result of {self.source!r}"
+        return f"the result of {self.source!r}" + "".join(f"[{key!r}]" for key in self.pick)
 
 
 class Open:
@@ -150,6 +154,13 @@ def check_handler(handler: object) -> None:
         raise ConfigurationError(
             f"on_error={handler!r:.80}: give a signature or a canvas, such as clean_up.s()"
         )
+
+
+def check_nodes(name: str, nodes: Sequence[object]) -> None:
+    """Raise ConfigurationError if these are not nodes."""
+    for node in nodes:
+        if not isinstance(node, Composable):
+            raise ConfigurationError(f"{name}({node!r:.80}): give signatures of the same workflow")
 
 
 def check_canvas_options(changes: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ def rebuild(failure: Failure, job: str) -> Exception:
         kind = failure.type.rpartition(":")[2]
         text = failure.message if kind == NodeFailed.__name__ else f"{kind}: {failure.message}"
         if failure.node:
-            error = NodeFailed(failure.node, failure.job, text)
+            error = NodeFailed(failure.node, failure.job, text, graph=job)
         else:
             error = JobFailed(f"job {job} failed with {text}")
     elif failure.node:

@@ -43,6 +43,9 @@ class Jobs(Protocol):
     async def read_graph(self, job: str) -> Any:
         """Return a graph. Raise NotAllowed if the job is not one, UnknownJob."""
 
+    async def signal(self, job: str, name: str, value: Any, sender: str) -> None:
+        """Give a signal of a workflow its value. Raise NotAllowed, UnknownJob, BadArguments."""
+
     async def progress(self, job: str) -> tuple[float, float | None]:
         """Return the progress of a graph or job. Raise UnknownJob."""
 
@@ -166,6 +169,19 @@ class Handle(Generic[R]):
     async def aprogress(self) -> tuple[float, float | None]:
         """``progress`` for async code."""
         return await self._jobs.await_on_loop(self._jobs.progress(self.id))
+
+    def signal(self, name: str, value: Any = True, *, sender: str = "") -> None:
+        """Give a signal of this workflow its value; the first value counts.
+
+        Raises:
+            NotAllowed: it has a value or has ended. BadArguments: the value has another type.
+            UnknownJob: there is no such workflow or signal. Unavailable.
+        """
+        self._jobs.wait_for(self._jobs.signal(self.id, name, value, sender))
+
+    async def asignal(self, name: str, value: Any = True, *, sender: str = "") -> None:
+        """``signal`` for async code."""
+        await self._jobs.await_on_loop(self._jobs.signal(self.id, name, value, sender))
 
     async def updates(self) -> AsyncIterator[Any]:
         """Return the nodes of a graph as they end, each once, until the graph has ended."""

@@ -27,12 +27,14 @@ import msgspec
 
 from umbel.errors import BadArguments, ConfigurationError
 from umbel.messages import Growth, Policy, route_gate
-from umbel.tasks.composing import OPEN, Composable, check_handler
+from umbel.tasks.composing import OPEN, Composable, check_handler, check_nodes
+from umbel.tasks.conditions import Condition
 from umbel.tasks.gates import GateSet, Limit, Pool, Rate, Token, token_of
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions, Loop, Publishing, TaskOptions, Track
 from umbel.tasks.parameters import Parameters
 from umbel.tasks.policies import Retry, Unique, storable_name
+from umbel.tasks.tracing import note_made, note_replaced, tracing
 
 if TYPE_CHECKING:
     from umbel.tasks.canvas import Map
@@ -133,6 +135,12 @@ class Signature(msgspec.Struct, Composable[R_co], frozen=True, eq=False):
     handlers: tuple[Composable[Any], ...] = ()
     is_canvas: bool = False
     """Whether it has handlers, or arguments that are results of other nodes."""
+    before: tuple[Composable[Any], ...] = ()
+    """Nodes that it waits for without using their results."""
+    condition: Condition | None = None
+    """The condition under which it runs."""
+    undo: Signature[Any] | None = None
+    """What takes back its effect if the workflow fails later."""
 
     def delay(self, *first: Any) -> Handle[R_co]:
         """Publish it from sync code. ``first`` are arguments that go before the others."""
@@ -149,13 +157,52 @@ class Signature(msgspec.Struct, Composable[R_co], frozen=True, eq=False):
     def options(self, **changes: Unpack[Changes]) -> Signature[R_co]:
         """Return this call with other options: ``add.s(1, 2).options(priority=9)``."""
         merged = self.call_options.merged(dict(changes))
-        return msgspec.structs.replace(self, call_options=merged)
+        changed = msgspec.structs.replace(self, call_options=merged)
+        note_replaced(self, changed)
+        return changed
 
     def on_error(self, handler: Composable[Any]) -> Signature[R_co]:
         """Run ``handler(failure)`` once if this call has failed permanently."""
         check_handler(handler)
-        handlers = (*self.handlers, handler)
-        return msgspec.structs.replace(self, handlers=handlers, is_canvas=True)
+        return self._changed(handlers=(*self.handlers, handler))
+
+    def after(self, *nodes: Composable[Any]) -> Signature[R_co]:
+        """Wait for these nodes, too. It does not run if one fails; it does if one is skipped."""
+        check_nodes("after", nodes)
+        return self._changed(before=(*self.before, *nodes))
+
+    def when(self, condition: Any) -> Signature[R_co]:
+        """Run only under this condition: ``ship.s(order).when(paid.result > 0)``.
+
+        Otherwise it is skipped, and gives None. A node of which all arguments are results of
+        skipped nodes is skipped, too.
+
+        Raises:
+            ConfigurationError: it is not a comparison of parameters and results.
+        """
+        if not isinstance(condition, Condition):
+            raise ConfigurationError(
+                f"when({condition!r:.80}): give a comparison of parameters of the workflow and"
+                " results of nodes, as in order['total'] > 100; a lambda cannot be stored"
+            )
+        if self.condition is not None:
+            condition = self.condition & condition
+        return self._changed(condition=condition)
+
+    def compensate(self, undo: Signature[Any]) -> Signature[R_co]:
+        """Take back the effect of this node if the workflow fails later: ``undo(result)``.
+
+        The undos of nodes that have succeeded run in the reverse order, after all nodes have
+        ended.
+        """
+        if not isinstance(undo, Signature):
+            raise ConfigurationError(f"compensate({undo!r:.80}): give a signature: refund.s()")
+        return self._changed(undo=undo)
+
+    def _changed(self, **changes: Any) -> Signature[R_co]:
+        changed = msgspec.structs.replace(self, is_canvas=True, **changes)
+        note_replaced(self, changed)
+        return changed
 
     def senders(self) -> Iterable[Sender]:
         yield self.task.sender
@@ -249,9 +296,10 @@ class Task(Generic[P, R_co]):
             except BadArguments:
                 raise error from None
             is_canvas = _has_nodes(args, kwargs)
-            return Signature(
+            made: Signature[R_co] = Signature(
                 self, args, kwargs, self.call_options, is_open=True, is_canvas=is_canvas
             )
+            return note_made(made)
 
     def _call(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, immutable: bool = False
@@ -259,9 +307,10 @@ class Task(Generic[P, R_co]):
         """Return a complete call. Raise BadArguments."""
         self.parameters.check(args, kwargs)
         is_canvas = _has_nodes(args, kwargs)
-        return Signature(
+        made: Signature[R_co] = Signature(
             self, args, kwargs, self.call_options, immutable=immutable, is_canvas=is_canvas
         )
+        return made if tracing.get() is None else note_made(made)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Publish from sync code; durable when it returns.
@@ -383,7 +432,7 @@ def declare(
         raise ConfigurationError(f"{function!r} has no name; give name=...")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(f"{function.__qualname__}: a generator cannot be a task")
-    name = name or f"{_module_name(function)}.{function.__qualname__}"
+    name = name or f"{module_name(function)}.{function.__qualname__}"
     if not storable_name(name):
         raise ConfigurationError(f"name={name!r}: give a task name of 1 to 255 characters")
     if inspect.iscoroutinefunction(function):
@@ -417,7 +466,7 @@ def task(
     return lambda function: declare(function, name, options)
 
 
-def _module_name(function: Callable[..., Any]) -> str:
+def module_name(function: Callable[..., Any]) -> str:
     """Return the name by which a worker imports the module, also of a script (``__main__``)."""
     if function.__module__ != "__main__":
         return function.__module__

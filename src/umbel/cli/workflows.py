@@ -1,0 +1,142 @@
+"""``umbel workflows [list] | show | draw | start | signal``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from umbel.cli.arguments import fit_to_task, parse
+from umbel.cli.command_context import CommandContext, command, group
+from umbel.cli.operator import operator_name
+from umbel.cli.output import print_json, print_line, print_table
+from umbel.cli.short_names import find_job_id
+from umbel.errors import UnknownTask
+from umbel.graphs import Graph, mermaid, tree
+from umbel.operations import Operations, WorkflowVersion
+from umbel.tasks.workflow import Workflow
+
+
+@group()
+def workflows(context: CommandContext, as_json: bool) -> None:
+    """Show declared workflows and their runs; start one, give a signal."""
+    _show_list(context, as_json)
+
+
+@command(name="list")
+def list_workflows(context: CommandContext, as_json: bool) -> None:
+    """List workflows, with the runs of each version."""
+    _show_list(context, as_json)
+
+
+def _show_list(context: CommandContext, as_json: bool) -> None:
+    declared = context.app.workflows
+
+    async def work(operations: Operations) -> list[WorkflowVersion]:
+        return await operations.graphs.workflow_versions()
+
+    runs = {(one.workflow, one.version): one for one in context.run(work)}
+    current = {(name, one.version) for name, one in declared.items()}
+    rows = []
+    for key in sorted({*runs, *current}):
+        found = runs.get(key)
+        origin = "declared" if key in current else "earlier code"
+        rows.append((*key, origin, found.live if found else 0, found.ended if found else 0))
+    if as_json:
+        names = ("workflow", "version", "origin", "running", "ended")
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+    elif not rows:
+        print_line("There are no workflows. Declare one with @app.workflow.")
+    else:
+        head = ("workflow", "version", "origin", "running", "ended")
+        print_table(head, rows, right=("running", "ended"))
+
+
+@command()
+@click.argument("name")
+def show(context: CommandContext, name: str, as_json: bool) -> None:
+    """Show the nodes of a declared workflow."""
+    workflow = _find(context, name)
+    graph: Graph = workflow.shape
+    by_job = {node.job: node for node in graph.nodes}
+    rows = [
+        (
+            f"{'  ' * depth}{node.path}",
+            node.task,
+            ", ".join(by_job[job].path for job in node.before if job in by_job),
+        )
+        for depth, node in tree(graph)
+    ]
+    if as_json:
+        print_json({"workflow": workflow.name, "version": workflow.version, "nodes": rows})
+        return
+    print_line(f"{workflow.name}{workflow.parameters.signature}, version {workflow.version}")
+    if workflow.deadline is not None:
+        print_line(f"deadline {workflow.deadline:g} s")
+    print_table(("node", "task", "waits for"), rows)
+
+
+@command()
+@click.argument("name")
+def draw(context: CommandContext, name: str, as_json: bool) -> None:
+    """Draw a declared workflow as a Mermaid flowchart. For a run, use umbel graphs draw."""
+    text = mermaid(_find(context, name).shape)
+    if as_json:
+        print_json({"mermaid": text})
+        return
+    for line in text.splitlines():
+        print_line(line)
+
+
+@command()
+@click.argument("name")
+@click.argument("words", metavar="[ARGS | KEY=VALUE]…", nargs=-1)
+def start(context: CommandContext, name: str, words: tuple[str, ...], as_json: bool) -> None:
+    """Start a workflow with these arguments."""
+    workflow = _find(context, name)
+    args, kwargs = fit_to_task(workflow, parse([*words], None))
+    handle = workflow.delay(*args, **kwargs)
+    if as_json:
+        print_json({"id": handle.id})
+    else:
+        print_line(f"{handle.id}: see umbel graphs show {handle.id[-8:]}")
+
+
+@command()
+@click.argument("run")
+@click.argument("name")
+@click.argument("value", required=False, default="true", metavar="[JSON]")
+def signal(context: CommandContext, run: str, name: str, value: str, as_json: bool) -> None:
+    """Give a signal of a run its value (true). The first value counts."""
+    try:
+        given = msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        given = value
+
+    async def work(operations: Operations) -> str:
+        job = await find_job_id(operations, run)
+        await operations.graphs.signal(job, name, given, operator_name())
+        return job
+
+    job = context.run(work)
+    if as_json:
+        print_json({"id": job, "signal": name, "value": given})
+    else:
+        print_line(f"Signal {name} of {job} was given.")
+
+
+def _find(context: CommandContext, name: str) -> Workflow[..., Any]:
+    """Return the declared workflow with this name, or whose name ends so. Raise UnknownTask."""
+    declared = context.app.workflows
+    if name in declared:
+        return declared[name]
+    found = [one for one in declared if one.endswith(f".{name}")]
+    if len(found) == 1:
+        return declared[found[0]]
+    known = f"it has {', '.join(sorted(declared))}" if declared else "it has none"
+    raise UnknownTask(f"the application has no workflow {name!r:.80}; {known}")
+
+
+for _command in (list_workflows, show, draw, start, signal):
+    workflows.add_command(_command)

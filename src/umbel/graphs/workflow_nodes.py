@@ -1,0 +1,185 @@
+"""What a worker does for nodes of workflows that run no task: signals, timers, undos, deadlines."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from umbel.backends import Roles
+from umbel.errors import BadMessage, UnknownJob
+from umbel.messages import (
+    GROUP_HEADER,
+    NODE_HEADER,
+    BodyCodec,
+    Delivery,
+    Edge,
+    Envelope,
+    Failed,
+    Failure,
+    Growth,
+    Input,
+    Join,
+    Member,
+    NodeSpec,
+    Outcome,
+    Publication,
+    Snoozed,
+    State,
+    Succeeded,
+    Wait,
+    derived_id,
+    read_node,
+)
+from umbel.messages.joins import cancel_reason
+from umbel.messages.nodes import mark_of
+
+DEADLINE_PASSED = "the deadline of the workflow has passed"
+_PAGE = 1_000
+_FOR_EVER = 3e9
+_TIMERS = ("timer", "deadline")
+Values = Sequence[tuple[tuple[str | int, ...], Any]]
+
+
+class PreparedNode(NamedTuple):
+    """What to do with a node: run its task with these values, or settle it with an outcome."""
+
+    values: Values
+    outcome: Outcome | None = None
+    growth: Growth | None = None
+
+
+Run = Callable[[Roles, BodyCodec, Delivery, NodeSpec, str], Awaitable[PreparedNode]]
+
+
+async def _run_signal(
+    roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
+) -> PreparedNode:
+    """Wait on: a signal is ended by its value, its timeout, or a failure before it."""
+    return PreparedNode([], Snoozed(_FOR_EVER))
+
+
+async def _run_timer(
+    roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
+) -> PreparedNode:
+    """End a signal that was not given in time."""
+    data = codec.decode(delivery.envelope.body)
+    defaults = data.get("args", [])
+    if defaults:
+        body = codec.encode(defaults[0], what=f"default of signal {spec.label}")
+        outcome: Succeeded | Failed = Succeeded(body)
+    else:
+        text = f"no signal {spec.label} was given in time"
+        outcome = Failed(Failure("builtins:TimeoutError", text))
+    await roles.joins.resolve(spec.target, outcome)
+    return PreparedNode([], Succeeded())
+
+
+async def _run_release(
+    roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
+) -> PreparedNode:
+    """End a signal because a node before it has failed."""
+    await roles.control.cancel([spec.target], cancel_reason("success"))
+    return PreparedNode([], Succeeded())
+
+
+async def _run_deadline(
+    roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
+) -> PreparedNode:
+    """Cancel what has not ended, except handlers, undos and the root, which then fails."""
+    kept = ("graph", "undo", "deadline")
+    found = [
+        member.job
+        for member, one in await _live(roles, group)
+        if one.kind not in kept and not one.handler and not one.undoes
+    ]
+    for at in range(0, len(found), _PAGE):
+        await roles.control.cancel(found[at : at + _PAGE], DEADLINE_PASSED)
+    return PreparedNode([], Succeeded())
+
+
+async def _run_undo(
+    roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
+) -> PreparedNode:
+    """Publish the undos of the nodes that have succeeded, if the graph has not."""
+    root = await roles.records.find(group)
+    is_kept = root.state is State.CANCELLED and not spec.on_cancel
+    if root.state is State.SUCCEEDED or is_kept:
+        return PreparedNode([], Succeeded())
+    data = codec.decode(delivery.envelope.body)
+    undos = [one for one in data.get("args", []) if await _has_succeeded(roles, one["job"])]
+    if not undos:
+        return PreparedNode([], Succeeded())
+    growth = _undo_growth(undos, delivery, group)
+    return PreparedNode([], Succeeded(), growth)
+
+
+def _undo_growth(undos: Sequence[dict[str, Any]], delivery: Delivery, group: str) -> Growth:
+    """Return the undos: each waits for those of the nodes that came after its node."""
+    job, fence = delivery.lease.job, delivery.lease.fence
+    ids = {one["job"]: derived_id(job, fence, number) for number, one in enumerate(undos)}
+    envelopes: list[Envelope] = []
+    joins: list[Join] = []
+    edges: list[Edge] = []
+    waits: list[Wait] = []
+    for one in undos:
+        own, join = ids[one["job"]], f"{ids[one['job']]}:undo"
+        before = [one["job"], *(ids[other] for other in one["after"] if other in ids)]
+        inputs = (Input(("args", 0), "one"),) if one["gets_result"] else ()
+        spec = NodeSpec(path=one["path"], join=join, inputs=inputs, undoes=one["job"])
+        try:
+            envelope = msgspec.convert(one["envelope"], Envelope)
+        except msgspec.ValidationError as error:
+            raise BadMessage("data", f"the undo of node {one['path']}: {error}") from None
+        headers = {**envelope.headers, GROUP_HEADER: group, NODE_HEADER: spec.encode()}
+        envelopes.append(replace(envelope, id=own, headers=headers))
+        joins.append(Join(join, group, "all"))
+        edges += [Edge(part, join, position) for position, part in enumerate(before)]
+        waits.append(Wait(own, join))
+    shown = f"{job}:{fence}:undos"  # it makes the last undo a member of the graph
+    joins.append(Join(shown, group, "all"))
+    edges += [Edge(own, shown, position) for position, own in enumerate(ids.values())]
+    publication = Publication(
+        envelopes=tuple(envelopes), joins=tuple(joins), edges=tuple(edges), waits=tuple(waits)
+    )
+    return Growth(publication, envelopes[0].id)
+
+
+async def _has_succeeded(roles: Roles, job: str) -> bool:
+    try:
+        record = await roles.records.find(job)
+    except UnknownJob:
+        return False
+    result = record.result.content_type if record.result is not None else None
+    return record.state is State.SUCCEEDED and mark_of(result, "skipped") is None
+
+
+async def cancel_timers(roles: Roles, group: str) -> None:
+    """Cancel the timers of a workflow that has ended; they would have no effect."""
+    found = [member.job for member, spec in await _live(roles, group) if spec.kind in _TIMERS]
+    if found:
+        await roles.control.cancel(found, "the workflow has ended")
+
+
+async def _live(roles: Roles, group: str) -> list[tuple[Member, NodeSpec]]:
+    """Return the nodes of a graph that have not ended."""
+    found: dict[str, tuple[Member, NodeSpec]] = {}
+    after = ("", -1)
+    while page := await roles.joins.members(group, after, _PAGE):
+        for member in page:
+            if not member.state.finished and member.node:
+                found[member.job] = (member, read_node(member.node))
+        after = (page[-1].join, page[-1].position)
+    return [*found.values()]
+
+
+RUNS: dict[str, Run] = {
+    "signal": _run_signal,
+    "timer": _run_timer,
+    "release": _run_release,
+    "deadline": _run_deadline,
+    "undo": _run_undo,
+}
+"""What is done for each of these kinds."""

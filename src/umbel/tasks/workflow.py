@@ -1,0 +1,394 @@
+"""Workflows: canvases that are declared once, checked, and started with arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
+
+import msgspec
+
+from umbel.errors import BadArguments, ConfigurationError
+from umbel.tasks.canvas import Chain, Fork, Group, Map, group
+from umbel.tasks.composing import CanvasChanges, CanvasMethods, Composable, ResultOf, check_nodes
+from umbel.tasks.conditions import Condition, Placeholder, pick_item
+from umbel.tasks.options import CallOptions
+from umbel.tasks.parameters import Parameters
+from umbel.tasks.policies import storable_name
+from umbel.tasks.task import Sender, Signature
+from umbel.tasks.tracing import note_made, note_replaced, trace
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+_MAX_SECONDS = 3_000_000_000.0
+_TYPES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str"}
+_TYPES |= {list: "list", dict: "dict"}
+
+
+class _Nothing:
+    """The default of a signal that has none."""
+
+    def __repr__(self) -> str:
+        return "no default"
+
+
+NOTHING = _Nothing()
+
+
+class Waiting(CanvasMethods[R_co]):
+    """A node that waits and runs no task: a signal or a sleep."""
+
+    __slots__ = ("before",)
+
+    def after(self, *nodes: Composable[Any]) -> Any:
+        """Wait for these nodes first."""
+        check_nodes("after", nodes)
+        changed = self._copied()
+        changed.before = (*self.before, *nodes)
+        note_replaced(self, changed)
+        return changed
+
+    def senders(self) -> Iterable[Sender]:
+        return (sender for one in self.before for sender in one.senders())
+
+    def _begin(self) -> None:
+        self._set_up()
+        self.before: tuple[Composable[Any], ...] = ()
+        note_made(self)
+
+
+class Signal(Waiting[Any]):
+    """Waits for a value from outside: from a person, or from another program.
+
+    ``handle.signal("approved", True)`` gives it, or ``umbel workflows signal``. The first value
+    counts. ``timeout`` is counted in seconds from when the nodes before it have ended; after it,
+    the value is ``default``, or the node fails. ``type`` is what values must be.
+    """
+
+    __slots__ = ("default", "name", "timeout", "type")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timeout: float | None = None,
+        default: Any = NOTHING,
+        type: type | None = None,
+    ) -> None:
+        if not storable_name(name):
+            raise ConfigurationError(f"Signal({name!r:.80}): give a name of 1 to 255 characters")
+        if timeout is not None:
+            _check_seconds("timeout", timeout)
+        if default is not NOTHING and timeout is None:
+            raise ConfigurationError(f"default of signal {name}: it needs a timeout")
+        if type is not None and type not in _TYPES:
+            known = ", ".join(_TYPES.values())
+            raise ConfigurationError(f"type={type!r:.80} of signal {name}: give one of {known}")
+        self._begin()
+        self.name = name
+        self.timeout = timeout
+        self.default = default
+        self.type = _TYPES[type] if type is not None else ""
+
+    def __repr__(self) -> str:
+        return f"signal {self.name}"
+
+
+class Sleep(Waiting[Any]):
+    """Waits for so many seconds, also for many days. It occupies no worker.
+
+    In a chain, it passes the result of the node before it on.
+    """
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        _check_seconds("Sleep", seconds)
+        self._begin()
+        self.seconds = float(seconds)
+
+    def __repr__(self) -> str:
+        return f"sleep of {self.seconds:g} s"
+
+
+class Workflow(Generic[P, R_co]):
+    """A declared workflow: ``fulfil.delay(order)`` starts it, ``fulfil.draw()`` draws it."""
+
+    def __init__(
+        self,
+        function: Callable[P, Composable[R_co]],
+        name: str,
+        *,
+        deadline: float | None = None,
+        compensate: bool = True,
+    ) -> None:
+        if deadline is not None:
+            _check_seconds("deadline", deadline)
+        self.function = function
+        self.name = name
+        self.deadline = deadline
+        self.compensate = compensate
+        """Whether a cancelled run is undone, too."""
+        self.parameters = Parameters(function, name)
+        self.version = ""
+        """Changes whenever the declared graph changes."""
+        self.call_options = CallOptions()
+        self.canvas = _traced(function, self.parameters, name)
+        self.shape: Any = None
+        """The declared graph: see ``umbel.graphs.Graph``."""
+        self.draws: Callable[[Any], str] | None = None
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+
+    def draw(self) -> str:
+        """Return the declared workflow as a Mermaid flowchart. Raise ConfigurationError."""
+        if self.draws is None:
+            raise ConfigurationError(
+                f"workflow {self.name} belongs to no app yet: app.include(...)"
+            )
+        return self.draws(self.shape)
+
+    def options(self, **changes: Unpack[CanvasChanges]) -> Workflow[P, R_co]:
+        """Return this workflow with options for its runs: delay, unique, id, queue and others."""
+        import copy
+
+        from umbel.tasks.composing import check_canvas_options
+
+        check_canvas_options(changes)
+        changed = copy.copy(self)
+        changed.call_options = self.call_options.merged(dict(changes))
+        return changed
+
+    def s(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowCall[R_co]:
+        """Return a run as a value: to start it later, or as a node of another workflow."""
+        return note_made(WorkflowCall(self, args, kwargs))
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Start it from sync code; it is durable when this returns. Return its handle."""
+        return self.s(*args, **kwargs).delay()
+
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """``delay`` for async code."""
+        return await self.s(*args, **kwargs).adelay()
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name} {self.version}>"
+
+
+class WorkflowDecorator(Protocol):
+    """The type of ``@app.workflow(...)``: it keeps the function's parameter and result types."""
+
+    def __call__(self, function: Callable[P, Composable[R]], /) -> Workflow[P, R]: ...
+
+
+class WorkflowCall(CanvasMethods[R_co]):
+    """A call of a workflow. Compiling it puts the arguments in place of its parameters."""
+
+    __slots__ = ("args", "canvas", "kwargs", "workflow")
+
+    def __init__(
+        self, workflow: Workflow[..., R_co], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._set_up()
+        workflow.parameters.check(args, kwargs)
+        self.workflow = workflow
+        self.args, self.kwargs = args, kwargs
+        self.call_options = workflow.call_options
+        bound = workflow.parameters.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self.canvas: Composable[Any] = bind(workflow.canvas, bound.arguments)
+
+    def senders(self) -> Iterable[Sender]:
+        return self.canvas.senders()
+
+    def __repr__(self) -> str:
+        return f"workflow {self.workflow.name}"
+
+
+def _traced(function: Callable[..., Any], parameters: Parameters, name: str) -> Composable[Any]:
+    """Return what the function builds from placeholders. Raise ConfigurationError."""
+    for parameter in parameters.signature.parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ConfigurationError(f"workflow {name}: *args and **kwargs cannot be parameters")
+    placeholders = {
+        one: Placeholder(one, parameters.annotation(one)) for one in parameters.signature.parameters
+    }
+    with trace() as made:
+        try:
+            returned = function(**placeholders)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"workflow {name}{_line_of(function, error)}: {error}"
+            ) from None
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise ConfigurationError(f"workflow {name}: write it as def; it is called once, and builds")
+    if isinstance(returned, list | tuple) and all(isinstance(one, Composable) for one in returned):
+        returned = group(*returned)
+    if not isinstance(returned, Composable):
+        raise ConfigurationError(
+            f"workflow {name} returned {returned!r:.80}: return the node with its result, such as"
+            " ship.s(order)"
+        )
+    used = {id(one) for one in walk(returned)}
+    unused = [one for key, one in made.items() if key not in used]
+    if unused:
+        raise ConfigurationError(
+            f"workflow {name}: {unused[0]!r} is never used; return it, use its result, or add"
+            " .after(...) to the node that follows it"
+        )
+    return returned
+
+
+def _line_of(function: Callable[..., Any], error: BaseException) -> str:
+    """Return the line of the function at which an error was raised."""
+    code, trace_back, line = getattr(function, "__code__", None), error.__traceback__, 0
+    while trace_back is not None:
+        if trace_back.tb_frame.f_code is code:
+            line = trace_back.tb_lineno
+        trace_back = trace_back.tb_next
+    return f", line {line}" if line else ""
+
+
+def parts_of(node: Any) -> list[Any]:
+    """Return what a canvas consists of, and what its arguments and conditions refer to."""
+    found: list[Any] = []
+    if isinstance(node, Signature):
+        found += _symbols([node.args, node.kwargs])
+        found += [*node.before, *_symbols(node.condition)]
+        found += [node.undo] if node.undo is not None else []
+    elif isinstance(node, Chain):
+        found += node.parts
+    elif isinstance(node, Group):
+        found += node.members
+    elif isinstance(node, Fork):
+        found += node.branches
+    elif isinstance(node, Map):
+        found += [node.signature, *_symbols(node.items)]
+    elif isinstance(node, Waiting):
+        found += node.before
+    elif isinstance(node, WorkflowCall):
+        found += [node.canvas, *_symbols([node.args, node.kwargs])]
+    return [*found, *getattr(node, "handlers", ())]
+
+
+def walk(canvas: Any) -> Iterable[Any]:
+    """Return a canvas and everything in it, each once."""
+    seen: set[int] = set()
+    left = [canvas]
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += parts_of(one)
+
+
+def _symbols(value: Any) -> list[Any]:
+    """Return the nodes to which a value refers."""
+    if isinstance(value, ResultOf):
+        return [value.source]
+    if isinstance(value, Composable):
+        return [value]
+    if isinstance(value, Condition):
+        return [node for one in value.operands for node in _symbols(one)]
+    if type(value) in (list, tuple):
+        return [node for one in value for node in _symbols(one)]
+    if type(value) is dict:
+        return [node for one in value.values() for node in _symbols(one)]
+    return []
+
+
+def bind(canvas: Composable[Any], values: Mapping[str, Any]) -> Composable[Any]:
+    """Return a canvas with these values in place of the parameters."""
+    return _Binding(values).node(canvas)  # type: ignore[no-any-return]
+
+
+class _Binding:
+    """Copies a canvas. A node that is used twice is still one node in the copy."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self._copies: dict[int, Any] = {}
+
+    def node(self, node: Any) -> Any:
+        known = self._copies.get(id(node))
+        if known is None:
+            known = self._copy(node)
+            self._copies[id(node)] = known
+        return known
+
+    def _copy(self, node: Any) -> Any:
+        if isinstance(node, Signature):
+            return msgspec.structs.replace(
+                node,
+                args=tuple(self.value(one) for one in node.args),
+                kwargs={name: self.value(one) for name, one in node.kwargs.items()},
+                before=self._all(node.before),
+                condition=self.value(node.condition),
+                undo=None if node.undo is None else self.node(node.undo),
+                handlers=self._all(node.handlers),
+            )
+        copied = node._copied()
+        copied.handlers = self._all(node.handlers)
+        if isinstance(node, Chain):
+            copied.parts = self._all(node.parts)
+        elif isinstance(node, Group):
+            copied.members = self._all(node.members)
+        elif isinstance(node, Fork):
+            copied.branches = self._all(node.branches)
+        elif isinstance(node, Map):
+            copied.signature, copied.items = self.node(node.signature), self.value(node.items)
+            if not isinstance(copied.items, Composable | list | type(None)):
+                copied.items = [*copied.items]
+        elif isinstance(node, Waiting):
+            copied.before = self._all(node.before)
+        elif isinstance(node, WorkflowCall):
+            copied.args = tuple(self.value(one) for one in node.args)
+            copied.canvas = self.node(node.canvas)
+        return copied
+
+    def _all(self, nodes: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(self.node(one) for one in nodes)
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, Placeholder):
+            return self._parameter(value)
+        if isinstance(value, ResultOf):
+            return ResultOf(self.node(value.source), value.pick)
+        if isinstance(value, Composable):
+            return self.node(value)
+        if isinstance(value, Condition):
+            return Condition(value.operator, *(self.value(one) for one in value.operands))
+        if type(value) is dict:
+            return {key: self.value(one) for key, one in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.value(one) for one in value)
+        return value
+
+    def _parameter(self, placeholder: Placeholder) -> Any:
+        if placeholder.name not in self._values:
+            return placeholder  # of a workflow that contains this one
+        value = self._values[placeholder.name]
+        if not placeholder.pick:
+            return value
+        if isinstance(value, Placeholder):
+            return Placeholder(value.name, Any, (*value.pick, *placeholder.pick))
+        if isinstance(value, Composable):
+            value = ResultOf(value)
+        if isinstance(value, ResultOf):
+            return ResultOf(value.source, (*value.pick, *placeholder.pick))
+        try:
+            return pick_item(value, placeholder.pick)
+        except (LookupError, TypeError):
+            raise BadArguments(
+                f"{placeholder!r}: the argument {value!r:.80} has no such item"
+            ) from None
+
+
+def _check_seconds(name: str, value: object) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= _MAX_SECONDS:  # type: ignore[operator]
+        raise ConfigurationError(f"{name}={value!r:.80}: give seconds, more than 0")
