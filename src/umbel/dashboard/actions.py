@@ -10,6 +10,7 @@ import msgspec
 from umbel.app import Umbel
 from umbel.backends import Changes, JobFilter
 from umbel.control import ROLES, Role, Scope, User
+from umbel.dashboard.visibility import visible
 from umbel.errors import BadMessage, ConfigurationError, NotAllowed, UnknownTask
 from umbel.messages import Record, State
 from umbel.operations import JobSearch, Operations, group_key
@@ -184,7 +185,7 @@ def _named(scope: str, name: str) -> str:
 
 async def _purge(request: Request) -> str:
     name = request.get("name")
-    if request.fields.get("confirm") != name:
+    if request.fields.get("confirm") not in (name, visible(name, 300)):
         raise ConfigurationError("confirm: type the name of the queue")
     return f"{await request.operations.purge(name):,} jobs are cancelled."
 

@@ -145,7 +145,7 @@ async def read_queue(view: View) -> dict[str, Any]:
     return {
         "name": name,
         "queue": _queue(queues[0]) if queues else None,
-        "jobs": [visibility.job(job) for job in jobs.jobs],
+        "jobs": [visibility.row(job) for job in jobs.jobs],
     }
 
 
@@ -221,7 +221,7 @@ async def read_jobs(view: View) -> dict[str, Any]:
     )
     found = await view.operations.search(search)
     return {
-        "jobs": [visibility.job(job) for job in found.jobs],
+        "jobs": [visibility.row(job) for job in found.jobs],
         "state": state,
         "filters": {name: query.get(name, "") for name in JOB_FILTERS},
         "after": found.after,

@@ -25,6 +25,7 @@ def make_environment() -> Environment:
     )
     environment.filters |= {
         "text": _text,
+        "plain": lambda text: visible(text, 300),
         "lines": visible_lines,
         "segment": lambda name: quote(str(name), safe=""),
         "time": _time,

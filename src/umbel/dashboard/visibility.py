@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
+
 from umbel.control import User
 from umbel.messages import BodyCodec, Record
 from umbel.operations import job_document
@@ -25,6 +27,27 @@ def visible_lines(text: object, limit: int = 64_000) -> str:
     """Return text of several lines with visible control characters, cut to a length."""
     shown = str(make_visible(str(text)[:limit]))
     return shown if len(str(text)) <= limit else shown + "\n… cut here"
+
+
+_ROW_FIELDS = (
+    *("id", "task", "queue", "state", "attempt", "deaths", "priority", "created", "not_before"),
+    *("started", "finished", "waited", "ran", "worker", "gate", "progress"),
+)
+_MAX_PREVIEW = 200
+"""Characters of an argument or an error in a list."""
+
+
+def _preview(value: Any) -> Any:
+    """Return a value as it is if it is short, else the beginning of its JSON."""
+    encoded = msgspec.json.encode(value, enc_hook=repr)
+    if len(encoded) <= _MAX_PREVIEW:
+        return value
+    return encoded[: 4 * _MAX_PREVIEW].decode(errors="ignore")[:_MAX_PREVIEW] + "…"
+
+
+def _error_text(failure: Any) -> str:
+    get = failure.get if isinstance(failure, dict) else lambda name: getattr(failure, name)
+    return f"{str(get('type')).rpartition(':')[2]}: {get('message')}"
 
 
 class Visibility:
@@ -60,6 +83,22 @@ class Visibility:
                 attempt["failure"] = self._without_text(attempt["failure"])
                 attempt["reason"] = attempt["reason"] and MASKED
         return document
+
+    def row(self, record: Record) -> dict[str, Any]:
+        """Return what a list shows of a job. Long arguments and errors are cut, so it is small."""
+        document = self.job(record)
+        error = document["failure"]
+        kept = {name: document[name] for name in _ROW_FIELDS}
+        return kept | {
+            "arguments": [
+                {"name": one["name"], "value": _preview(one["value"])}
+                for one in document["arguments"]
+            ],
+            "error": document["reason"][:_MAX_PREVIEW]
+            if error is None
+            else _error_text(error)[:_MAX_PREVIEW],
+            "runs": len(document["attempts"]),
+        }
 
     def _arguments(self, record: Record, document: dict[str, Any]) -> list[dict[str, Any]]:
         task = self._registry.get(record.task)
