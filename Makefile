@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s  %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run: $(VENV)/.run  ## a dashboard and two workers on SQLite: a retry, a limit, a schedule, a crash
+run: $(VENV)/.run  ## a dashboard and two workers on SQLite: a retry, a limit, a schedule, a crash, a deployment
 	@$(BIN)/python examples/demo/start.py
 
 evaluation: $(VENV)/.test  ## the example in examples/evaluation: executors, a worker, an API, a page

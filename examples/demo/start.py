@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 APP = "examples.demo.tasks"
 COLUMNS = 80
 LEASE_SECONDS = 5
+DEPLOYMENT_AFTER_SECONDS = 25
+DEPLOYMENT_SECONDS = 8
 NOTES = {
     ("charge_card", "failed and will be retried"): "a retry: the task failed and runs again soon",
     ("count_stock", "started"): "a limit: of three count_stock jobs, one runs at a time",
@@ -44,6 +48,7 @@ def main() -> int:
     sys.path.insert(0, str(ROOT))
     demo = importlib.import_module(APP)
     asyncio.run(demo.app.backend.migrate())  # creates the schema if there is none
+    asyncio.run(end_deployment(demo.app))  # of a demo that was killed
     demo.publish_tour()
     demo.app.close()
     print_banner(demo.app.settings.public()["broker"])
@@ -69,13 +74,46 @@ def main() -> int:
     # Ctrl-C reaches the workers, too. This process prints their last lines and ends after them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: workers.terminate())
+    stop = threading.Event()
+    deployment = threading.Thread(target=deploy, args=(umbel, environment, stop))
+    deployment.start()
     notes = dict(NOTES)
     assert workers.stdout is not None
     for line in workers.stdout:
         print_line(line.rstrip("\n"), notes)
+    stop.set()
+    deployment.join()
     dashboard.terminate()
     dashboard.wait()
     return workers.wait()
+
+
+async def end_deployment(app: Any) -> None:
+    """End the deployment that is in progress, if there is one."""
+    operations = app.operations()
+    try:
+        await operations.deploy.end("the demo", force=True)
+    finally:
+        await operations.close()
+
+
+def deploy(umbel: tuple[str, ...], environment: dict[str, str], stop: threading.Event) -> None:
+    """After half a minute, show a deployment: workers finish their jobs and start no others."""
+    if stop.wait(DEPLOYMENT_AFTER_SECONDS):
+        return
+    print_wrapped("--- a deployment: workers finish their jobs and start no others for a while")
+    command = [*umbel, "deploy", "begin", "--limit", "30", "--reason", "a demonstration"]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, env=environment, stdout=quiet, stderr=quiet) as begun:
+        while begun.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                begun.wait(0.2)
+            if stop.is_set():
+                begun.terminate()
+    stop.wait(DEPLOYMENT_SECONDS)
+    command = [*umbel, "deploy", "end", "--force"]
+    subprocess.run(command, env=environment, stdout=quiet, stderr=quiet, check=False)
+    print_wrapped("--- the deployment has ended: workers start jobs again")
 
 
 def find_free_port() -> int:
@@ -92,7 +130,8 @@ def print_banner(url: str) -> None:
     script = Path(sys.executable).with_name("umbel")
     umbel = os.path.relpath(script) if script.exists() else f"{sys.executable} -m umbel"
     print(f"Two workers on {url}.")
-    print("In half a minute you see a retry, a limit, a schedule and a killed worker.")
+    print("In a minute you see a retry, a limit, a schedule, a buried job, a killed worker")
+    print("and a deployment.")
     print("Ctrl-C stops. Try in another terminal, in this folder:")
     print()
     if Path.cwd() != ROOT:
@@ -118,7 +157,12 @@ def print_line(line: str, notes: dict[tuple[str, str], str]) -> None:
     before, after = (note, None) if task else (None, note)
     for text in (before and f"--- {before}", describe(fields, task), after and f"--- {after}"):
         if text:
-            print("\n".join(textwrap.wrap(text, COLUMNS, subsequent_indent=" " * 24)), flush=True)
+            print_wrapped(text)
+
+
+def print_wrapped(text: str) -> None:
+    """Print a text in lines of at most 80 columns."""
+    print("\n".join(textwrap.wrap(text, COLUMNS, subsequent_indent=" " * 24)), flush=True)
 
 
 def describe(fields: dict[str, Any], task: str) -> str:

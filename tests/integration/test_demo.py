@@ -8,11 +8,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from integration.command_line import HANG_SECONDS, Running
+from integration.running import until
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
@@ -50,6 +54,61 @@ def test_the_demo_shows_a_retry_a_limit_and_a_killed_worker(tmp_path: Path) -> N
     before_crash = text.partition("print_invoice  started")[0]
     counted = re.findall(r"^[\d:]+ count_stock +(\w+)", before_crash, re.MULTILINE)
     assert counted == (["started", "succeeded"] * 3)[: len(counted)]
+
+
+@pytest.mark.slow
+def test_the_demo_names_its_dashboard_first_and_shows_everything_there(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "examples/demo/start.py")],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    demo = Running(process)
+    missing = {
+        *("a success", "a retry", "a buried job", "a limit with jobs waiting", "a schedule"),
+        *("a deployment", "go"),
+    }
+    try:
+        demo.wait_for("Dashboard: ")
+        assert demo.lines[0].startswith("Dashboard: ")
+        url = demo.lines[0].split()[1]
+        demo.wait_for("worker started")
+        with httpx.Client(base_url=f"{url}api/v1/", timeout=30) as http:
+
+            def look() -> bool:
+                with suppress(httpx.TransportError):  # it starts
+                    missing.difference_update(_shown_by(http))
+                return not missing
+
+            until(look, "the rest on the dashboard")
+        os.killpg(process.pid, signal.SIGINT)
+        assert demo.end() == 0
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _shown_by(http: httpx.Client) -> Iterator[str]:
+    """Return what the pages of the dashboard show now."""
+    if http.get("jobs?state=succeeded").json()["jobs"]:
+        yield "a success"
+    charged = http.get("jobs?task=examples.demo.tasks.charge_card").json()["jobs"]
+    if any(job["attempt"] > 1 for job in charged):
+        yield "a retry"
+    if http.get("buried").json()["groups"]:
+        yield "a buried job"
+    if any(gate["waiting"] and gate["held"] for gate in http.get("gates").json()["gates"]):
+        yield "a limit with jobs waiting"
+    if any(one["published"] for one in http.get("schedules").json()["schedules"]):
+        yield "a schedule"
+    deployments = http.get("deployments").json()
+    if deployments["is_under_way"]:
+        yield "a deployment"
+        if deployments["deployment"]["state"] == "go":
+            yield "go"
 
 
 @pytest.mark.slow
