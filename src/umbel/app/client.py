@@ -599,20 +599,21 @@ class Client:
         return record.progress or (0.0, None)
 
     async def updates(self, job: str) -> AsyncIterator[GraphNode]:
-        """Return the nodes of a graph as they end, each once, until the graph has ended.
+        """Return the nodes of a graph as they end, each once, until all of them have ended.
 
-        A notification of the store ends each wait; a slow poll remains.
+        Branches and handlers may end after the graph has its result. Handlers that were not needed
+        are left out. A notification of the store ends each wait; a slow poll remains.
         """
         seen: set[str] = set()
         while True:
             graph = await self.bridge.arun(self.read_graph(job))
             for node in graph.tasks():
-                if node.has_ended and node.job not in seen:
+                if node.has_ended and not node.is_unneeded and node.job not in seen:
                     seen.add(node.job)
                     yield node
-            if graph.state.finished:
+            live = [node.job for node in graph.nodes if node.is_expected]
+            if graph.state.finished and not live:
                 return
-            live = [node.job for node in graph.nodes if not node.has_ended]
             await self.bridge.arun(self._wait_for_any([job, *live[:_MAX_WATCHED]]))
 
     async def _wait_for_any(self, jobs: Sequence[str]) -> None:

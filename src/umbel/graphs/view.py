@@ -68,6 +68,19 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it has ended."""
         return self.state == "skipped" or self.state.finished
 
+    @property
+    def is_unneeded(self) -> bool:
+        """Whether it is a handler that was cancelled because nothing has failed."""
+        return self.handler and self.state is State.CANCELLED and not self.failed
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether it has not ended and will run, as far as is known.
+
+        A handler that is blocked is not expected: it runs only if something fails.
+        """
+        return not self.has_ended and not (self.handler and self.state is State.BLOCKED)
+
 
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """A graph and its nodes, in the order of their paths."""

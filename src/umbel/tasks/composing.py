@@ -148,6 +148,15 @@ class CanvasMethods(Composable[R_co]):
         return copied  # type: ignore[no-any-return]
 
 
+def contains_results(value: Any) -> bool:
+    """Whether an argument has results of other nodes in it, also in lists, tuples and dicts."""
+    if isinstance(value, dict):
+        return any(map(contains_results, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(contains_results, value))
+    return hasattr(value, "stands_for_result")
+
+
 def check_handler(handler: object) -> None:
     """Raise ConfigurationError if this cannot handle failures."""
     if not isinstance(handler, Composable):

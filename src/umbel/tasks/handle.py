@@ -50,7 +50,7 @@ class Jobs(Protocol):
         """Return the progress of a graph or job. Raise UnknownJob."""
 
     def updates(self, job: str) -> AsyncIterator[Any]:
-        """Return the nodes of a graph as they end."""
+        """Return the nodes of a graph as they end, also after it has its result."""
 
     async def cancel(self, job: str, reason: str) -> bool:
         """Cancel a job; of a graph, all nodes. Return False if it has ended otherwise."""
@@ -184,7 +184,10 @@ class Handle(Generic[R]):
         await self._jobs.await_on_loop(self._jobs.signal(self.id, name, value, sender))
 
     async def updates(self) -> AsyncIterator[Any]:
-        """Return the nodes of a graph as they end, each once, until the graph has ended."""
+        """Return the nodes of a graph as they end, each once, until all have ended.
+
+        Branches of a fork and handlers may end after the graph has its result.
+        """
         async for node in self._jobs.updates(self.id):
             yield node
 

@@ -25,9 +25,15 @@ from typing import (
 
 import msgspec
 
-from umbel.errors import BadArguments, ConfigurationError
+from umbel.errors import BadArguments, ConfigurationError, NotEncodable
 from umbel.messages import Growth, Policy, route_gate
-from umbel.tasks.composing import OPEN, Composable, check_handler, check_nodes
+from umbel.tasks.composing import (
+    OPEN,
+    Composable,
+    check_handler,
+    check_nodes,
+    contains_results,
+)
 from umbel.tasks.conditions import Condition
 from umbel.tasks.gates import GateSet, Limit, Pool, Rate, Token, token_of
 from umbel.tasks.handle import Handle
@@ -146,13 +152,23 @@ class Signature(msgspec.Struct, Composable[R_co], frozen=True, eq=False):
         """Publish it from sync code. ``first`` are arguments that go before the others."""
         if first or self.is_canvas:
             return self.task.sender.send_canvas(self, first)
-        return self.task.sender.send([self])[0]
+        try:
+            return self.task.sender.send([self])[0]
+        except NotEncodable:
+            if not contains_results((self.args, self.kwargs)):
+                raise
+        return self.task.sender.send_canvas(self, ())
 
     async def adelay(self, *first: Any) -> Handle[R_co]:
         """Publish it from async code."""
         if first or self.is_canvas:
             return await self.task.sender.asend_canvas(self, first)
-        return (await self.task.sender.asend([self]))[0]
+        try:
+            return (await self.task.sender.asend([self]))[0]
+        except NotEncodable:
+            if not contains_results((self.args, self.kwargs)):
+                raise
+        return await self.task.sender.asend_canvas(self, ())
 
     def options(self, **changes: Unpack[Changes]) -> Signature[R_co]:
         """Return this call with other options: ``add.s(1, 2).options(priority=9)``."""
@@ -372,7 +388,11 @@ class Task(Generic[P, R_co]):
 
 
 def _has_nodes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an argument is the result of another node. Nested ones are found when encoding."""
+    """Whether an argument is the result of another node.
+
+    Results in lists and dicts are found when a call cannot be encoded, so that ordinary calls do
+    not pay for the search.
+    """
     return any(hasattr(value, "stands_for_result") for value in (*args, *kwargs.values()))
 
 
