@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from umbel import Umbel
@@ -26,13 +28,13 @@ def summed(numbers: dict[str, list[int]]) -> int:
     return sum(map(sum, numbers.values()))
 
 
-async def test_a_call_alone_finds_results_in_its_lists_and_dicts() -> None:
+def test_a_call_alone_finds_results_in_its_lists_and_dicts() -> None:
     with in_memory(app) as jobs:
         one = add.s(1, 2)
         handles = [
             total.s([one.result, add.s(3, 4).result, 5]).delay(),
             summed.s({"found": [one.result], "given": [1]}).delay(),
-            await total.s([one.result]).adelay(),
+            asyncio.run(total.s([one.result]).adelay()),
         ]
         jobs.drain()
         assert [handle.get() for handle in handles] == [15, 4, 3]
