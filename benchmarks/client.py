@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import resource
 import sys
 import threading
 import time
@@ -20,6 +21,8 @@ from typing import Any
 from benchmarks.peers.port import Peer, job
 
 WARM = 20
+SMALL = 10
+"""The calls of a small canvas, which is run before the one that is measured."""
 BULK = 1_000
 _LOOK = 16
 """After so many jobs the time is looked at."""
@@ -150,6 +153,28 @@ async def _trip(peer: Peer, number: int) -> None:
         await peer.round_trip(job(number))
 
 
+async def canvas(peer: Peer, form: str, count: int, seconds: float) -> None:
+    """One canvas and its result; before that, a small one of the same form."""
+    small = 1 if form == "nested" else SMALL
+    _check(peer.result(peer.canvas(form, small), seconds), form, small)
+    peer.note_sizes()
+    async with _handshake() as say:
+        began = time.perf_counter()
+        handle = peer.canvas(form, count)
+        published = time.perf_counter() - began
+        _check(peer.result(handle, seconds), form, count)
+        took = time.perf_counter() - began
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peer.note_sizes()
+        say({"seconds": took, "published": published, "peak": peak})
+
+
+def _check(found: int, form: str, count: int) -> None:
+    expected = 2**count if form == "nested" else count
+    if found != expected:
+        raise ValueError(f"{form} of {count}: the result is {found}, not {expected}")
+
+
 def _rate(began: float, jobs: int, warm: int) -> Result:
     return {"jobs": jobs, "seconds": time.perf_counter() - began, "warm": warm}
 
@@ -175,6 +200,7 @@ ACTIONS: dict[str, tuple[str, Callable[..., Awaitable[None]]]] = {
     "fill": ("", fill),
     "every": ("", every),
     "there_and_back": ("round_trip", there_and_back),
+    "canvas": ("canvas", canvas),
 }
 """What a caller can do, and the call a peer must offer for it."""
 

@@ -29,7 +29,7 @@ def draw(results: Results, folder: Path) -> list[Path]:
 
 
 def _compared(row: str) -> bool:
-    return not row.startswith(("growth", "raw limit", "idle"))
+    return not row.startswith(("growth", "raw limit", "idle", "chord", "chain"))
 
 
 def _file(row: str, carriers: tuple[str, ...]) -> str:

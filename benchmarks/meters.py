@@ -87,6 +87,19 @@ def resident(processes: Iterable[psutil.Process]) -> int:
     return total
 
 
+def peak(processes: Iterable[psutil.Process]) -> int:
+    """The most bytes of memory that each of these processes has had, added up."""
+    total = 0
+    for process in processes:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+        except OSError:
+            continue
+        found = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")]
+        total += int(found[0]) * 1024 if found else 0
+    return total
+
+
 def by_id(pids: Iterable[int]) -> Used | None:
     """What each has used, to the microsecond; None if none of them runs on this machine."""
     found: dict[int, float] = {}

@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from benchmarks.figures import Measures
 from benchmarks.places import Place
-from benchmarks.rows import drain, growth, limits, lone, publish
+from benchmarks.rows import canvas, drain, growth, limits, lone, publish
 from benchmarks.rows.growth import ROWS
 from benchmarks.scales import Scale
 from benchmarks.stand import Stand
 from benchmarks.systems import Kind
 
-GROUPS = ("publish", "drain", "latency", "idle", "limits", "growth")
+GROUPS = ("publish", "drain", "latency", "idle", "canvas", "limits", "growth")
 
 T = TypeVar("T")
 
@@ -58,6 +58,10 @@ def steps(
             rounds = scale.idle_rounds if row.group == "idle" else scale.rounds
             there = [stand for stand in stands if _is_in(row, stand)]
             found += _in_turn(row, there, scale, rounds)
+    if "canvas" in groups:
+        for row in _canvases(scale):
+            there = [stand for stand in stands if _is_in(row, stand)]
+            found += _in_turn(row, there, scale, 1)
     if "limits" in groups:
         found += _limits(raw, scale)
     if "growth" in groups:
@@ -87,6 +91,22 @@ def _rows() -> list[Row]:
         Row("round trip", "latency", lone.round_trip),
         Row("round trip, confirmed", "latency", lone.confirmed),
         Row("idle", "idle", lone.idle),
+    ]
+
+
+def canvas_row(form: str, count: int) -> str:
+    """The name of a canvas's row."""
+    return f"chords nested {count} deep" if form == "nested" else f"{form} of {count:,}"
+
+
+def _canvases(scale: Scale) -> list[Row]:
+    return [
+        Row(
+            canvas_row(form, count),
+            "canvas",
+            partial(canvas.run, form=form, count=count, alone=alone),
+        )
+        for form, count, alone in scale.canvases
     ]
 
 

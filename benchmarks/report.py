@@ -48,6 +48,16 @@ _COSTS = (
     Column("transactions/job", _plain("transactions")),
     Column("WAL bytes/job", _plain("log")),
 )
+_CANVAS = (
+    Column("seconds", _plain("seconds")),
+    Column("published in", _plain("published")),
+    Column("largest message, bytes", _plain("largest")),
+    Column("of a small one", _plain("small")),
+    Column("all messages, MiB", _plain("bytes")),
+    Column("rows or keys", _plain("rows")),
+    Column("publisher MiB", _plain("publisher")),
+    Column("workers MiB", _plain("workers")),
+)
 _TIMES = (Column("p50 ms", _plain("p50")), Column("p99 ms", _plain("p99")))
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "publish": (
@@ -69,6 +79,8 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("both", cpu),
         Column("memory MiB", _plain("memory")),
     ),
+    "chord": _CANVAS,
+    "chain": _CANVAS,
     "raw limit": (Column("jobs/s", _plain("rate")),),
     "growth": (
         Column("published/s", _plain("published")),
@@ -87,7 +99,7 @@ def columns(row: str) -> tuple[Column, ...]:
 
 def less_is_better(row: str) -> bool:
     """Whether the first column of a row is a time or a cost."""
-    return row.startswith(("start of a lone job", "round trip", "idle"))
+    return row.startswith(("start of a lone job", "round trip", "idle", "chord", "chain"))
 
 
 def ratios(verdicts: Sequence[Verdict]) -> Grid:

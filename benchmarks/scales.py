@@ -28,6 +28,10 @@ class Scale:
     history: tuple[int, ...]
     waiting: tuple[int, ...]
     linear: tuple[int, ...]
+    canvases: tuple[tuple[str, int, bool], ...]
+    """Forms, how many calls (of nested chords: how deep), and whether Umbel alone runs it."""
+    canvas_seconds: float
+    canvas_alone_seconds: float
 
 
 NORMAL = Scale(
@@ -47,6 +51,15 @@ NORMAL = Scale(
     history=(0, 100_000, 1_000_000),
     waiting=(1_000, 10_000, 100_000, 1_000_000),
     linear=(1_000, 10_000, 100_000),
+    canvases=(
+        ("chord", 10_000, False),
+        ("chain", 1_000, False),
+        ("nested", 5, False),
+        ("chord", 100_000, True),
+        ("chain", 10_000, True),
+    ),
+    canvas_seconds=60.0,
+    canvas_alone_seconds=150.0,
 )
 QUICK = replace(
     NORMAL,
@@ -65,6 +78,8 @@ QUICK = replace(
     history=(0, 100_000),
     waiting=(10_000, 100_000),
     linear=(10_000,),
+    canvases=(("chord", 1_000, False), ("chain", 100, False), ("nested", 3, False)),
+    canvas_seconds=20.0,
 )
 FULL = replace(
     NORMAL,

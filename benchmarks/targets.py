@@ -115,6 +115,24 @@ def _on_broker(place: str, times: float, publish: str) -> list[Target]:
     return found
 
 
+def _canvases() -> list[Target]:
+    """What canvases should cost beside Celery's: time, bytes of all messages, and peak memory."""
+    rows = ("chord of 10,000", "chain of 1,000", "chords nested 5 deep")
+    figures = {"seconds": "seconds", "bytes": "messages, MiB", "memory": "peak memory, MiB"}
+    return [
+        Target(
+            label=f"{row}: {label}",
+            database="Redis",
+            rows=(row,),
+            figure=figure,
+            bound=1.0,
+            high=False,
+        )
+        for row in rows
+        for figure, label in figures.items()
+    ]
+
+
 _ANSWERED, _CONFIRMED = "publish, one by one, answered", "publish, one by one, confirmed"
 _STREAMED = "publish, one by one, confirmed by the stream"
 _ONE_BY_ONE = {
@@ -149,6 +167,7 @@ TARGETS = (
     *_on_broker("RabbitMQ + PostgreSQL", 1.5, _CONFIRMED),
     *_on_broker("NATS + Redis", 2, _STREAMED),
     *_on_broker("NATS + PostgreSQL", 2, _STREAMED),
+    *_canvases(),
 )
 
 

@@ -64,6 +64,18 @@ class Peer:
         """Publish one job and wait until its result is here."""
         raise NotImplementedError
 
+    def canvas(self, form: str, count: int) -> Any:
+        """Publish a chord or chain of so many calls, or nested chords; return its handle."""
+        raise NotImplementedError
+
+    def result(self, handle: Any, seconds: float) -> int:
+        """Wait for the result of a canvas: how many calls it had."""
+        raise NotImplementedError
+
+    def note_sizes(self) -> None:
+        """Note the sizes of the messages published since the last call, if they were not noted
+        when they were published."""
+
     def work(self) -> None:
         """Be a worker until told to stop: for peers without a command of their own."""
         raise NotImplementedError

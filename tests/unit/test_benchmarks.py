@@ -6,12 +6,15 @@ import json
 import math
 import os
 import socket
+import struct
 import threading
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,11 +31,13 @@ from benchmarks import (
     probe,
     report,
     scales,
+    sizes,
     targets,
 )
 from benchmarks.entrants import SYSTEMS
 from benchmarks.figures import Measures
 from benchmarks.places import OnSqlite
+from benchmarks.rows import canvas
 from benchmarks.rows.drain import crews
 from benchmarks.runner import Failure, Results, run
 from benchmarks.stand import Stand
@@ -507,3 +512,34 @@ def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rounds_replace_those_of_the_scale() -> None:
     assert options.read(["--quick", "--rounds", "7"]).scale == replace(scales.QUICK, rounds=7)
     assert options.read(["--full"]).scale == scales.FULL
+
+
+def test_the_largest_message_and_the_bytes_of_all_are_read_from_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "FOLDER", str(tmp_path))
+    assert sizes.read(tmp_path) == (0, 0)
+    for size in (10, 30, 20):
+        sizes.note(size)
+    (tmp_path / "another").write_bytes(struct.pack("qq", 25, 40))
+    assert sizes.read(tmp_path) == (30, 100)
+
+
+def test_a_canvas_is_measured_only_where_it_is_compared() -> None:
+    def measured(peer: str, database: str, *, alone: bool) -> bool:
+        stand = SimpleNamespace(system=SimpleNamespace(peer=peer, database=database, store=None))
+        try:
+            return canvas.run(stand, scales.QUICK, "chord", 10, alone=alone) is not None  # type: ignore[arg-type]
+        except AttributeError:  # it went on: this stand cannot do more
+            return True
+
+    assert measured("umbel", "redis", alone=True)
+    assert measured("celery", "redis", alone=False)
+    assert not measured("celery", "redis", alone=True)
+    assert not measured("umbel", "sqlite", alone=False)
+    assert not measured("dramatiq", "redis", alone=False)
+
+
+def test_the_peak_of_a_process_is_at_least_what_it_has_now() -> None:
+    here = psutil.Process()
+    assert meters.peak([here]) >= 0.9 * here.memory_info().rss
