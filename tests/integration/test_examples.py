@@ -6,7 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +72,45 @@ def test_an_example_prints_what_it_promises(
             worker.wait(timeout=30)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (EXAMPLES / f"{name}.out").read_text()
+
+
+def test_the_media_example_survives_the_death_of_its_worker(tmp_path: Path) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(EXAMPLES),
+        "UMBEL_URL": f"sqlite:///{tmp_path}/example.db",
+    }
+    command = [sys.executable, "-m", "umbel", "-A", "09_media", "worker", "--grace", "0"]
+    started: list[subprocess.Popen[str]] = []
+
+    def start(command: list[str], output: Path) -> subprocess.Popen[str]:
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                command, env=environment, cwd=tmp_path, stdout=file, stderr=file, text=True
+            )
+        started.append(process)
+        return process
+
+    try:
+        first = start([*command, "--cpu", "1", "--lease", "1"], tmp_path / "first.log")
+        caller = start([sys.executable, str(EXAMPLES / "09_media.py")], tmp_path / "printed")
+        until = time.monotonic() + 60
+        while not list(tmp_path.glob("media/*.part")):
+            assert time.monotonic() < until, (tmp_path / "first.log").read_text()
+            time.sleep(0.01)
+        first.kill()
+        assert not list(tmp_path.glob("media/*.film")), "it was not killed in the middle"
+        start([*command, "--lease", "1"], tmp_path / "second.log")
+        caller.wait(timeout=90)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait(timeout=30)
+    assert (tmp_path / "printed").read_text() == (EXAMPLES / "09_media.out").read_text()
+    films = {film.stem: zlib.crc32(film.read_bytes()) for film in tmp_path.glob("media/*.film")}
+    printed = (tmp_path / "printed").read_text()
+    assert len(films) == 3
+    assert all(f"checksum {checksum:08x}" in printed for checksum in films.values())
 
 
 def test_the_example_with_tests_passes_them(tmp_path: Path) -> None:
