@@ -99,7 +99,8 @@ def test_the_media_example_survives_the_death_of_its_worker(tmp_path: Path) -> N
             assert time.monotonic() < until, (tmp_path / "first.log").read_text()
             time.sleep(0.01)
         first.kill()
-        assert not list(tmp_path.glob("media/*.film")), "it was not killed in the middle"
+        first.wait(timeout=30)
+        assert not (tmp_path / "media/harbour.film").exists(), "it was not killed in the middle"
         start([*command, "--lease", "1"], tmp_path / "second.log")
         caller.wait(timeout=90)
     finally:
