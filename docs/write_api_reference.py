@@ -11,10 +11,14 @@ from typing import Any
 
 import umbel
 from umbel import Handle, Signature, Task, Umbel, errors
+from umbel.app.batches import Batch
 from umbel.backends import Changes, JobFilter
 from umbel.control import DeploymentPlan
+from umbel.graphs import Graph, GraphNode
 from umbel.operations import JobSearch, Operations
 from umbel.operations.deployments import DeploymentOperations
+from umbel.operations.graphs import GraphOperations
+from umbel.tasks.composing import CanvasMethods
 from umbel.tasks.current import Current
 from umbel.tasks.hooks import Hook, OutgoingJob, PublishedTick, SettledJob
 from umbel.tasks.steps import Step
@@ -35,6 +39,7 @@ return type. Names that are not on this page may change in any release. Errors a
 """
 
 LINKS = {
+    "NodeFailed": "errors.md",
     "Limit": "options.md#limit",
     "Pool": "options.md#pool",
     "Rate": "options.md#rate",
@@ -44,6 +49,11 @@ LINKS = {
     "State": "states.md",
     "Unique": "options.md#unique",
     "WorkerOptions": "options.md#workeroptions",
+    "chain": "../how-to/canvas.md#chain",
+    "chord": "../how-to/canvas.md#chord",
+    "chunks": "../how-to/canvas.md#chunks",
+    "fork": "../how-to/canvas.md#fork",
+    "group": "../how-to/canvas.md#group",
     "optional": "../how-to/retries-and-sections.md#sections",
     "poisonous": "../how-to/retries-and-sections.md#sections",
     "retry": "../how-to/retries-and-sections.md#sections",
@@ -52,8 +62,11 @@ LINKS = {
 """Pages about the exports that have no section of members here."""
 
 INTERNAL = {
-    Task: {"bind", "declare_options", "gates", "sender", "is_bound_to"},
-    Signature: {"unique", "immutable"},
+    Task: {"bind", "declare_options", "gates", "sender", "is_bound_to", "has_tokens"},
+    Signature: {"unique", "immutable", "senders"},
+    CanvasMethods: {"senders"},
+    Batch: {"is_for", "add"},
+    Handle: {"is_part", "returns"},
     Umbel: {"redirected"},
 }
 """Members that only Umbel's own code uses."""
@@ -76,8 +89,9 @@ ATTRIBUTES: dict[type, dict[str, str]] = {
         "kwargs": "The keyword arguments.",
         "options": "The [options of the call](options.md#calloptions).",
     },
+    Batch: {"handle": "The handle of the batch. It may be a member of a group."},
     Handle: {"id": "The id of the job. It is known before a transaction commits."},
-    Operations: {"deploy": "[Deployments](#deployments)."},
+    Operations: {"deploy": "[Deployments](#deployments).", "graphs": "[Graphs](#graphs)."},
 }
 """Attributes that are set on construction, and so have no docstring."""
 
@@ -90,6 +104,13 @@ SECTIONS: list[tuple[str, type, str]] = [
         " function it returns a coroutine.",
     ),
     ("Signature", Signature, ""),
+    (
+        "Canvas",
+        CanvasMethods,
+        "What `chain`, `group`, `chord`, `map`, `starmap`, `chunks` and `fork` return. A signature"
+        " has these methods, too. [Canvas](../how-to/canvas.md) explains each form.",
+    ),
+    ("Batch", Batch, "`with app.batch() as batch:`"),
     ("Handle", Handle, ""),
     (
         "current",
@@ -111,6 +132,11 @@ SECTIONS: list[tuple[str, type, str]] = [
         ' raises `ConfigurationError`; it never means "all".',
     ),
     (
+        "Graphs",
+        GraphOperations,
+        "`operations.graphs`, for [graphs](../how-to/canvas-errors.md#repair-a-graph).",
+    ),
+    (
         "Deployments",
         DeploymentOperations,
         "`operations.deploy`, for [deployments](../how-to/deploy.md#from-python).",
@@ -127,11 +153,14 @@ OBJECTS = {
     "Umbel": "app",
     "Task": "task",
     "Signature": "signature",
+    "Canvas": "canvas",
+    "Batch": "batch",
     "Handle": "handle",
     "current": "current",
     "Hook": "hook",
     "step": "step",
     "Operations": "operations",
+    "Graphs": "operations.graphs",
     "Deployments": "operations.deploy",
     "umbel.testing": "umbel_jobs",
 }
@@ -140,6 +169,8 @@ OBJECTS = {
 VALUES: list[tuple[str, Any]] = [
     ("umbel.backends", JobFilter),
     ("umbel.operations", JobSearch),
+    ("umbel.graphs", Graph),
+    ("umbel.graphs", GraphNode),
     ("umbel.backends", Changes),
     ("umbel.control", DeploymentPlan),
     ("umbel.tasks.hooks", OutgoingJob),
@@ -184,8 +215,13 @@ def _exports() -> str:
         link = LINKS.get(name) or f"#{name.lower()}"
         assert name in LINKS or name in titles, name
         rows.append(f"| [`{name}`]({link}) | {_summary(getattr(umbel, name))} |")
-    callables = [name for name in LINKS if name not in ("State", "Pool", "task")]
-    rows += ["", _code([_signature(getattr(umbel, name), name) for name in callables])]
+    callables = [name for name in LINKS if name not in ("State", "Pool", "task", "NodeFailed")]
+    forms = [
+        (form, name)
+        for name in callables
+        for form in typing.get_overloads(getattr(umbel, name)) or [getattr(umbel, name)]
+    ]
+    rows += ["", _code([_signature(*form) for form in forms])]
     head = "## What `umbel` exports\n\n| name | is |\n|---|---|"
     return "\n".join([head, *rows, ""])
 
@@ -300,7 +336,13 @@ def _text(thing: Any) -> str:
 
 def _summary(thing: Any) -> str:
     """Return the first sentence of a docstring."""
-    return re.split(r"(?<=\.)\s", _text(thing), maxsplit=1)[0].replace("\n", " ")
+    text = re.split(r"(?<=\.)\s", _text(thing), maxsplit=1)[0].replace("\n", " ")
+    # In a row of a table, not every renderer takes a pipe in backquotes as it is.
+    return re.sub(r"`([^`]*\|[^`]*)`", lambda found: _html(found[1]), text)
+
+
+def _html(code: str) -> str:
+    return f"<code>{code.replace('|', '&#124;')}</code>"
 
 
 def _code(lines: list[str]) -> str:

@@ -374,12 +374,8 @@ class Umbel:
     def batch(self, *, errors: Policy = "fail", queue: str = "default") -> Batch:
         """Collect the jobs that are published in a block, and join them at its end.
 
-        ::
-
-            with app.batch() as batch:
-                for row in rows:
-                    load.delay(row)
-            results = batch.handle.get()
+        ``with app.batch() as batch:`` begins the block, in async code ``async with``. After it,
+        ``batch.handle.get()`` returns the results in the order of publishing.
 
         The jobs start at once. ``errors`` is ``"fail"`` or ``"collect"``, as for a group. The
         ``queue`` is that of the job that waits for the others.
