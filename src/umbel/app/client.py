@@ -44,11 +44,13 @@ from umbel.errors import (
     UnknownWorker,
 )
 from umbel.graphs import (
+    TEMPLATE_ROOT,
     Graph,
     GraphNode,
     ResultReader,
     cancel_graph,
     give_signal,
+    launch_envelope,
     read_graph,
 )
 from umbel.keys import KeyFile
@@ -56,7 +58,7 @@ from umbel.messages import BodyCodec, Envelope, Growth, Record, State
 from umbel.publisher import Bridge, Builder, Forwarder, emit_or_log, waker
 from umbel.resilience import Backoff
 from umbel.tasks import Handle, Run, Signature, current_step, running
-from umbel.tasks.composing import Composable
+from umbel.tasks.composing import CanvasMethods, Composable
 from umbel.tasks.handle import BroadcastResult
 from umbel.tasks.hooks import Hooks
 from umbel.telemetry import Telemetry, events
@@ -304,8 +306,15 @@ class Client:
             return graph.connection
         return place.connection if run.task.is_bound_to(self) else None
 
-    def build(self, signature: Signature[Any]) -> Envelope:
-        """Return the message of a call, without publishing it. Raise what ``Builder`` raises."""
+    def build(self, signature: Any) -> Envelope:
+        """Return the message of a call or canvas, without publishing it. Raise what ``delay`` does.
+
+        The message of a canvas contains the graph, which is published when the job runs.
+        """
+        if isinstance(signature, CanvasMethods) or signature.is_canvas:
+            template = signature.options(id=TEMPLATE_ROOT)
+            graph = build_graph(template, (), self._builder, self.clock)
+            return launch_envelope(graph.publications, self.codec)
         return self._builder.build([signature])[0]
 
     def send_envelope(self, envelope: Envelope) -> Handle[Any]:

@@ -10,13 +10,15 @@ from msgspec.structs import replace
 
 from umbel.clock import Clock
 from umbel.errors import BadArguments, ConfigurationError
+from umbel.graphs import label_of
 from umbel.messages import Envelope
 from umbel.schedules import Calendar, Declared, Plan, check_name, make_timing
 from umbel.schedules.timing import next_function
-from umbel.tasks import Signature, Task
+from umbel.tasks import CallOptions, Task
+from umbel.tasks.composing import Composable
 
 _TIMING = ("cron", "every", "at", "calendar", "phase", "zone")
-Build = Callable[[Signature[Any]], Envelope]
+Build = Callable[[Composable[Any]], Envelope]
 
 
 class DeclaredSchedules:
@@ -25,17 +27,17 @@ class DeclaredSchedules:
     def __init__(self, build: Build, clock: Clock) -> None:
         self._build = build
         self._clock = clock
-        self._declared: dict[str, tuple[Signature[Any], Plan, Calendar | None]] = {}
+        self._declared: dict[str, tuple[Composable[Any], Plan, Calendar | None]] = {}
 
-    def add(self, name: str, signature: Signature[Any], **options: Any) -> None:
+    def add(self, name: str, signature: Composable[Any], **options: Any) -> None:
         """Declare a schedule. Raise ConfigurationError if it is wrong or the name is taken."""
         check_name(name)
-        if not isinstance(signature, Signature):
+        if not isinstance(signature, Composable):
             raise ConfigurationError(
                 f"schedule {name!r}: {signature!r:.80} is no signature; give one, as in report.s(7)"
             )
         known = self._declared.get(name)
-        if known is not None and known[0].task.name != signature.task.name:
+        if known is not None and label_of(known[0]) != label_of(signature):
             raise ConfigurationError(f"two schedules are named {name!r}; give another name")
         plan = _plan(name, options, self._clock.now())
         self._template(name, signature)  # raises if its job cannot be stored
@@ -84,13 +86,13 @@ class DeclaredSchedules:
             for name, (signature, plan, given) in self._declared.items()
         ]
 
-    def _template(self, name: str, signature: Signature[Any]) -> Envelope:
+    def _template(self, name: str, signature: Composable[Any]) -> Envelope:
         return make_template(name, signature, self._build)
 
 
-def make_template(name: str, signature: Signature[Any], build: Build) -> Envelope:
+def make_template(name: str, signature: Composable[Any], build: Build) -> Envelope:
     """Return the job of each tick, without what only one tick has. Raise ConfigurationError."""
-    options = signature.call_options
+    options: CallOptions = signature.call_options  # type: ignore[attr-defined]
     for field in ("worker", "connection", "id", "not_before"):
         if getattr(options, field) is not None:
             raise ConfigurationError(f"schedule {name!r}: {field}= cannot be scheduled; remove it")

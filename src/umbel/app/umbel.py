@@ -268,7 +268,7 @@ class Umbel:
     def schedule(
         self,
         name: str,
-        signature: Signature[Any],
+        signature: Composable[Any],
         *,
         cron: str | None = None,
         every: float | None = None,
@@ -281,6 +281,8 @@ class Umbel:
         jitter: int = 0,
     ) -> None:
         """Publish a call by time: ``app.schedule("nightly", report.s(7), cron="0 3 * * *")``.
+
+        It may also be a canvas, or a run of a workflow: ``fulfil.s(order)``.
 
         Give one of ``cron``, ``every`` (seconds, counted from 1970, and ``phase`` seconds later),
         ``at``, and ``calendar``, a function that returns the first time after its argument. The
@@ -357,8 +359,8 @@ class Umbel:
             self._schedules = DeclaredSchedules(self.build, self.clock)
         return self._schedules
 
-    def build(self, signature: Signature[Any]) -> Envelope:
-        """Return the message of a call, without publishing it. Raise what ``delay`` raises."""
+    def build(self, signature: Composable[Any]) -> Envelope:
+        """Return the message of a call or canvas, without publishing it. Raise what delay does."""
         return self._client.build(signature)
 
     # --- publishing --------------------------------------------------------------------------

@@ -6,11 +6,12 @@ Never: knows a server. A graph is jobs that wait for joins (``backends.Joins``),
 
 from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
-from umbel.graphs.compiler import MAX_NODES, Compiler
+from umbel.graphs.compiler import MAX_NODES, Compiler, label_of
 from umbel.graphs.declaring import check_workflow, named_id
 from umbel.graphs.drawing import mermaid, tree
 from umbel.graphs.failures import FailedNode, find_failures
 from umbel.graphs.growing import grow
+from umbel.graphs.launching import TEMPLATE_ROOT, launch_envelope
 from umbel.graphs.publications import publications
 from umbel.graphs.running import NodePreparer, must_prepare
 from umbel.graphs.signals import give_signal
@@ -20,6 +21,7 @@ from umbel.graphs.workflow_nodes import PreparedNode, Values
 
 __all__ = [
     "MAX_NODES",
+    "TEMPLATE_ROOT",
     "Compiled",
     "CompiledNode",
     "Compiler",
@@ -36,6 +38,8 @@ __all__ = [
     "find_failures",
     "give_signal",
     "grow",
+    "label_of",
+    "launch_envelope",
     "mermaid",
     "must_prepare",
     "named_id",

@@ -54,7 +54,7 @@ class NodePreparer:
         headers = delivery.envelope.headers
         try:
             spec = read_node(headers[NODE_HEADER])
-            group = headers[GROUP_HEADER]
+            group = "" if spec.kind == "launch" else headers[GROUP_HEADER]
         except (BadMessage, KeyError) as error:
             return PreparedNode([], Rejected(f"node: {error}"))
         try:

@@ -8,12 +8,18 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from umbel.backends import Roles
+from umbel.backends import JobFilter, Roles
 from umbel.errors import BadMessage, UnknownJob
+from umbel.graphs.launching import launched
 from umbel.messages import (
+    GRAPH_TASK,
     GROUP_HEADER,
+    LIVE,
     NODE_HEADER,
+    NOMINAL_TIME,
+    SCHEDULE,
     BodyCodec,
+    Cancelled,
     Delivery,
     Edge,
     Envelope,
@@ -26,6 +32,7 @@ from umbel.messages import (
     NodeSpec,
     Outcome,
     Publication,
+    Reference,
     Snoozed,
     State,
     Succeeded,
@@ -39,6 +46,7 @@ from umbel.messages.nodes import mark_of
 DEADLINE_PASSED = "the deadline of the workflow has passed"
 _PAGE = 1_000
 _FOR_EVER = 3e9
+_OVERLAP_CHECK_SECONDS = 2.0
 _TIMERS = ("timer", "deadline")
 Values = Sequence[tuple[tuple[str | int, ...], Any]]
 
@@ -147,6 +155,26 @@ def _undo_growth(undos: Sequence[dict[str, Any]], delivery: Delivery, group: str
     return Growth(publication, envelopes[0].id)
 
 
+async def _run_launch(
+    roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
+) -> PreparedNode:
+    """Publish the graph of a schedule, unless the one before it has not ended."""
+    envelope = delivery.envelope
+    schedule = envelope.headers.get(SCHEDULE, "")
+    if schedule and (envelope.unique is not None or delivery.slots):
+        live = JobFilter(states=tuple(LIVE), task=GRAPH_TASK, limit=_PAGE)
+        for record in await roles.records.search(live):
+            if record.headers.get(SCHEDULE) == schedule:
+                if delivery.slots:  # overlap="queue"
+                    return PreparedNode([], Snoozed(_OVERLAP_CHECK_SECONDS))
+                reason = f"skipped: graph {record.id} of the same schedule has not ended"
+                return PreparedNode([], Cancelled(reason))
+    names = (SCHEDULE, NOMINAL_TIME)
+    headers = {name: envelope.headers[name] for name in names if name in envelope.headers}
+    growth = launched(codec.decode(envelope.body), delivery.id, headers)
+    return PreparedNode([], Succeeded(Reference(job=growth.place).body), growth)
+
+
 async def _has_succeeded(roles: Roles, job: str) -> bool:
     try:
         record = await roles.records.find(job)
@@ -181,5 +209,6 @@ RUNS: dict[str, Run] = {
     "release": _run_release,
     "deadline": _run_deadline,
     "undo": _run_undo,
+    "launch": _run_launch,
 }
 """What is done for each of these kinds."""

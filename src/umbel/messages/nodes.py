@@ -63,6 +63,7 @@ NodeKind = Literal[
     "sleep",
     "undo",
     "deadline",
+    "launch",
 ]
 
 
@@ -206,7 +207,17 @@ def without_marks(body: Body) -> Body:
     return Body("; ".join([media_type, *others]), body.data) if parameters else body
 
 
-_INTERNAL_KINDS = ("gather", "cancel", "signal", "timer", "release", "sleep", "undo", "deadline")
+_INTERNAL_KINDS = (
+    "gather",
+    "cancel",
+    "signal",
+    "timer",
+    "release",
+    "sleep",
+    "undo",
+    "deadline",
+    "launch",
+)
 INTERNAL_TASKS = frozenset({GRAPH_TASK, *(f"umbel.{kind}" for kind in _INTERNAL_KINDS)})
 """The tasks of nodes that every worker runs by itself."""
 NO_VALUE = Body(JSON, b"null")
