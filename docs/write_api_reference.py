@@ -22,6 +22,7 @@ from umbel.tasks.composing import CanvasMethods
 from umbel.tasks.current import Current
 from umbel.tasks.hooks import Hook, OutgoingJob, PublishedTick, SettledJob
 from umbel.tasks.steps import Step
+from umbel.tasks.workflow import Signal, Sleep, Workflow
 from umbel.testing import FinishedJob, InMemoryJobs, PublishedCall, eager, in_memory
 
 PAGE = Path(__file__).parent / "reference" / "api.md"
@@ -110,6 +111,14 @@ SECTIONS: list[tuple[str, type, str]] = [
         "What `chain`, `group`, `chord`, `map`, `starmap`, `chunks` and `fork` return. A signature"
         " has these methods, too. [Canvas](../how-to/canvas.md) explains each form.",
     ),
+    (
+        "Workflow",
+        Workflow,
+        "What `@app.workflow` returns. [Workflows](../how-to/workflows.md) explains them. The options"
+        " of the decorator are `name`, `deadline` and `compensate`.",
+    ),
+    ("Signal", Signal, "A node of a workflow that waits for a value."),
+    ("Sleep", Sleep, "A node of a workflow that waits for time to pass."),
     ("Batch", Batch, "`with app.batch() as batch:`"),
     ("Handle", Handle, ""),
     (

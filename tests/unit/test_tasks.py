@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from umbel import Umbel
 from umbel.errors import BadArguments, ConfigurationError, UnknownTask
 from umbel.tasks import Handle, Registry, Signature, Unique, task
 from umbel.tasks.task import CPUTask, IOTask
@@ -90,7 +91,7 @@ def test_options_hold_for_the_copy_only(outlet: FakeOutlet) -> None:
     urgent = add.options(priority=9, delay=30).options(queue="fast")
     urgent.delay(1)
     add.delay(1)
-    first, second = (sent.options for sent in outlet.sent)
+    first, second = (sent.call_options for sent in outlet.sent)
     assert (first.priority, first.delay, first.queue) == (9, 30, "fast")
     assert (second.priority, second.delay, second.queue) == (None, None, None)
     assert (urgent.name, urgent(1, 1)) == (add.name, 2)
@@ -115,10 +116,29 @@ def test_a_task_without_an_app_says_how_to_get_one() -> None:
 def test_a_call_that_does_not_fit_is_refused_before_it_is_published(
     outlet: FakeOutlet, args: Any, kwargs: Any
 ) -> None:
-    for call in (add.delay, add.s, add.si):
+    for call in (add.delay, add.si):
         with pytest.raises(BadArguments, match="add"):
             call(*args, **kwargs)
     assert outlet.sent == []
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((1, 2, 3), {}), ((1,), {"c": 1}), (("x",), {}), ((1,), {"b": "x"})],
+)
+def test_a_signature_is_refused_that_fits_neither_alone_nor_after_another_node(
+    args: Any, kwargs: Any
+) -> None:
+    with pytest.raises(BadArguments, match="add"):
+        add.s(*args, **kwargs)
+
+
+def test_a_signature_may_leave_its_first_argument_to_the_node_before_it() -> None:
+    app = Umbel("sqlite:///:memory:")
+    signature = app.task(name="add")(add.function).s()
+    with pytest.raises(BadArguments, match="missing a required argument: 'a'"):
+        signature.delay()
+    app.close()
 
 
 def test_a_signature_is_a_call_not_made_yet(outlet: FakeOutlet) -> None:
@@ -126,7 +146,7 @@ def test_a_signature_is_a_call_not_made_yet(outlet: FakeOutlet) -> None:
     assert outlet.sent == []
     signature.delay()
     assert outlet.sent == [signature]
-    assert (signature.options.priority, signature.immutable) == (4, False)
+    assert (signature.call_options.priority, signature.immutable) == (4, False)
     assert add.si(1).immutable
 
 
