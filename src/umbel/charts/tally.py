@@ -6,6 +6,7 @@ from bisect import bisect_left
 from threading import Lock
 
 from umbel.charts.counters import BOUNDS, OTHER_TASKS, Counters, TaskCounts, limit_tasks
+from umbel.messages.nodes import INTERNAL_TASKS
 from umbel.telemetry import events
 from umbel.telemetry.events import Event
 
@@ -36,7 +37,10 @@ class Tally:
         self._counts: dict[_Key, int] = {}
 
     def count(self, event: Event) -> None:
-        """Count a job that has ended; ignore other events. May be called in any thread."""
+        """Count a job that has ended; ignore other events. May be called in any thread.
+
+        Nodes of graphs that run no task are not counted: their failures are those of tasks.
+        """
         outcome, bucket = _TIMED.get(type(event)), _NOT_TIMED
         if outcome is not None:
             bucket = bisect_left(BOUNDS, event.seconds)  # type: ignore[attr-defined]
@@ -45,6 +49,8 @@ class Tally:
             if outcome is None:
                 return
         task: str = event.task  # type: ignore[attr-defined]
+        if task in INTERNAL_TASKS:
+            return
         with self._lock:
             counts = self._counts
             key = (task, outcome, bucket)

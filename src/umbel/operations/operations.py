@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -37,6 +37,8 @@ from umbel.control import (
 )
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob, UnknownTask
 from umbel.messages import (
+    GRAPH_TASK,
+    GROUP_HEADER,
     POOL_PREFIX,
     TERMINAL,
     BodyCodec,
@@ -78,6 +80,7 @@ from umbel.operations.views import (
 from umbel.tasks import Registry
 from umbel.tasks.inbox import is_command
 
+FAILED = TERMINAL - {State.SUCCEEDED}
 _CONFIRM_CHECK_SECONDS = 0.05
 FORGETTABLE = tuple(state for state in State if state in TERMINAL and state is not State.BURIED)
 """The states that ``forget`` deletes when none is named. A buried job waits for a decision."""
@@ -148,20 +151,28 @@ class Operations:
         return await self._roles.steps.steps(job)
 
     async def cancel(self, jobs: Sequence[str], reason: str) -> dict[str, State]:
-        """Cancel jobs and return their states afterwards. Raises UnknownJob if one is unknown."""
+        """Cancel jobs and return their states afterwards. Raises UnknownJob if one is unknown.
+
+        Of a graph, all nodes are cancelled.
+        """
         found = await self._roles.control.cancel(jobs, reason)
         missing = [job for job in jobs if job not in found]
         if missing:
             raise UnknownJob(f"no job {', '.join(missing)}")
+        for job in jobs:
+            if (await self._roles.records.find(job)).task == GRAPH_TASK:
+                await self.graphs.cancel(job, reason)
         return found
 
     async def retry(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
         """Queue finished jobs again, unchanged or with changes. Return their ids.
 
+        The graph of a node goes on.
+
         Raises:
             UnknownJob: one is unknown. NotAllowed: one has not ended, or has succeeded.
         """
-        replayed = await self._roles.records.replay(jobs, changes)
+        replayed = await self._replay(jobs, changes)
         for job in jobs:
             if job not in replayed:
                 state = (await self._roles.records.find(job)).state
@@ -175,7 +186,28 @@ class Operations:
 
         Others have been retried meanwhile, or were deleted.
         """
-        return await self._roles.records.replay(jobs, UNCHANGED)
+        return await self._replay(jobs, UNCHANGED)
+
+    async def _replay(self, jobs: Sequence[str], changes: Changes) -> list[str]:
+        """Queue jobs again; of nodes, also what waits for them in their graphs."""
+        nodes: list[str] = []
+        graphs: list[str] = []
+        for job in jobs:
+            with suppress(UnknownJob):
+                record = await self._roles.records.find(job)
+                if record.task == GRAPH_TASK and record.state in FAILED:
+                    graphs.append(job)
+                elif GROUP_HEADER in record.headers and record.state in FAILED:
+                    nodes.append(job)
+        chosen = {*nodes, *graphs}
+        others = [job for job in jobs if job not in chosen]
+        replayed = await self._roles.records.replay(others, changes) if others else []
+        if nodes:
+            again = {*(await self._roles.joins.reopen(nodes, changes))}
+            replayed += [job for job in nodes if job in again]
+        for job in graphs:
+            await self.graphs.retry(job)
+        return [*replayed, *graphs]
 
     async def cancel_possible(self, jobs: Sequence[str], reason: str) -> int:
         """Cancel those of these jobs that are live, or ask workers to stop them. Return how many.
@@ -367,7 +399,15 @@ class Operations:
                 f"No running worker serves the queue {record.queue}. Start one:"
                 f" umbel -A {address} worker --queues {shlex.quote(record.queue)}"
             ]
-        if is_command(record.task) or record.task in INTERNAL_TASKS:
+        if record.task in INTERNAL_TASKS:
+            serving = [member for member in members if record.queue in _served(member)]
+            if any(member.entry.capacity.get("io", 0) for member in serving):
+                return []
+            return [
+                f"Nodes of graphs in the queue {record.queue} need a worker with capacity for"
+                " coroutines: start one with --io 10, for example."
+            ]
+        if is_command(record.task):
             return []
         if not any(record.task in member.entry.tasks for member in members):
             return [f"No running worker has the task {record.task}."]
