@@ -22,8 +22,8 @@ from umbel.charts import ChartData, Recorder, Tally
 from umbel.charts.folding import NEW, NUMBERS
 from umbel.clock import SystemClock
 from umbel.errors import Unavailable
+from umbel.messages import Succeeded
 from umbel.operations import Operations
-from umbel.telemetry import events
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -57,7 +57,7 @@ def tally(jobs: int) -> Tally:
     """Return a tally that has counted so many jobs."""
     found = Tally()
     for _ in range(jobs):
-        found.count(events.JobSucceeded(job="1", task="add", attempt=1, seconds=0.01))
+        found.count([("add", Succeeded(), 0.01)])
     return found
 
 
@@ -128,13 +128,13 @@ import asyncio, os, signal, sys
 from umbel import Umbel
 from umbel.charts import Recorder, Tally
 from umbel.clock import SystemClock
-from umbel.telemetry import events
+from umbel.messages import Succeeded
 
 async def main():
     roles = Umbel(sys.argv[1], namespace=sys.argv[2]).backend.open()
     tally = Tally()
     for _ in range(7):
-        tally.count(events.JobSucceeded(job="1", task="add", attempt=1, seconds=0.01))
+        tally.count([("add", Succeeded(), 0.01)])
     await Recorder(roles.coordination, tally, clock=SystemClock()).record()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -186,7 +186,7 @@ def test_a_write_whose_answer_was_lost_is_counted_once_even_after_it_was_folded(
             with pytest.raises(Unavailable):
                 await one.record()
             await recorder(roles.coordination, Tally()).fold()
-            counted.count(events.JobSucceeded(job="1", task="add", attempt=1, seconds=0.01))
+            counted.count([("add", Succeeded(), 0.01)])
             await one.record()
             await one.fold()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from umbel.charts import OTHER_TASKS, Counters, DepthSums, Tally, TaskCounts, merge, percentile
 from umbel.charts.counters import BOUNDS, MAX_TASKS, add, decode, encode, limit_tasks, total
-from umbel.telemetry import events
+from umbel.messages import Failed, Failure, Parked, Rejected, Retry, Snoozed, Succeeded
 
 counts = st.integers(0, 10**6)
 histograms = st.lists(counts, max_size=len(BOUNDS) + 1).map(tuple)
@@ -20,10 +20,6 @@ documents = st.builds(
     st.dictionaries(st.sampled_from(["a", "b", "c", OTHER_TASKS]), tasks, max_size=4),
     st.none() | st.builds(DepthSums, counts, counts, counts, counts),
 )
-
-
-def fields(task: str) -> dict[str, object]:
-    return {"job": "1", "task": task, "attempt": 1}
 
 
 def same(one: Counters, two: Counters) -> bool:
@@ -92,7 +88,7 @@ def test_a_percentile_is_interpolated_in_its_bucket(
 def test_a_percentile_is_in_the_bucket_of_the_true_one(times: list[float]) -> None:
     tally = Tally()
     for seconds in times:
-        tally.count(events.JobSucceeded(**fields("a"), seconds=seconds))  # type: ignore[arg-type]
+        tally.count([("a", Succeeded(), seconds)])
     taken = tally.take()
     assert taken is not None
     true = sorted(times)[(len(times) - 1) // 2]
@@ -105,18 +101,16 @@ def test_a_percentile_is_in_the_bucket_of_the_true_one(times: list[float]) -> No
 
 def test_a_tally_counts_each_end_once_and_begins_again() -> None:
     tally = Tally()
-    a: dict[str, object] = fields("a")
-    for event in (
-        events.JobSucceeded(**a, seconds=0.3),  # type: ignore[arg-type]
-        events.JobRetried(**a, seconds=0.3, error="", delay=1),  # type: ignore[arg-type]
-        events.JobBuried(**a, seconds=0.3, error=""),  # type: ignore[arg-type]
-        events.JobRejected(**a, reason=""),  # type: ignore[arg-type]
-        events.JobSnoozed(**a, delay=1),  # type: ignore[arg-type]
-        events.JobStarted(**a),  # type: ignore[arg-type]
-        events.JobParked(**a, gates=()),  # type: ignore[arg-type]
-        events.Reachable(service="a"),
-    ):
-        tally.count(event)
+    failure = Failure("builtins:ValueError", "no")
+    outcomes = (
+        Succeeded(),
+        Retry(failure, 1.0),
+        Failed(failure),
+        Rejected("no"),
+        Snoozed(1.0),
+        Parked(()),
+    )
+    tally.count(("a", outcome, 0.3) for outcome in outcomes)
     histogram = (0,) * BOUNDS.index(0.5) + (3,)
     assert tally.take() == Counters({"a": TaskCounts(1, 1, 2, 1, histogram)})
     assert tally.take() is None
@@ -125,7 +119,7 @@ def test_a_tally_counts_each_end_once_and_begins_again() -> None:
 def test_a_tally_of_endless_names_is_bounded() -> None:
     tally = Tally()
     for number in range(20_000):
-        tally.count(events.JobRejected(**fields(str(number)), reason=""))  # type: ignore[arg-type]
+        tally.count([(str(number), Rejected("no"), 0.0)])
     taken = tally.take()
     assert taken is not None
     assert len(taken.tasks) == MAX_TASKS + 1

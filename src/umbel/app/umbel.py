@@ -444,6 +444,7 @@ class Umbel:
             keys=self._keys,
             hooks=self.hooks,
             shared=not self.settings.broker.startswith("sqlite:"),  # a file has one owner
+            tally=self._open_tally(options),
         )
 
     def router(self, listen: str, *, operate: bool = False) -> LinkService:
@@ -519,25 +520,27 @@ class Umbel:
 
     def _open_worker_services(self, options: WorkerOptions, roles: Roles) -> list[Service]:
         scheduler = self._open_scheduler(options.name, options.scheduler, roles)
-        return [*scheduler, *(self._open_recorder(roles) if options.charts else [])]
+        tally = self._open_tally(options)
+        if tally is None:
+            return scheduler
+        from umbel.charts import Recorder
 
-    def _open_recorder(self, roles: Roles) -> list[Service]:
-        """Return the recorder of a worker. Behind a link, it may not write what it counts."""
-        if isinstance(self.backend, LinkBackend):
-            return []
-        from umbel.charts import Recorder, Tally
+        depths = roles.broker.depths
+        recorder = Recorder(roles.coordination, tally, clock=self.clock, read_depths=depths)
+        return [*scheduler, recorder]
+
+    def _open_tally(self, options: WorkerOptions) -> Tally | None:
+        """Return what counts the jobs of this process, or None if they are not counted.
+
+        Behind a link, a worker may not write what it counts.
+        """
+        if isinstance(self.backend, LinkBackend) or not options.charts:
+            return None
+        from umbel.charts import Tally
 
         if self._tally is None:
             self._tally = Tally()
-            self.telemetry.subscribe(self._tally.count, "info")
-        return [
-            Recorder(
-                roles.coordination,
-                self._tally,
-                clock=self.clock,
-                read_depths=roles.broker.depths,
-            )
-        ]
+        return self._tally
 
     def _open_scheduler(self, candidate: str, may_lead: bool, roles: Roles) -> list[Service]:
         """Return the scheduler of a process. Behind a link, the router schedules."""

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from threading import Lock
 
 from umbel.charts.counters import BOUNDS, OTHER_TASKS, Counters, TaskCounts, limit_tasks
+from umbel.messages import (
+    Cancelled,
+    Expired,
+    Failed,
+    Interrupted,
+    Outcome,
+    Rejected,
+    Retry,
+    Snoozed,
+    Succeeded,
+)
 from umbel.messages.nodes import INTERNAL_TASKS
-from umbel.telemetry import events
-from umbel.telemetry.events import Event
 
-_TIMED: dict[type[Event], str] = {
-    events.JobSucceeded: "succeeded",
-    events.JobRetried: "retried",
-    events.JobBuried: "buried",
-}
-_UNTIMED: dict[type[Event], str] = {
-    events.JobRejected: "buried",
-    events.JobSnoozed: "other",
-    events.JobInterrupted: "other",
-    events.JobCancelled: "other",
-    events.JobExpired: "other",
+_TIMED: dict[type[Outcome], str] = {Succeeded: "succeeded", Retry: "retried", Failed: "buried"}
+_UNTIMED: dict[type[Outcome], str] = {
+    Rejected: "buried",
+    Snoozed: "other",
+    Interrupted: "other",
+    Cancelled: "other",
+    Expired: "other",
 }
 _NOT_TIMED = -1
 _MAX_KEYS = 10_000
@@ -30,33 +36,33 @@ _Key = tuple[str, str, int]
 
 
 class Tally:
-    """A subscriber of telemetry. Workers of one process share it, so that each job counts once."""
+    """Counts the runs of a process. Workers of one process share it, so each job counts once."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: dict[_Key, int] = {}
 
-    def count(self, event: Event) -> None:
-        """Count a job that has ended; ignore other events. May be called in any thread.
+    def count(self, runs: Iterable[tuple[str, Outcome, float]]) -> None:
+        """Count runs: the task, the outcome that was recorded, and the seconds that it took.
 
         Nodes of graphs that run no task are not counted: their failures are those of tasks.
         """
-        outcome, bucket = _TIMED.get(type(event)), _NOT_TIMED
-        if outcome is not None:
-            bucket = bisect_left(BOUNDS, event.seconds)  # type: ignore[attr-defined]
-        else:
-            outcome = _UNTIMED.get(type(event))
-            if outcome is None:
-                return
-        task: str = event.task  # type: ignore[attr-defined]
-        if task in INTERNAL_TASKS:
-            return
         with self._lock:
-            counts = self._counts
-            key = (task, outcome, bucket)
-            if key not in counts and len(counts) >= _MAX_KEYS:
-                key = (OTHER_TASKS, outcome, bucket)
-            counts[key] = counts.get(key, 0) + 1
+            for task, outcome, seconds in runs:
+                kind, bucket = type(outcome), _NOT_TIMED
+                name = _TIMED.get(kind)
+                if name is not None:
+                    bucket = bisect_left(BOUNDS, seconds)
+                else:
+                    name = _UNTIMED.get(kind)
+                if name is not None and task not in INTERNAL_TASKS:
+                    self._add((task, name, bucket))
+
+    def _add(self, key: _Key) -> None:
+        counts = self._counts
+        if key not in counts and len(counts) >= _MAX_KEYS:
+            key = (OTHER_TASKS, *key[1:])
+        counts[key] = counts.get(key, 0) + 1
 
     def take(self) -> Counters | None:
         """Return what was counted since the last call; None if there was nothing."""

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 
+from umbel.charts import Tally
 from umbel.errors import UmbelError, Unavailable
 from umbel.messages import (
     GROUP_HEADER,
@@ -49,8 +50,15 @@ class Settler:
     name = "settler"
 
     def __init__(
-        self, intake: Intake, incarnation: Incarnation, telemetry: Telemetry, hooks: Hooks
+        self,
+        intake: Intake,
+        incarnation: Incarnation,
+        telemetry: Telemetry,
+        hooks: Hooks,
+        tally: Tally | None = None,
     ) -> None:
+        self._tally = tally
+        """Counts the outcomes for the charts. None: they are not counted."""
         self._intake = intake
         self._hooks = hooks
         self._incarnation = incarnation
@@ -137,9 +145,16 @@ class Settler:
         for report in reports:
             self._incarnation.release(report.delivery.lease)
             self._emit(report, lost)
-        if self._hooks.settles:
+        settled = reports
+        if lost:
             leases = ((report, report.delivery.lease) for report in reports)
             settled = [one for one, lease in leases if (lease.job, lease.fence) not in lost]
+        if self._tally is not None:
+            self._tally.count(
+                (one.delivery.envelope.subject, one.outcome, one.finished - one.started)
+                for one in settled
+            )
+        if self._hooks.settles:
             # All at once: a hook that hangs delays a batch only once.
             calls = (self._hooks.call("on_settle", settled_job(report)) for report in settled)
             await asyncio.gather(*calls)

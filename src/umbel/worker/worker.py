@@ -21,6 +21,7 @@ import anyio
 from msgspec.structs import replace
 
 from umbel.backends import Demand, NoTransactions, Roles, Transactions, WorkerEntry
+from umbel.charts import Tally
 from umbel.clock import Clock
 from umbel.control import MISSING, Pauses, PauseState
 from umbel.errors import IndexTaken, UmbelError
@@ -79,6 +80,7 @@ class Worker:
         shared: bool = False,
         hooks: Hooks | None = None,
         heartbeat: type[Heartbeat] = Heartbeat,
+        tally: Tally | None = None,
     ) -> None:
         self._hooks = hooks or Hooks(lambda hook, error: None)
         self._registry = registry
@@ -107,7 +109,7 @@ class Worker:
         self._intake = open_intake()
         roles = self._intake.roles
         self._services = [*services, *open_services(roles)]
-        self._settler = Settler(self._intake, self._incarnation, telemetry, self._hooks)
+        self._settler = Settler(self._intake, self._incarnation, telemetry, self._hooks, tally)
         self._progress = ProgressNotes(roles.records)
         self._gate_sync = GateSync(self._intake, registry, telemetry)
         self._missing = MissingTasks(self._intake, worker=options.name, telemetry=telemetry)
