@@ -25,6 +25,7 @@ import psycopg
 import pytest
 from servers import PrivatePostgres, private_postgres
 
+from integration.canvas_world import CanvasWorld, running_world
 from integration.command_line import Shell
 from integration.running import Proxy, redis
 from umbel import Umbel, WorkerOptions
@@ -253,6 +254,14 @@ def server() -> Iterator[PrivatePostgres]:
     with private_postgres() as server:
         asyncio.run(Umbel(server.url).backend.migrate())
         yield server
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CanvasWorld]:
+    """A worker on SQLite with tasks for canvases, for all tests of a module."""
+    path = tmp_path_factory.mktemp("canvases") / "umbel.db"
+    with running_world(f"sqlite:///{path}?synchronous=off") as world:
+        yield world
 
 
 @contextmanager

@@ -72,6 +72,16 @@ def refuse_results(call: Signature[Any], path: str) -> None:
         )
 
 
+def refuse_unique(call: Signature[Any], path: str) -> None:
+    """Refuse a map whose items would all have one unique key."""
+    own, declared = call.call_options.unique, call.task.declared.unique
+    if own is not None or (declared and not callable(declared)):
+        raise ConfigurationError(
+            f"map at {path}: all items would have the unique key of {call.task.name}; declare"
+            " unique as a function of the arguments, or give the key to a canvas with the map"
+        )
+
+
 def refuse_tokens(call: Signature[Any], path: str) -> None:
     """Refuse chunks of a task whose gates depend on the arguments of single calls."""
     queue = call.call_options.queue or call.task.declared.queue

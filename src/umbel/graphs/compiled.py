@@ -37,6 +37,8 @@ class CompiledNode:
     free_from: int = -1
     chain: str | None = None
     handler: bool = False
+    is_later: bool = False
+    """Whether a node before it may finish a chain that contains it."""
     defaults: CallOptions = NO_OPTIONS
     """Options of the canvases that contain it."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -62,6 +64,7 @@ class CompiledNode:
             free_from=self.free_from,
             chain=self.chain,
             handler=self.handler,
+            is_later=self.is_later,
             **fields | self.extra,
         )
 
@@ -100,7 +103,7 @@ class Output:
     lanes: list[CompiledNode] = field(default_factory=list)
     """Nodes that must have ended before, in whatever way: see ``limit`` of a group."""
     returns: Any = Any
-    joins: dict[Fire, CompiledJoin] = field(default_factory=dict)
+    joins: dict[tuple[Fire, bool], CompiledJoin] = field(default_factory=dict)
     """The joins for nodes that wait for nothing else."""
 
     @property
@@ -116,6 +119,23 @@ class Output:
     def is_one(self) -> bool:
         """Whether it is the result of one node."""
         return not self.is_list and not self.also and len(self.nodes) == 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether few nodes have to end before it is known."""
+        return len(self.nodes) + len(self.waited_for) <= 2
+
+    @property
+    def required(self) -> list[CompiledNode]:
+        """The nodes that must have succeeded before a node that waits for it can run."""
+        own = [] if self.is_list and self.collect else self.nodes
+        return [*own, *self.also, *([] if self.of is None else self.of.required)]
+
+    @property
+    def optional(self) -> list[CompiledNode]:
+        """The nodes that must have ended before, in whatever way."""
+        own = self.nodes if self.is_list and self.collect else []
+        return [*own, *([] if self.of is None else self.of.optional)]
 
     def input(self, first: int, place: Place) -> Input:
         """Return how a node reads it whose join has the nodes from this position on."""

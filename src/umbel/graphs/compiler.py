@@ -15,7 +15,14 @@ import msgspec
 
 from umbel.errors import BadArguments, ConfigurationError
 from umbel.graphs.arguments import check_call, check_edge, check_parameter, extract
-from umbel.graphs.calls import calls_of, merge, refuse_results, refuse_tokens, refuse_whole_options
+from umbel.graphs.calls import (
+    calls_of,
+    merge,
+    refuse_results,
+    refuse_tokens,
+    refuse_unique,
+    refuse_whole_options,
+)
 from umbel.graphs.compiled import (
     NO_OPTIONS,
     Chunk,
@@ -39,6 +46,7 @@ from umbel.tasks.workflow import NOTHING, Signal, Sleep, WorkflowCall
 MAX_NODES = 250_000
 """How many nodes a graph may have when it is published."""
 MAX_NESTING = 200
+_MAX_PRIORITY = 32_767
 
 Derive = Callable[[int], str]
 """Returns the id of the n-th node: the same for the same graph, so that publishing it again has no
@@ -58,6 +66,8 @@ class _Where:
     defaults: CallOptions = NO_OPTIONS
     nesting: int = 0
     is_aside: bool = False
+    is_later: bool = False
+    """Whether a node before it may finish a chain that contains it."""
 
     def inside(self, number: int | str, **changes: Any) -> _Where:
         """Return the place of a part."""
@@ -83,6 +93,9 @@ class Compiler:
         self._depth = depth
         self._outer_chain = chain
         self._cancel_scope = cancel_scope
+        self._top: Any = None
+        self._defaults = NO_OPTIONS
+        """The options of the whole, which nodes in arguments have, too."""
         self._nodes: list[CompiledNode] = []
         self._loose: list[CompiledNode] = []
         self._outputs: dict[int, Output] = {}
@@ -91,6 +104,8 @@ class Compiler:
         """At how many places of the canvas each signature is."""
         self._kept: list[Any] = []
         """The objects whose identities are keys: kept, so that no other gets the same."""
+        self._map_sources: dict[CompiledNode, tuple[ResultOf, Output | None]] = {}
+        """Maps over the result of a node that may be anywhere in the canvas."""
         self._joins = 0
         self._named = named
         self._names: Counter[str] = Counter()
@@ -110,11 +125,12 @@ class Compiler:
         root.fire = "all"
         if root.parts:
             root.join = self._join("all", root.parts)
-        if output.is_list and output.collect:
-            root.extra["errors"] = "collect"
         self._add_deadline(canvas)
         compiled = self._finish()
         root.defaults = _root_defaults(canvas, compiled)
+        for node in compiled.nodes:
+            if node.call is None and node.defaults.priority is None:
+                node.defaults = replace(node.defaults, priority=root.defaults.priority)
         root.extra |= {"label": label_of(canvas), "total": compiled.tasks}
         if isinstance(canvas, WorkflowCall):
             root.extra |= {"workflow": canvas.workflow.name, "version": canvas.workflow.version}
@@ -140,14 +156,19 @@ class Compiler:
         path = below(self._base, first) if is_leaf else self._base
         if isinstance(canvas, Signature):  # its other options belong to the whole
             own = replace(canvas.call_options, unique=None, id=None, connection=None)
-            leaf = msgspec.structs.replace(canvas, call_options=own)
+            self._top = leaf = msgspec.structs.replace(canvas, call_options=own)
             return self._compile(leaf, before, _Where(path, self._outer_chain))
         defaults = replace(canvas.call_options, unique=None, id=None, connection=None)
+        self._top, self._defaults = canvas, defaults
         where = _Where(path, self._outer_chain, defaults)
         return self._compile(canvas, before, where, is_whole=True)
 
     def _finish(self) -> Compiled:
         for node in self._nodes:  # it grows meanwhile
+            if node in self._map_sources:
+                source, waited = self._map_sources[node]
+                node.reads = [(self._output_of(source, node, ("args", 0)), ())]
+                node.reads += [] if waited is None else [(waited, None)]
             if node.kind in ("", "chunk") and not node.is_external:
                 self._read_arguments(node)
             for canvas in node.after:
@@ -171,7 +192,7 @@ class Compiler:
             raise ConfigurationError(f"canvas: nested more than {MAX_NESTING} times; nest it less")
         inner = where if is_whole else _with_options(where, canvas)
         if isinstance(canvas, Handle):
-            output = self._external(canvas, where)
+            output = self._external(canvas, before, where)
         elif isinstance(canvas, Signature):
             output = self._leaf(canvas, before, where)
         elif isinstance(canvas, Chunk):
@@ -193,10 +214,17 @@ class Compiler:
         self._outputs.setdefault(id(canvas), output)
         self._kept.append(canvas)
         for number, handler in enumerate(getattr(canvas, "handlers", ())):
-            self._handle(handler, output, replace(where, chain=None, defaults=NO_OPTIONS), number)
+            at = replace(inner, chain=None, is_later=False)
+            covers = self._base if canvas is self._top else where.path
+            self._handle(handler, output, at, number, covers)
         return output
 
-    def _external(self, handle: Handle[Any], where: _Where) -> Output:
+    def _external(self, handle: Handle[Any], before: Output | None, where: _Where) -> Output:
+        if where.chain is not None and before is not None:
+            raise ConfigurationError(
+                f"node {where.path}: a handle is a job that was published before, so it cannot wait"
+                " for others; make it the first part of the chain, or a member of a group"
+            )
         node = CompiledNode(handle.id, where.path, is_external=True, returns=handle.returns)
         self._nodes.append(node)
         return Output([node], returns=node.returns)
@@ -240,7 +268,7 @@ class Compiler:
     def _chain(self, canvas: Chain[Any], before: Output | None, where: _Where) -> Output:
         output, here = before, replace(where, chain=where.path)
         for number, part in enumerate(canvas.parts):
-            at = here.inside(number)
+            at = here.inside(number, is_later=here.is_later or number > 0)
             if isinstance(part, Fork):
                 at = _with_options(replace(at, chain=None, is_aside=True), part)
                 for index, branch in enumerate(part.branches):
@@ -263,13 +291,19 @@ class Compiler:
         is_flat: bool = False,
     ) -> Output:
         found: list[CompiledNode] = []
+        if limit and len(members) > limit and before is not None and not before.is_short:
+            before = self._shortened(before, where)
         for number, member in enumerate(members):
-            at, start = where.inside(number), before
+            # A member is its own chain: a task that finishes it does not end those around it.
+            at, start = where.inside(number, chain=None), before
             if limit and number >= limit:
                 start = _after_lane(before, found[number - limit])
             found.append(self._as_one(self._compile(member, start, at), at))
-        also = [] if found or before is None else [*before.nodes, *before.waited_for]
         collect = errors == "collect"
+        also: list[CompiledNode] = []
+        # The group fails if what is before it fails: no member says so in these cases.
+        if before is not None and (collect or all(node.is_external for node in found)):
+            also = before.required
         if errors == "cancel":
             for number, node in enumerate(found):
                 self._cancel_others(node, where, number)
@@ -282,48 +316,63 @@ class Compiler:
                 raise BadArguments(f"map at {shown}: give one list of items")
             items = [*before.given[0]]
         if items is None and (before is None or before.is_no_value):
-            raise BadArguments(f"map at {shown}: give it items, or a node before it in a chain")
+            raise BadArguments(
+                f"map at {shown}: give it a list of items, or a node before it in a chain"
+            )
         waited = None if before is None else before.only_waited_for()
+        if not isinstance(items, list) or len(items) > 1:
+            refuse_unique(call, shown)
         if isinstance(items, list):
             calls = calls_of(call, items, canvas.star, canvas.size, canvas.errors)
             return self._group(
                 calls, waited, where, canvas.errors, canvas.limit, is_flat=bool(canvas.size)
             )
-        source = before
-        if isinstance(items, ResultOf):
-            source = self._output_of(items, CompiledNode("", shown), ("items",))
-        elif isinstance(items, Placeholder):
-            source = Output()  # of a workflow that is only checked
-        elif items is not None:
-            source = self._compile(items, waited, where.inside("items", chain=None))
-        assert source is not None
         refuse_results(call, shown)
         if canvas.size:
             refuse_tokens(call, shown)
         node = self._node(replace(where, path=shown))
+        source = before
+        if isinstance(items, ResultOf):
+            self._map_sources[node] = (items, waited)
+        elif isinstance(items, Placeholder):
+            source = Output()  # of a workflow that is only checked
+        elif items is not None:
+            source = self._compile(items, waited, where.inside("items", chain=None))
         node.kind, node.call = "map", call
         node.extra |= {"star": canvas.star, "size": canvas.size, "errors": canvas.errors}
         node.extra["limit"] = canvas.limit
-        node.reads.append((source, ()))
+        if source is not None and not isinstance(items, ResultOf):
+            node.reads.append((source, ()))
         returns = call.task.parameters.returns
         return Output([node], returns=list_of(returns))
 
-    def _handle(self, handler: Any, scope: Output, where: _Where, number: int) -> None:
-        """Let a handler run if a node of the scope has failed, after all of them have ended."""
-        if scope.is_list and scope.collect:
-            return  # its failures are values
+    def _handle(self, handler: Any, scope: Output, where: _Where, number: int, covers: str) -> None:
+        """Let a handler run if a node of the scope has failed, after all of them have ended.
+
+        ``covers`` is the path of the scope.
+        """
+        collects = scope.is_list and scope.collect  # then the failures of members are values
+        parts = [*([] if collects else scope.nodes), *scope.waited_for]
+        if not parts:
+            return  # nothing in it can fail
         first = len(self._nodes)
-        at = replace(where, path=f"{where.path or '0'}.e{number}", is_aside=True)
+        kept = CallOptions(queue=where.defaults.queue, priority=where.defaults.priority)
+        path = below(where.path, f"e{number}")
+        at = replace(where, path=path, defaults=kept, is_aside=True)
         if isinstance(handler, Signature | Map):
             at = at.inside(0)
-        output = self._compile(handler, Output(scope.nodes, is_failure=True), at)
+        output = self._compile(handler, Output(parts, is_failure=True), at)
         for node in self._nodes[first:]:
             node.handler = True
+            if covers:
+                node.extra.setdefault("scope", covers)
         self._loose += output.nodes
 
     def _cancel_others(self, member: CompiledNode, where: _Where, number: int) -> None:
         """Add a node that cancels the group if this member fails."""
-        node = self._node(_Where(f"{where.path or '0'}.c{number}"))
+        # It must not wait behind the members that it cancels.
+        first = CallOptions(queue=where.defaults.queue, priority=_MAX_PRIORITY)
+        node = self._node(_Where(below(where.path, f"c{number}"), defaults=first))
         node.kind = "cancel"
         node.extra["label"] = self._cancel_scope or where.path
         node.reads.append((Output([member], is_failure=True), None))
@@ -414,6 +463,7 @@ class Compiler:
                 " publish several graphs"
             )
         node = CompiledNode(self._derive(len(self._nodes) + 1), where.path, chain=where.chain)
+        node.is_later = where.is_later
         node.defaults = where.defaults
         node.is_aside = where.is_aside
         self._nodes.append(node)
@@ -423,12 +473,20 @@ class Compiler:
         """Return a node with the value of an output: for a list, one that gathers it."""
         if output.is_one:
             return output.nodes[0]
-        node = self._node(replace(where, path=below(where.path, "list"), defaults=NO_OPTIONS))
+        kept = CallOptions(queue=where.defaults.queue, priority=where.defaults.priority)
+        node = self._node(replace(where, path=below(where.path, "list"), defaults=kept))
         node.kind = "gather"
         node.extra["errors"] = "collect" if output.collect else "fail"
         node.reads.append((output, ()))
         node.returns = output.returns
         return node
+
+    def _shortened(self, before: Output, where: _Where) -> Output:
+        """Return an output of one node, for many nodes that each wait for something else, too."""
+        one = self._as_one(before, replace(where, path=below(where.path, "before")))
+        if before.is_no_value:
+            return Output(is_no_value=True, also=[one])
+        return Output([one], returns=before.returns)
 
     def _wire(self, node: CompiledNode) -> None:
         """Let a node wait for what it reads: determine its join and the positions of its inputs."""
@@ -439,26 +497,32 @@ class Compiler:
         fires: set[Fire] = {output.fire for output, _ in outputs}
         if "failure" in fires and len(outputs) > 1:
             raise ConfigurationError(f"node {node.path}: a handler cannot wait for other nodes")
+        free: list[CompiledNode] = []  # these may fail
+        needed = 0
         for output, place in outputs:
             if place is not None and not output.is_no_value:
                 node.inputs.append(output.input(len(node.parts), place))
-            node.parts += output.nodes
-            node.parts += output.waited_for
-        lanes = [lane for output, _ in outputs for lane in output.lanes]
-        if lanes:
+                node.parts += [*output.nodes, *output.waited_for]
+                needed += len(output.required)
+            else:
+                node.parts += output.required
+                needed += len(output.required)
+                free += output.optional
+            free += output.lanes
+        if free:
             node.free_from = len(node.parts)
-            node.parts += lanes
+            node.parts += free
         if not node.parts:
             return
         node.fire = "failure" if "failure" in fires else "all" if "all" in fires else "success"
-        only = outputs[0][0] if len(outputs) == 1 and not lanes else None
-        is_collected = only is not None and only.collect and not only.waited_for
-        node.checks = node.fire == "all" and not is_collected
-        if only is None:
+        node.checks = node.fire == "all" and needed > 0
+        if len(outputs) > 1 or outputs[0][0].lanes:
             node.join = self._join(node.fire, node.parts)
-        else:
-            node.join = only.joins.get(node.fire) or self._join(node.fire, node.parts)
-            only.joins[node.fire] = node.join
+            return
+        only = outputs[0][0]
+        key = (node.fire, bool(free))
+        node.join = only.joins.get(key) or self._join(node.fire, node.parts)
+        only.joins[key] = node.join
 
     def _separate(self, output: Output, node: CompiledNode) -> Output:
         """Return an output that can be read beside others: failures of a list are gathered."""
@@ -507,10 +571,13 @@ class Compiler:
                 f"node {node.path}, argument {shown(place)}: {canvas!r} is at two places of the"
                 " canvas, so it has two results; write it twice"
             )
-        known = self._outputs.get(id(canvas))
+        known = self._outputs.get(id(canvas)) or self._output_of_flat(canvas)
         if known is None:
             self._count(canvas)
-            at = _Where(below(self._base, self._name(canvas)), is_aside=node.is_aside)
+            at = _Where(
+                below(self._base, self._name(canvas)), defaults=self._defaults,
+                is_aside=node.is_aside,
+            )  # fmt: skip
             known = self._compile(canvas, None, at)
         if isinstance(source, ResultOf) and source.pick:
             return replace(known, pick=source.pick, joins={}, returns=Any)
@@ -521,6 +588,15 @@ class Compiler:
         name = short_name(canvas)
         self._names[name] += 1
         return name if self._names[name] == 1 else f"{name}-{self._names[name]}"
+
+    def _output_of_flat(self, canvas: Any) -> Output | None:
+        """Return the output of a chain whose parts became parts of another chain."""
+        if not isinstance(canvas, Chain) or any(
+            self._places.get(id(part), 0) != 1 for part in canvas.parts
+        ):
+            return None
+        parts = [part for part in canvas.parts if not isinstance(part, Fork)]
+        return self._outputs.get(id(parts[-1]))
 
     def _count(self, canvas: Any) -> None:
         """Count at how many places each signature is."""

@@ -8,8 +8,8 @@ import msgspec
 
 from umbel.backends import Joins
 from umbel.errors import BadMessage, NodeFailed
-from umbel.messages import Failure, Member, State, read_node
-from umbel.messages.nodes import was_not_needed, was_not_reached
+from umbel.messages import Failure, Member, NodeSpec, State, read_node
+from umbel.messages.nodes import MEMBER_FAILED, was_not_needed, was_not_reached
 
 _PAGE = 1_000
 _NODE_FAILED = f"umbel.errors:{NodeFailed.__name__}"
@@ -53,12 +53,12 @@ class FailedNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def find_failures(
-    joins: Joins, group: str, start: str, first: int = 0, count: int = -1
+    joins: Joins, group: str, spec: NodeSpec, *, scope: str = ""
 ) -> list[FailedNode]:
-    """Return why parts of a join have failed, in the order of time.
+    """Return why parts of a node's join have failed that it needs, in the order of time.
 
-    ``first`` and ``count`` say which of its positions are meant. A part that was not reached has
-    the failures of the nodes before it.
+    A part that was not reached has the failures of the nodes before it. With ``scope``, only nodes
+    of this part of the graph are returned.
     """
     failed: dict[str, list[Member]] = {}
     after = ("", -1)
@@ -67,18 +67,33 @@ async def find_failures(
             failed.setdefault(member.join, []).append(member)
         after = (page[-1].join, page[-1].position)
     found: dict[str, FailedNode] = {}
-    last = first + count if count >= 0 else 2**31
-    left = [one for one in failed.get(start, ()) if first <= one.position < last]
-    seen = {start}
+    left = [(one, True) for one in failed.get(spec.join, ()) if spec.needs(one.position)]
+    seen = {spec.join}
     while left:
-        member = left.pop()
-        before = _join_before(member)
+        member, is_direct = left.pop()
+        before = _spec(member)
         if not (member.state is State.CANCELLED and was_not_reached(member.reason)):
-            found[member.job] = failed_node(member)
-        elif before not in seen:
-            seen.add(before)
-            left += failed.get(before, ())
-    return sorted(found.values(), key=lambda one: one.finished)
+            if _is_in(before, scope, is_direct):
+                found[member.job] = failed_node(member)
+        elif before is not None and before.join not in seen:
+            seen.add(before.join)
+            is_direct = is_direct and not before.runs_task
+            left += [
+                (one, is_direct)
+                for one in failed.get(before.join, ())
+                if before.needs(one.position)
+            ]
+    # Those that were cancelled because of another come last, also if the clock is coarse.
+    return sorted(found.values(), key=lambda one: (one.reason == MEMBER_FAILED, one.finished))
+
+
+def _is_in(spec: NodeSpec | None, scope: str, is_direct: bool) -> bool:
+    """Whether a failed part belongs to a part of the graph. A job of others belongs to a group."""
+    if not scope:
+        return True
+    if spec is None or spec.kind == "graph":
+        return is_direct
+    return spec.path == scope or spec.path.startswith(f"{scope}.")
 
 
 def failed_node(member: Member) -> FailedNode:
@@ -101,15 +116,13 @@ def is_failure(state: State, reason: str) -> bool:
     return state.finished and state is not State.SUCCEEDED
 
 
-def _join_before(member: Member) -> str:
+def _spec(member: Member) -> NodeSpec | None:
     try:
-        return read_node(member.node).join if member.node else ""
+        return read_node(member.node) if member.node else None
     except BadMessage:
-        return ""
+        return None
 
 
 def _path(member: Member) -> str:
-    try:
-        return read_node(member.node).path if member.node else ""
-    except BadMessage:
-        return ""
+    spec = _spec(member)
+    return spec.path if spec is not None else ""

@@ -80,7 +80,8 @@ class MapExpander:
         spec = self._spec
         if spec.part is not None:
             items = items[spec.part[0] : spec.part[1]]
-        portion = _MAX_ITEMS * max(spec.size, 1)
+        # With "cancel", each item has a node more, which cancels the others.
+        portion = _MAX_ITEMS // (2 if spec.errors == "cancel" else 1) * max(spec.size, 1)
         if spec.part is None and len(items) > portion:
             return self._split(len(items), portion)
         data = self._codec.decode(self._template.body)

@@ -22,7 +22,7 @@ from umbel.messages import (
     Succeeded,
     read_node,
 )
-from umbel.messages.nodes import MEMBER_FAILED, NO_VALUE, without_marks
+from umbel.messages.nodes import MEMBER_FAILED, NO_VALUE, with_mark, without_marks
 from umbel.tasks import Registry
 from umbel.tasks.failures import describe
 
@@ -71,11 +71,11 @@ class NodePreparer:
             return await RUNS[spec.kind](self._roles, self._codec, delivery, spec, group)
         if spec.kind == "cancel":
             return PreparedNode([], await self._cancel_group(spec, group, delivery.id))
-        if spec.kind == "gather" and spec.chain is None:
-            return PreparedNode([], _gathered(spec))
+        if spec.kind == "gather":
+            return PreparedNode([], await self._reader.check(spec, group) or _gathered(spec))
         values, outcome = await self._reader.inputs(spec, group)
-        if outcome is not None or spec.kind == "gather":
-            return PreparedNode([], outcome or _gathered(spec))
+        if outcome is not None:
+            return PreparedNode([], outcome)
         if spec.kind == "sleep":
             return PreparedNode([], await self._pass_on(spec))
         if spec.when is not None:
@@ -92,12 +92,14 @@ class NodePreparer:
 
     async def _end_graph(self, spec: NodeSpec, group: str) -> Outcome:
         """Return the outcome of the whole graph: its value, or its first failure."""
-        if spec.errors != "collect":
-            failures = await find_failures(self._roles.joins, group, spec.join)
-            if failures:
-                return Failed(failures[0].as_failure())
+        failures = await find_failures(self._roles.joins, group, spec)
+        if failures:
+            return Failed(failures[0].as_failure())
         if spec.workflow:
             await cancel_timers(self._roles, group)
+        finished = await self._reader.finished(spec, group)
+        if finished is not None and finished.result is not None:
+            return Succeeded(with_mark(without_marks(finished.result), "early"))
         return await self._pass_on(spec)
 
     async def _pass_on(self, spec: NodeSpec) -> Succeeded:
@@ -139,6 +141,8 @@ def _is_member(spec: NodeSpec, scope: str) -> bool:
 
 
 def _gathered(spec: NodeSpec) -> Succeeded:
+    if not spec.inputs:
+        return Succeeded(NO_VALUE)
     (only,) = spec.inputs
     return Succeeded(
         Reference(

@@ -27,6 +27,7 @@ from umbel.messages.nodes import (
     ALL_PARTS,
     BEFORE_IT_FAILED,
     NO_VALUE,
+    NOT_IN_SCOPE,
     mark_of,
     read_reference,
     was_not_reached,
@@ -38,6 +39,8 @@ from umbel.tasks.conditions import pick_item
 _PAGE = 1_000
 SKIPPED = Succeeded(with_mark(NO_VALUE, "skipped"))
 """The outcome of a node that is skipped."""
+_MARKED = 100
+"""How many parts are searched for a mark."""
 _MAX_REFERENCES = 1_000
 """How many references may follow one another."""
 
@@ -59,21 +62,49 @@ class ResultReader:
 
     async def inputs(self, spec: NodeSpec, group: str) -> NodeInputs:
         """Return what a node gets, or its outcome if it cannot run or is skipped."""
+        if not spec.inputs:
+            return NodeInputs([], await self.check(spec, group))
+        if spec.inputs[0].form == "failure":
+            return await self._failure(spec, group)
         parts = await self.parts(spec.join)
-        if spec.checks and _has_failed(spec, parts):
+        if spec.checks and any(_stops(spec, part.position, part.state) for part in parts):
             return NodeInputs([], Cancelled(BEFORE_IT_FAILED))
         read = [parts[one.first : one.first + one.count] for one in spec.inputs]
         if _all_skipped(spec, read):
             return NodeInputs([], SKIPPED)
-        for part in (part for some in read for part in some):
-            chain = mark_of(part.result.content_type, "finish") if part.result else None
-            if chain is not None and part.result is not None and _is_inside(spec.path, chain):
+        for part in parts:
+            if part.result and _finishes(spec, part.result.content_type):
                 return NodeInputs([], Succeeded(part.result))
         values = [
-            (one.place, await self._input(one, some, spec.join, group))
+            (one.place, await self._input(one, some, spec.join))
             for one, some in zip(spec.inputs, read, strict=True)
         ]
         return NodeInputs(values)
+
+    async def check(self, spec: NodeSpec, group: str) -> Outcome | None:
+        """Return the outcome of a node that cannot run or is skipped, without reading results."""
+        if spec.checks:
+            after = (spec.join, -1)
+            while page := await self._joins.members(group, after, _PAGE, failed=True):
+                parts = [one for one in page if one.join == spec.join]
+                if any(_stops(spec, one.position, one.state) for one in parts):
+                    return Cancelled(BEFORE_IT_FAILED)
+                after = (page[-1].join, page[-1].position)
+                if len(parts) < _PAGE:
+                    break
+        return await self.finished(spec, group) if spec.is_later else None
+
+    async def finished(self, spec: NodeSpec, group: str) -> Succeeded | None:
+        """Return the outcome of a node that is skipped, because its chain was finished.
+
+        Of several nodes before it, all were skipped or none, so it looks at few.
+        """
+        for one in await self._joins.members(group, (spec.join, -1), _MARKED):
+            if one.join == spec.join and _finishes(spec, one.result_type):
+                found = await self._joins.results(spec.join, one.position - 1, 1)
+                if found and found[0].result is not None:
+                    return Succeeded(found[0].result)
+        return None
 
     async def parts(self, join: str, count: int | None = None) -> list[PartResult]:
         """Return the parts of a join, by position: all, or the first ones."""
@@ -142,7 +173,7 @@ class ResultReader:
             spec = read_node(record.headers[NODE_HEADER])
             path = spec.path
             if record.state is State.CANCELLED and was_not_reached(record.reason):
-                causes = await find_failures(self._joins, group, spec.join)
+                causes = await find_failures(self._joins, group, spec)
                 if causes:
                     return causes[0].as_error(causes[1:], group)
         error = record.reason or str(record.state)
@@ -161,16 +192,19 @@ class ResultReader:
             raise await self.failure_of(job)
         return await self.value(record.result, depth + 1)
 
-    async def _input(self, one: Input, parts: Sequence[PartResult], join: str, group: str) -> Any:
-        value = await self._whole(one, parts, join, group)
+    async def _failure(self, spec: NodeSpec, group: str) -> NodeInputs:
+        """Return the failure that a handler gets; it is not needed if its part was not reached."""
+        causes = await find_failures(self._joins, group, spec, scope=spec.scope)
+        if not causes:
+            return NodeInputs([], Cancelled(NOT_IN_SCOPE))
+        failure = causes[0].as_error(causes[1:], group)
+        return NodeInputs([(one.place, failure) for one in spec.inputs])
+
+    async def _input(self, one: Input, parts: Sequence[PartResult], join: str) -> Any:
+        value = await self._whole(one, parts, join)
         return pick_item(value, one.pick) if one.pick else value
 
-    async def _whole(self, one: Input, parts: Sequence[PartResult], join: str, group: str) -> Any:
-        if one.form == "failure":
-            causes = await find_failures(self._joins, group, join, one.first, one.count)
-            if causes:
-                return causes[0].as_error(causes[1:], group)
-            return NodeFailed("?", parts[0].job if parts else "", "its record was deleted")
+    async def _whole(self, one: Input, parts: Sequence[PartResult], join: str) -> Any:
         if one.form == "one":
             if not parts:
                 raise BadMessage("node", f"join {join} has no part {one.first}: it was pruned")
@@ -195,23 +229,15 @@ def _all_skipped(spec: NodeSpec, read: Sequence[Sequence[PartResult]]) -> bool:
     )
 
 
-def _has_failed(spec: NodeSpec, parts: Sequence[PartResult]) -> bool:
+def _stops(spec: NodeSpec, position: int, state: State) -> bool:
     """Whether a part has failed that has to succeed."""
-    collected = {
-        position
-        for one in spec.inputs
-        if one.collect
-        for position in range(one.first, one.first + one.count)
-    }
-    return any(
-        part.state is not State.SUCCEEDED
-        for part in parts
-        if part.position not in collected and (spec.free_from < 0 or part.position < spec.free_from)
-    )
+    return state is not State.SUCCEEDED and spec.needs(position)
 
 
-def _is_inside(path: str, chain: str) -> bool:
-    return not chain or path.startswith(f"{chain}.")
+def _finishes(spec: NodeSpec, content_type: str | None) -> bool:
+    """Whether a result has finished a chain that contains the node."""
+    chain = mark_of(content_type, "finish")
+    return chain is not None and (not chain or spec.path.startswith(f"{chain}."))
 
 
 def _with_failures(part: PartResult, values: list[Any]) -> list[Any]:

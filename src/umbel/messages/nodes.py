@@ -24,10 +24,14 @@ BEFORE_IT_FAILED = "a node before it did not succeed"
 """Why a worker cancels a node. Stores give the reasons of ``cancel_reason`` for theirs."""
 MEMBER_FAILED = "another member of its group failed"
 
-_NOT_REACHED = frozenset({cancel_reason("success"), cancel_reason("failure"), BEFORE_IT_FAILED})
-_NOT_NEEDED = cancel_reason("failure")
-_MARKS = ("finish", "skipped", "failed", "sender")
-Mark = Literal["finish", "skipped", "failed", "sender"]
+NOT_IN_SCOPE = "not needed: nothing failed in the part of the graph that it handles"
+"""Why a worker cancels a handler whose part was not reached because of a node before it."""
+_NOT_REACHED = frozenset(
+    {cancel_reason("success"), cancel_reason("failure"), BEFORE_IT_FAILED, NOT_IN_SCOPE}
+)
+_NOT_NEEDED = frozenset({cancel_reason("failure"), NOT_IN_SCOPE})
+_MARKS = ("finish", "skipped", "failed", "sender", "early")
+Mark = Literal["finish", "skipped", "failed", "sender", "early"]
 
 
 ALL_PARTS = -1
@@ -88,6 +92,10 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many replacements contain it."""
     handler: bool = False
     """Whether it handles a failure."""
+    is_later: bool = False
+    """Whether a node before it may finish a chain that contains it; then it is skipped."""
+    scope: str = ""
+    """Of a handler: the path of the part whose failures it handles; empty for the whole graph."""
     label: str = ""
     """What the root is called in lists."""
     total: int = 0
@@ -127,7 +135,15 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def must_read(self) -> bool:
         """Whether the worker reads or writes graphs before it can start."""
-        return bool(self.inputs) or self.checks or not self.runs_task
+        return bool(self.inputs) or self.checks or self.is_later or not self.runs_task
+
+    def needs(self, position: int) -> bool:
+        """Whether the part at this position has to succeed before it can run."""
+        if 0 <= self.free_from <= position:
+            return False
+        return not any(
+            one.collect and one.first <= position < one.first + one.count for one in self.inputs
+        )
 
     def encode(self) -> str:
         """Return the header."""
@@ -182,12 +198,12 @@ def was_not_reached(reason: str) -> bool:
 
 def was_not_needed(reason: str) -> bool:
     """Whether a handler was cancelled because nothing failed."""
-    return reason == _NOT_NEEDED
+    return reason in _NOT_NEEDED
 
 
 def with_mark(body: Body, name: Mark, value: str = "1") -> Body:
-    """Return a result with a mark: it ends this chain early, its node was skipped, or these calls
-    of a chunk have failed."""
+    """Return a result with a mark: it ends this chain early, its node was skipped, these calls of
+    a chunk have failed, or the whole graph was ended early with it."""
     return Body(f"{body.content_type}; {name}={value or '*'}", body.data)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 from umbel.errors import ConfigurationError, NodeFailed
@@ -10,7 +10,7 @@ from umbel.messages import Policy
 from umbel.tasks.composing import CanvasMethods, Composable, members_of
 from umbel.tasks.conditions import Symbol
 from umbel.tasks.handle import Handle
-from umbel.tasks.task import Sender, Signature, Task
+from umbel.tasks.task import Signature, Task
 
 R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
@@ -27,8 +27,8 @@ class Chain(CanvasMethods[R_co]):
         self._set_up()
         self.parts = parts
 
-    def senders(self) -> Iterable[Sender]:
-        return _senders(self.parts)
+    def inner(self) -> Sequence[Any]:
+        return self.parts
 
     def __repr__(self) -> str:
         return f"chain of {len(self.parts)}"
@@ -45,8 +45,8 @@ class Group(CanvasMethods[R_co]):
         self.errors = check_policy(errors)
         self.limit = check_limit(limit)
 
-    def senders(self) -> Iterable[Sender]:
-        return _senders(self.members)
+    def inner(self) -> Sequence[Any]:
+        return self.members
 
     def __repr__(self) -> str:
         return f"group of {len(self.members)}"
@@ -72,15 +72,14 @@ class Map(CanvasMethods[R_co]):
     ) -> None:
         self._set_up()
         self.signature = signature
-        is_later = items is None or isinstance(items, Composable | Symbol)
-        self.items = items if is_later else [*items]
+        self.items = check_items(items)
         self.star = star
         self.size = size
         self.errors = check_policy(errors)
         self.limit = check_limit(limit)
 
-    def senders(self) -> Iterable[Sender]:
-        return self.signature.senders()
+    def inner(self) -> Sequence[Any]:
+        return (self.signature,)
 
     def __repr__(self) -> str:
         return f"{'chunks' if self.size else 'map'} of {self.signature.task.name}"
@@ -95,8 +94,8 @@ class Fork(CanvasMethods[R_co]):
         self._set_up()
         self.branches = branches
 
-    def senders(self) -> Iterable[Sender]:
-        return _senders(self.branches)
+    def inner(self) -> Sequence[Any]:
+        return self.branches
 
     def __repr__(self) -> str:
         return f"fork of {len(self.branches)}"
@@ -222,6 +221,18 @@ def check_policy(errors: object) -> Policy:
     return errors
 
 
+def check_items(items: Any) -> Any:
+    """Return the items of a map: a list, a canvas, a result, or None. Raise ConfigurationError."""
+    if items is None or isinstance(items, Composable | Symbol):
+        return items
+    if not isinstance(items, Iterable) or isinstance(items, str | bytes | bytearray | Mapping):
+        raise ConfigurationError(
+            f"{items!r:.80} as items of a map: give a list of items, or a canvas whose result is a"
+            " list"
+        )
+    return [*items]
+
+
 def check_limit(limit: object) -> int:
     """Return the limit, 0 for none. Raise ConfigurationError."""
     if limit is None:
@@ -229,11 +240,6 @@ def check_limit(limit: object) -> int:
     if type(limit) is not int or limit < 1:
         raise ConfigurationError(f"limit={limit!r:.80}: give how many run at once, 1 or more")
     return limit
-
-
-def _senders(parts: Iterable[Any]) -> Iterable[Sender]:
-    found = (one for one in parts if isinstance(one, Composable))
-    return (sender for part in found for sender in part.senders())
 
 
 def _has_options(canvas: CanvasMethods[Any]) -> bool:

@@ -91,13 +91,18 @@ class Composable(Generic[R_co]):
             return NotImplemented
         return chain(self, after)
 
-    def senders(self) -> Iterable[Sender]:
-        """Return the sender of a task in it, if it has a task."""
+    def inner(self) -> Sequence[Any]:
+        """Return its parts: canvases, signatures and handles."""
         raise NotImplementedError
 
     def _sender(self) -> Sender:
-        for sender in self.senders():
-            return sender
+        left: list[Any] = [self]
+        while left:  # not by recursion: a canvas may be nested too deeply
+            one = left.pop()
+            if (task := getattr(one, "task", None)) is not None:
+                return cast("Sender", task.sender)
+            if isinstance(one, Composable):
+                left += one.inner()[::-1]
         raise ConfigurationError(f"{self!r} has no task; give it a signature, such as add.s(1, 2)")
 
 
@@ -105,6 +110,7 @@ class CanvasMethods(Composable[R_co]):
     """The methods of every form of canvas; those of a signature take other options."""
 
     __slots__ = ("call_options", "handlers")
+    is_canvas = True
 
     call_options: CallOptions
     handlers: tuple[Composable[Any], ...]

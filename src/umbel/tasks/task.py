@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from functools import update_wrapper
 from pathlib import Path
@@ -54,6 +54,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 AS_DECLARED = CallOptions()
 NO_GATES = GateSet("")
+_CONTAINERS = frozenset({list, tuple, dict})
+_MAX_DEPTH = 50
 _NO_QUEUE_GATES: Mapping[str, GateSet] = {}
 
 
@@ -220,8 +222,8 @@ class Signature(msgspec.Struct, Composable[R_co], frozen=True, eq=False):
         note_replaced(self, changed)
         return changed
 
-    def senders(self) -> Iterable[Sender]:
-        yield self.task.sender
+    def inner(self) -> Sequence[Any]:
+        return ()
 
     def __repr__(self) -> str:
         return f"{self.task.name}.{'si' if self.immutable else 's'}(...)"

@@ -15,7 +15,7 @@ from umbel.tasks.conditions import Condition, Placeholder, pick_item
 from umbel.tasks.options import CallOptions
 from umbel.tasks.parameters import Parameters
 from umbel.tasks.policies import storable_name
-from umbel.tasks.task import Sender, Signature
+from umbel.tasks.task import Signature
 from umbel.tasks.tracing import note_made, note_replaced, trace
 
 P = ParamSpec("P")
@@ -50,8 +50,8 @@ class Waiting(CanvasMethods[R_co]):
         note_replaced(self, changed)
         return changed
 
-    def senders(self) -> Iterable[Sender]:
-        return (sender for one in self.before for sender in one.senders())
+    def inner(self) -> Sequence[Any]:
+        return self.before
 
     def _begin(self) -> None:
         self._set_up()
@@ -200,8 +200,8 @@ class WorkflowCall(CanvasMethods[R_co]):
         bound.apply_defaults()
         self.canvas: Composable[Any] = bind(workflow.canvas, bound.arguments)
 
-    def senders(self) -> Iterable[Sender]:
-        return self.canvas.senders()
+    def inner(self) -> Sequence[Any]:
+        return (self.canvas,)
 
     def __repr__(self) -> str:
         return f"workflow {self.workflow.name}"
