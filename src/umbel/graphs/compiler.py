@@ -86,6 +86,8 @@ class Compiler:
         chain: str | None = None,
         cancel_scope: str = "",
         named: Named | None = None,
+        *,
+        checks_calls: bool = True,
     ) -> None:
         self._prefix = prefix
         self._derive = derive
@@ -94,6 +96,8 @@ class Compiler:
         self._outer_chain = chain
         self._cancel_scope = cancel_scope
         self._top: Any = None
+        self._checks_calls = checks_calls
+        """Whether calls that do not fit are refused. Otherwise only their jobs fail."""
         self._defaults = NO_OPTIONS
         """The options of the whole, which nodes in arguments have, too."""
         self._nodes: list[CompiledNode] = []
@@ -238,7 +242,8 @@ class Compiler:
             args = (*before.given, *args)
         if gets_result:
             args = (OPEN, *args)
-        check_call(call, args, node.path)
+        if self._checks_calls:
+            check_call(call, args, node.path)
         node.call = msgspec.structs.replace(call, args=args)
         node.after = call.before
         if call.undo is not None:
@@ -257,12 +262,12 @@ class Compiler:
         node.extra["errors"] = chunk.errors
         call = chunk.call
         calls = [(*one, *call.args) for one in chunk.calls]
-        for args in calls:
+        for args in calls if self._checks_calls else ():
             check_call(call, args, node.path)
         node.call = Signature(call.task, (calls,), call.kwargs, call.call_options)
         if before is not None:
             node.reads.append((before, None))
-        returns = call.task.parameters.returns
+        returns = Any if chunk.errors == "collect" else call.task.parameters.returns
         return Output([node], returns=list_of(returns))
 
     def _chain(self, canvas: Chain[Any], before: Output | None, where: _Where) -> Output:
@@ -343,7 +348,7 @@ class Compiler:
         node.extra["limit"] = canvas.limit
         if source is not None and not isinstance(items, ResultOf):
             node.reads.append((source, ()))
-        returns = call.task.parameters.returns
+        returns = Any if canvas.errors == "collect" else call.task.parameters.returns
         return Output([node], returns=list_of(returns))
 
     def _handle(self, handler: Any, scope: Output, where: _Where, number: int, covers: str) -> None:

@@ -91,7 +91,10 @@ class MapExpander:
             limit=spec.limit or None,
         )  # fmt: skip
         scope = spec.path.rpartition(".")[0] if spec.part is not None else ""
-        compiler = Compiler(self._prefix, self._derive, spec.path, spec.depth, cancel_scope=scope)
+        compiler = Compiler(
+            self._prefix, self._derive, spec.path, spec.depth, cancel_scope=scope,
+            checks_calls=False,
+        )  # fmt: skip
         compiled, place = compiler.replacement(mapped)
         return growth(compiled, place, self._envelopes(compiled), self._group, self._prefix)
 

@@ -100,13 +100,13 @@ class Activator:
         data = self._codec.decode(envelope.body)
         for place, value in results:
             insert(data, place, value)
-        node = None
+        node, retry = None, _retry(envelope.headers.get("retry"), task.declared.retry)
         if NODE_HEADER in envelope.headers:
             node = read_node(envelope.headers[NODE_HEADER])
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         if node is not None and node.kind == "chunk":
-            task = chunk_task(task, data, node, delivery)
+            task = chunk_task(task, data, node, delivery, retry)
         else:
             args, kwargs = task.parameters.decode(data)
         for slot in delivery.slots:
@@ -138,7 +138,7 @@ class Activator:
                 self._open_steps,
                 self._incarnation.worker,
             ),
-            retry=_retry(headers.get("retry"), declared.retry),
+            retry=retry,
             timeout=_shortest(timeout, declared.pool) if declared.pool else timeout,
             track=track if node is None else Track.RESULT,  # other nodes read it
             node=node,

@@ -52,10 +52,10 @@ def outcome_of_return(activation: Activation, value: Any, codec: BodyCodec) -> O
     failed: list[int] = []
     if isinstance(value, Finished):
         value, chain = value.value, activation.node.chain if activation.node is not None else None
-    elif isinstance(value, ChunkResult):
-        value, failed = value.values, value.failed
     if misuse := _misused_canvas(activation, value):
         return Failed(describe(misuse))
+    if isinstance(value, ChunkResult):
+        value, failed = value.values, value.failed
     if activation.track is not Track.RESULT:
         return Succeeded(keep_for=activation.keep)
     try:
@@ -75,6 +75,11 @@ def _misused_canvas(activation: Activation, value: Any) -> UmbelError | None:
     if isinstance(value, Composable):
         return UmbelError(
             f"{activation.task.name} returned a canvas: write return current.replace(canvas)"
+        )
+    if activation.run.replacement is not None and isinstance(value, ChunkResult):
+        return UmbelError(
+            f"{activation.task.name} called current.replace(...) in a chunk, which has one job for"
+            " several calls; use map or starmap instead of chunks"
         )
     if activation.run.replacement is not None:
         return UmbelError(

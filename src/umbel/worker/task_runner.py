@@ -282,7 +282,9 @@ def _replaced(ended: EndedRun, replacement: Replacement, clock: Clock) -> Report
     try:
         growth = task.sender.grow(replacement.canvas, ended.activation.run)
         outcome: Outcome = Succeeded(Reference(job=growth.place).body)
-        return Report(delivery, outcome, ended.started, clock.now(), growth=growth)
+        held = ended.activation.run.held(clock.monotonic())
+        now = clock.now()
+        return Report(delivery, outcome, ended.started, now, follow_ups=held, growth=growth)
     except Exception as error:  # noqa: BLE001 - encoding arguments runs code of users
         return Report(delivery, Failed(describe(error)), ended.started, clock.now())
 
