@@ -236,7 +236,8 @@ def test_wrong_arguments_are_refused_with_the_node_and_nothing_is_stored(
 
 
 def test_long_chains_are_built_and_published_in_linear_time(tmp_path: Path) -> None:  # row 8
-    world = CanvasWorld(Umbel(f"sqlite:///{tmp_path}/u.db?synchronous=off", namespace="one"))
+    url = f"sqlite:///{tmp_path}/u.db?synchronous=off"
+    world = CanvasWorld(Umbel(url, namespace="one", deadline=30))
     link = world.add.s(1)
     handle = chain([world.add.s(0, 0), *[link] * 9_999]).delay()
     assert len(handle.graph.tasks()) == 10_000

@@ -24,6 +24,7 @@ from umbel.app.graphs import (
     build_graph,
     build_growth,
     check_place,
+    check_transaction,
     is_graph,
     publish_until,
     replacement_of,
@@ -302,9 +303,12 @@ class Client:
     def _connection_of_graph(self, graph: BuiltGraph) -> Any:
         """Return the connection to publish on: the caller's, that of the running step, or None."""
         place, run = current_step.get(), running.get()
-        if graph.connection is not None or place is None or run is None or run.task is None:
-            return graph.connection
-        return place.connection if run.task.is_bound_to(self) else None
+        connection = graph.connection
+        if connection is None and place is not None and run is not None and run.task is not None:
+            connection = place.connection if run.task.is_bound_to(self) else None
+        if connection is not None:
+            check_transaction(graph)
+        return connection
 
     def build(self, signature: Any) -> Envelope:
         """Return the message of a call or canvas, without publishing it. Raise what ``delay`` does.

@@ -11,6 +11,7 @@ import anyio
 from msgspec.structs import replace
 
 from umbel.backends import Joins, Roles
+from umbel.backends.joins import MAX_PUBLICATION
 from umbel.clock import Clock
 from umbel.errors import ConfigurationError, DuplicateJob, UmbelError, Unavailable
 from umbel.graphs import Compiler, grow, named_id, publications
@@ -176,6 +177,20 @@ def check_place(canvas: Composable[Any]) -> None:
         raise ConfigurationError(
             f'{run.task.name} has publishing="held": return current.replace(canvas), or publish'
             " the canvas in a step"
+        )
+
+
+def check_transaction(graph: BuiltGraph) -> None:
+    """Raise ConfigurationError if a graph cannot be published in a transaction of the caller."""
+    if graph.unique is not None:
+        raise ConfigurationError(
+            "unique: not for a canvas in a transaction, where nothing can be taken back if the key"
+            " is taken; give the key to its first task, or publish the canvas without connection"
+        )
+    if len(graph.publications.parts) > 1:
+        raise ConfigurationError(
+            f"connection: at most {MAX_PUBLICATION:,} jobs and edges fit into a transaction; publish"
+            " one job in it that returns current.replace(...), or let each job do more with chunks"
         )
 
 

@@ -142,6 +142,11 @@ class Builder:
                 traceparent=traceparent,
             )
         options = merge(call.call_options, node.defaults)
+        if isinstance(options.worker, str):
+            raise ConfigurationError(
+                f"node {node.path or '0'}, worker={options.worker!r}: give the index of the worker"
+                " in a canvas; umbel workers shows it"
+            )
         merged = Signature(call.task, call.args, call.kwargs, options)
         is_open = bool(node.inputs) or node.kind in ("map", "chunk")
         if is_open and options.unique is None and callable(call.task.declared.unique):

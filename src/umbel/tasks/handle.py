@@ -10,6 +10,7 @@ import msgspec
 
 from umbel.errors import ConfigurationError, JobCancelled, JobExpired, JobFailed
 from umbel.messages import REFERENCE, BodyCodec, Record, State, decode_as
+from umbel.messages.nodes import mark_of
 from umbel.tasks.failures import rebuild
 
 R = TypeVar("R", covariant=True)
@@ -205,7 +206,10 @@ class Handle(Generic[R]):
             case State.SUCCEEDED:
                 if record.result is None:
                     return None  # type: ignore[return-value]  # the task's ``track`` keeps no result
-                return self._typed(self._jobs.codec.decode(record.result))
+                value = self._jobs.codec.decode(record.result)
+                # A task that finished the graph early may have done so with any value.
+                is_early = mark_of(record.result.content_type, "early") is not None
+                return value if is_early else self._typed(value)
             case State.CANCELLED:
                 raise JobCancelled(f"job {self.id} was cancelled: {record.reason}")
             case State.EXPIRED:
