@@ -190,8 +190,9 @@ def test_nodes_run_on_the_worker_that_they_name(tmp_path: Path) -> None:
             w.same.options(worker=3).s(1), w.grows.options(worker=3).s(), w.same.s(),
         )  # fmt: skip
         assert canvas.delay().get(30) == [[2], 1]
-        mapped = w.numbers.s(3) | w.double.options(worker=3).map() | w.total.s()
-        assert mapped.delay().get(30) == 6
+        with pytest.raises(ConfigurationError, match=r"worker of map.*affinity"):
+            (w.numbers.s(3) | w.double.options(worker=3).map()).delay()
+        assert w.double.options(worker=3).map([1, 2]).delay().get(30) == [2, 4]
         with pytest.raises(ConfigurationError, match="node 0, worker='worker': give the index"):
             (w.same.options(worker="worker").s(1) | w.same.s()).delay()
         assert (w.same.s("k") | w.keyed.s() | w.keyed.s()).delay().get(30) == "k"
@@ -346,7 +347,8 @@ def test_records_of_nodes_stay_as_long_as_the_graph(world: CanvasWorld) -> None:
     handle = (short.s(1, 2) | world.held.s(held) | group(world.same.s(), world.same.s())).delay()
     world.noted_at(f"{held} started")
     first = node_of(handle.graph, "add").job
-    ask_backend(world.app, lambda roles: roles.records.prune())
+    prune = {"older_than": 0.0, "keep": 0, "limit": 1_000}
+    ask_backend(world.app, lambda roles: roles.records.prune(**prune))
     assert world.app.handle(first).get(30) == 3
     world.signal(held).set()
     assert handle.get(30) == [3, 3]

@@ -82,6 +82,15 @@ def refuse_unique(call: Signature[Any], path: str) -> None:
         )
 
 
+def refuse_worker(call: Signature[Any], path: str) -> None:
+    """Refuse a map over a result whose jobs would need signatures that a worker cannot make."""
+    if call.call_options.worker is not None:
+        raise ConfigurationError(
+            f"worker of map at {path}: not for a map over a result; give affinity=... instead, or"
+            " let a task return current.replace(...) of a map over a list"
+        )
+
+
 def refuse_tokens(call: Signature[Any], path: str) -> None:
     """Refuse chunks of a task whose gates depend on the arguments of single calls."""
     queue = call.call_options.queue or call.task.declared.queue

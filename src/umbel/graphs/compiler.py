@@ -21,6 +21,7 @@ from umbel.graphs.calls import (
     refuse_results,
     refuse_tokens,
     refuse_unique,
+    refuse_worker,
     refuse_whole_options,
 )
 from umbel.graphs.compiled import (
@@ -333,6 +334,7 @@ class Compiler:
                 calls, waited, where, canvas.errors, canvas.limit, is_flat=bool(canvas.size)
             )
         refuse_results(call, shown)
+        refuse_worker(call, shown)
         if canvas.size:
             refuse_tokens(call, shown)
         node = self._node(replace(where, path=shown))

@@ -271,7 +271,7 @@ create table job_edge (
   primary key (namespace, join_id, position)
 ) strict, without rowid;
 
-create index job_edge_job on job_edge (job, namespace);
+create index job_edge_job on job_edge (job, namespace, state);
 
 -- Jobs that wait for a join. The seconds count from when it is complete.
 create table job_wait (
@@ -440,9 +440,10 @@ begin
       expires = coalesce(expires, new.finished + w.expires_in)
   from (
     select job_wait.job, job_wait.delay, job_wait.expires_in
-    from job_edge e join job_join on job_join.namespace = e.namespace and job_join.id = e.join_id
-      join job_wait on job_wait.namespace = job_join.namespace and job_wait.join_id = job_join.id
-      join job blocked on blocked.id = job_wait.job and blocked.namespace = job_wait.namespace
+    from job_edge e  -- cross join: in this order, or it would begin with all jobs that wait
+      cross join job_join on job_join.namespace = e.namespace and job_join.id = e.join_id
+      cross join job_wait on job_wait.namespace = job_join.namespace and job_wait.join_id = job_join.id
+      cross join job blocked on blocked.id = job_wait.job and blocked.namespace = job_wait.namespace
     where e.job = new.id and e.namespace = new.namespace
       and job_join.open = 0 and job_join.held is null and not job_join.done
       and not job_join.abandoned and (job_join.fire = 'all' or (job_join.fire = 'success') = (job_join.failed = 0))
