@@ -40,6 +40,14 @@ def test_a_call_alone_finds_results_in_its_lists_and_dicts() -> None:
         assert [handle.get() for handle in handles] == [15, 4, 3]
 
 
+def test_canvases_can_be_published_beside_other_calls() -> None:
+    with in_memory(app) as jobs:
+        canvas = add.s(1, 2) | add.s(10)
+        handles = app.publish_many([add.s(1, 1), canvas])  # type: ignore[list-item]
+        jobs.drain()
+        assert [handle.get() for handle in handles] == [2, 13]
+
+
 def test_an_argument_without_a_wire_form_is_still_refused() -> None:
     with in_memory(app), pytest.raises(NotEncodable, match="object"):
         total.s([object()]).delay()  # type: ignore[list-item]

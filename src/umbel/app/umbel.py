@@ -366,7 +366,10 @@ class Umbel:
     # --- publishing --------------------------------------------------------------------------
 
     def publish_many(self, signatures: Sequence[Signature[R]]) -> list[Handle[R]]:
-        """Publish many calls in one round trip: all of them or none. See ``Task.delay``."""
+        """Publish many calls in one round trip: all of them or none. See ``Task.delay``.
+
+        If one of them is a canvas, each is published by itself: use ``group`` for all or none.
+        """
         return self._client.send(signatures)
 
     async def apublish_many(self, signatures: Sequence[Signature[R]]) -> list[Handle[R]]:
