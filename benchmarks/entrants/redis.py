@@ -31,7 +31,7 @@ SYSTEMS = (
         size=4_000,
         kinds=("sync",),
         processes=_TWO,
-        setup="celery worker -P prefork, ignore_result; results in Redis for round trips",
+        setup="celery worker -P prefork, ignore_result; results in Redis for round trips, canvases",
         promises="acknowledged before it runs: a crash loses it; no record kept",
     ),
     System(
