@@ -99,6 +99,11 @@ def canvas_row(form: str, count: int) -> str:
     return f"chords nested {count} deep" if form == "nested" else f"{form} of {count:,}"
 
 
+def is_canvas(row: str) -> bool:
+    """Whether a row is one of canvases."""
+    return row.startswith(("chord", "chain"))
+
+
 def _canvases(scale: Scale) -> list[Row]:
     return [
         Row(

@@ -42,6 +42,15 @@ class Results:
         """The medians of a row, by system."""
         return {name: middle(rounds) for name, rounds in self.figures.get(row, {}).items()}
 
+    def separated(self, is_first: Callable[[str], bool]) -> tuple[Results, Results]:
+        """The rows for which this is true, and the others."""
+        parts = Results(), Results()
+        for row, systems in self.figures.items():
+            parts[not is_first(row)].figures[row] = systems
+        for failure in self.failures:
+            parts[not is_first(failure.row)].failures.append(failure)
+        return parts
+
     def on(self, *carriers: str) -> Results:
         """Only what was found where these carry the jobs."""
         found = Results()

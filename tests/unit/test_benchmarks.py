@@ -414,6 +414,23 @@ def test_figures_of_one_server_leave_those_of_the_others_on_the_page() -> None:
     assert len(headings) == len(set(headings))
 
 
+def test_figures_of_canvases_leave_all_others_on_the_page() -> None:
+    page = pages.written("# Page\n", _with_brokers(), {})
+    canvases = Results()
+    row = plan.canvas_row("chord", 10_000)
+    canvases.add(row, "umbel · Redis", {"seconds": 1.5, "bytes": 4.0, "memory": 100.0})
+    canvases.add(row, "celery · Redis", {"seconds": 3.0, "bytes": 40.0, "memory": 200.0})
+    canvases.failures.append(Failure("chords nested 5 deep", "celery · Redis", "timeout"))
+    written = pages.written(page, canvases, {})
+    assert written.startswith(page.rstrip())
+    part = written.partition("<!-- figures of canvases -->")[2]
+    assert "0.50×" in part
+    assert "0.10×" in part
+    assert "failed: chords nested 5 deep: celery · Redis" in part
+    headings = [line for line in written.splitlines() if line.startswith("#")]
+    assert len(headings) == len(set(headings))
+
+
 def test_the_report_says_how_each_was_set_up_and_who_is_missing() -> None:
     results = _with_brokers()
     lines = {line[0]: line for line in report.entrants(results).lines}
