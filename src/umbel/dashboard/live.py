@@ -13,7 +13,7 @@ from umbel.telemetry import Telemetry, events
 MAX_STREAMS = 1_000
 MAX_STREAMS_PER_USER = 20
 _HEARTBEAT_SECONDS = 15.0
-_COST_FACTOR = 4
+_COST_FACTOR = 50
 """The time between two reads is at least this many times the time that one takes."""
 
 Render = Callable[[], Awaitable[str]]

@@ -28,6 +28,9 @@ from umbel.operations import read_overview as overview
 
 _PAGE_JOBS = 50
 _SEARCH_WINDOW = 20_000
+_SEARCH_SECONDS = 0.1
+_TASK_WINDOW = 1_000
+"""Of so many finished jobs, the run times of tasks are shown."""
 _BURIED_WINDOW = 5_000
 _MAX_GATES = 200
 _WORKER_JOBS = 20
@@ -218,6 +221,7 @@ async def read_jobs(view: View) -> dict[str, Any]:
         arguments=(texts["text"],) if texts["text"] else (),
         after=query.get("after", ""),
         window=_SEARCH_WINDOW,
+        seconds=_SEARCH_SECONDS,
     )
     found = await view.operations.search(search)
     return {
@@ -430,13 +434,17 @@ async def read_deployments(view: View) -> dict[str, Any]:
 
 async def read_tasks(view: View) -> dict[str, Any]:
     """Return the tasks: their options, run times and workers."""
-    return {"tasks": [msgspec.to_builtins(task) for task in await view.operations.tasks()]}
+    return {
+        "tasks": [
+            msgspec.to_builtins(task) for task in await view.operations.tasks(window=_TASK_WINDOW)
+        ]
+    }
 
 
 async def read_task(view: View) -> dict[str, Any]:
     """Return one task and the fields of the form that publishes a job of it."""
     name = view.path["name"]
-    found = await view.operations.tasks(name)
+    found = await view.operations.tasks(name, window=_TASK_WINDOW)
     if not found:
         raise UnknownTask(f"no task {name!r}")
     task = view.app.registry.get(name)

@@ -360,6 +360,7 @@ class _Dashboard:
     def _open(self) -> Operations:
         if self._operations is None:
             self._operations = self._app.operations()
+            self._operations.reuse_reads()
         return self._operations
 
     def _guarded(self) -> Guard:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 import msgspec
 
 from umbel.backends import JobFilter, Records
+from umbel.clock import Clock
 from umbel.errors import BadMessage, ConfigurationError
 from umbel.messages import ROUTE_PREFIX, BodyCodec, Record, route_key
 from umbel.tasks import Registry
@@ -40,6 +42,8 @@ class JobSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The cursor of the page before. Empty: from the beginning."""
     window: int = 50_000
     """Maximum number of jobs to read."""
+    seconds: float = inf
+    """After so many seconds, no further portion is read."""
 
     def __post_init__(self) -> None:
         for field, texts in (
@@ -69,7 +73,7 @@ class FoundJobs(msgspec.Struct, frozen=True):
 
 
 async def search_jobs(
-    records: Records, search: JobSearch, codec: BodyCodec, registry: Registry
+    records: Records, search: JobSearch, codec: BodyCodec, registry: Registry, clock: Clock
 ) -> FoundJobs:
     """Return the next jobs that match, and where to continue."""
     matches = _matcher(search, codec, registry)
@@ -78,9 +82,12 @@ async def search_jobs(
     cursors: list[str] = []
     after: str | None = search.after
     read = 0
+    until = clock.monotonic() + search.seconds
     # One job more than wanted tells whether more follow.
     size = max(_PAGE_JOBS, limit + 1) if matches is not None else limit + 1
     while after is not None and len(jobs) <= limit and read < search.window:
+        if read and clock.monotonic() >= until:
+            break
         rows = min(_PAGE_ROWS, search.window - read)
         many = min(size, rows) if matches is not None else size - len(jobs)
         wanted = msgspec.structs.replace(search.wanted, limit=many)

@@ -27,7 +27,7 @@ from umbel.top.reading import Snapshot, read_snapshot
 from umbel.top.screen import Question, Screen
 
 _READ_SECONDS = 5.0
-_COST_FACTOR = 4
+_COST_FACTOR = 20
 """The time between two reads is at least this many times the time that one takes."""
 _ESCAPE_SECONDS = 0.05
 """An escape that nothing follows for so long is the key Esc."""
@@ -40,6 +40,7 @@ async def run_top(
 ) -> None:
     """Show the screen until the user quits. Standard input and output are a terminal."""
     operations = app.operations()
+    operations.reuse_reads()
     console = Console(file=sys.stdout, force_terminal=True, no_color=not color, highlight=False)
     session = _Session(app, operations, screen, console, title, address, user, seconds)
     try:

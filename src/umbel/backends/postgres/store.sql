@@ -26,24 +26,28 @@ select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
 from $schema.record where namespace = %(namespace)s and id = %(id)s
 
 -- name: list_live
--- Live jobs that match, after a place, newest first, each with its place.
+-- Live jobs that match, after a place, newest first, each with its place. No index
+-- has their order, so all live jobs are looked at; only their places are sorted, not whole rows.
 select id::text, task, namespace, queue, state, kind, priority, attempt, deaths,
        date_part('epoch', created), date_part('epoch', not_before), date_part('epoch', expires),
        date_part('epoch', claimed), null::float8, worker, content_type, body, null, null::bytea,
        null, coalesce(cancel_reason, ''), attempts::text, progress_done, progress_of, unique_key,
        traceparent, headers::text, gate, slots::text, null::bigint, seq
-from $schema.job
-where namespace = %(namespace)s and state in ($states)
-  and (%(task)s::text is null or task = %(task)s)
-  and (%(queue)s::text is null or queue = %(queue)s)
-  and (%(worker)s::text is null or worker = %(worker)s)
-  and (%(before)s::float8 is null or created < to_timestamp(%(before)s)
-       or created > statement_timestamp())
-  and (%(id_part)s::text is null or %(id_part)s in (left(id::text, length(%(id_part)s)),
-                                                    right(id::text, length(%(id_part)s))))
-  and created between to_timestamp(%(since)s::float8) and to_timestamp(%(until)s::float8)
-  and seq < %(position)s
-order by seq desc limit %(limit)s
+from $schema.job where ctid = any(array(
+  select ctid from $schema.job
+  where namespace = %(namespace)s and state in ($states)
+    and (%(task)s::text is null or task = %(task)s)
+    and (%(queue)s::text is null or queue = %(queue)s)
+    and (%(worker)s::text is null or worker = %(worker)s)
+    and (%(before)s::float8 is null or created < to_timestamp(%(before)s)
+         or created > statement_timestamp())
+    and (%(id_part)s::text is null or %(id_part)s in (left(id::text, length(%(id_part)s)),
+                                                      right(id::text, length(%(id_part)s))))
+    and created between to_timestamp(%(since)s::float8) and to_timestamp(%(until)s::float8)
+    and seq < %(position)s
+  order by seq desc limit %(limit)s
+))
+order by seq desc
 
 -- name: list_finished
 -- Finished jobs that match, between two places, last finished first, each with its place.
