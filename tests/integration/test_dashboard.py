@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -298,6 +300,50 @@ def test_viewers_do_not_get_masked_values(shop: Umbel) -> None:
 def test_bad_requests_are_answered_with_an_error(shop: Umbel, path: str) -> None:
     with served(shop) as url:
         assert Browser(url).get(path).status_code in (400, 404)
+
+
+DJANGO = """
+import os, sys
+import django
+from django.conf import settings
+
+settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["shop.example"], SECRET_KEY="x")
+django.setup()
+
+from django.core.asgi import get_asgi_application
+from django.http import HttpResponse
+from django.urls import path
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from umbel import Umbel
+from umbel.dashboard import DashboardOptions, dashboard
+
+urlpatterns = [path("shop/", lambda request: HttpResponse("the shop"))]
+umbel_app = Umbel(sys.argv[1])
+options = DashboardOptions(login=True, hosts=("shop.example",))
+application = Starlette(
+    routes=[Mount("/ops", dashboard(umbel_app, options)), Mount("/", get_asgi_application())]
+)
+
+import asyncio, httpx
+
+async def browse():
+    transport = httpx.ASGITransport(application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as http:
+        print((await http.get("/shop/")).text)
+        page = await http.get("/ops/jobs", headers={"accept": "text/html"})
+        print(page.status_code, page.headers["location"])
+        print("/ops/static/umbel.css" in (await http.get("/ops/login")).text)
+
+asyncio.run(browse())
+"""
+
+
+def test_it_is_mounted_beside_django(shop: Umbel) -> None:
+    command = [sys.executable, "-W", "error", "-c", DJANGO, shop.settings.broker]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["the shop", "303 /ops/login?next=/ops/jobs", "True"]
 
 
 def test_it_is_mounted_under_a_path(shop: Umbel) -> None:
