@@ -31,7 +31,7 @@ _SEARCH_WINDOW = 20_000
 _SEARCH_SECONDS = 0.1
 _TASK_WINDOW = 1_000
 """Of so many finished jobs, the run times of tasks are shown."""
-_BURIED_WINDOW = 5_000
+_BURIED_WINDOW = 3_000
 _MAX_GATES = 200
 _WORKER_JOBS = 20
 
