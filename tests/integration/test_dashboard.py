@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import Any
@@ -123,6 +124,22 @@ def test_an_open_page_is_told_of_changes(app: Umbel) -> None:
         assert "No queue holds jobs" in next(updates)["html"]
         app.registry.find("shop.add").delay(1, 2)
         assert "/queues/default" in next(u["html"] for u in updates if "html" in u)
+
+
+def test_a_program_is_told_of_changes_as_json(app: Umbel) -> None:
+    secret = ask(app, lambda operations: operations.access.add_token("ci", "viewer", 60))
+    headers = {"authorization": f"Bearer {secret}"}
+    with served(app, login=True) as url:
+        address = f"{url}api/v1/live?view=/queues"
+        assert httpx.get(address).status_code == 401
+        with httpx.stream("GET", address, headers=headers, timeout=60) as stream:
+            events = (json.loads(line[6:]) for line in stream.iter_lines() if line[:5] == "data:")
+            assert next(events)["data"] == {"queues": []}
+            app.registry.find("shop.add").delay(1, 2)
+            [queue] = next(event["data"]["queues"] for event in events if "data" in event)
+            assert queue["name"] == "default"
+        paths = httpx.get(f"{url}api/v1/openapi.json", headers=headers).json()["paths"]
+        assert "text/event-stream" in paths["/live"]["get"]["responses"]["200"]["content"]
 
 
 def test_an_unreachable_store_is_named_and_the_page_recovers(distant: Place, proxy: Any) -> None:
@@ -267,7 +284,7 @@ def test_a_token_has_its_role_and_can_be_removed(shop: Umbel) -> None:
 
 
 def test_viewers_do_not_get_masked_values(shop: Umbel) -> None:
-    [job] = bury(shop, card="4711-secret")
+    [job] = bury(shop, card="hush-hush")
     add_user(shop, "ann", "viewer")
     add_user(shop, "bob", "operator")
     with served(shop, login=True, mask=("card",)) as url:
@@ -275,12 +292,12 @@ def test_viewers_do_not_get_masked_values(shop: Umbel) -> None:
         viewer.log_in("ann", PASSWORD)
         operator.log_in("bob", PASSWORD)
         for path in ("/", "/jobs", f"/jobs/{job}", "/buried", "/queues/default"):
-            assert "4711" not in viewer.get(path).text
-            assert "4711" not in viewer.get(f"/api/v1{path if path != '/' else '/overview'}").text
+            assert "hush" not in viewer.get(path).text
+            assert "hush" not in viewer.get(f"/api/v1{path if path != '/' else '/overview'}").text
         with viewer.http.stream("GET", f"live?view=/jobs/{job}") as stream:
-            assert "4711" not in next(stream.iter_lines())
-        assert viewer.get("/api/v1/jobs?text=4711").status_code == 400
-        assert "4711-secret" in operator.get(f"/jobs/{job}").text
+            assert "hush" not in next(stream.iter_lines())
+        assert viewer.get("/api/v1/jobs?text=hush").status_code == 400
+        assert "hush-hush" in operator.get(f"/jobs/{job}").text
 
 
 @pytest.mark.parametrize(

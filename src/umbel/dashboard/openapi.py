@@ -39,6 +39,7 @@ def describe(
                 "responses": _responses("What the page shows."),
             }
         }
+    paths["/live"] = {"get": _live()}
     for action in actions.values():
         fields = {name: {"type": "string"} for name in action.fields}
         body = {"schema": {"type": "object", "properties": fields}}
@@ -59,6 +60,21 @@ def describe(
         "security": [{"token": []}],
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "paths": paths,
+    }
+
+
+def _live() -> dict[str, Any]:
+    text = "An event for each change: now, data as the page has it, and error and since on trouble."
+    return {
+        "operationId": "follow",
+        "summary": "Return the data of a page now and whenever it changes.",
+        "description": "Needs the role of the page. view is its path and query: /queues.",
+        "parameters": [_parameter("view", "query") | {"required": True}],
+        "responses": {
+            **{code: {"description": why} for code, why in _ERRORS.items()},
+            "200": {"description": text, "content": {"text/event-stream": {}}},
+            "503": {"description": "Too many pages are open."},
+        },
     }
 
 

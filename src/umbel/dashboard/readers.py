@@ -34,6 +34,7 @@ _TASK_WINDOW = 1_000
 _BURIED_WINDOW = 3_000
 _MAX_GATES = 200
 _WORKER_JOBS = 20
+_GATE_JOBS = 2_000
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +168,9 @@ async def read_workers(view: View) -> dict[str, Any]:
     by_worker: dict[str, list[Record]] = {}
     for job in running:
         by_worker.setdefault(job.worker or "", []).append(job)
+    pauses = [one for one in await view.operations.pauses() if one.scope in ("worker", "all")]
     return {
+        "pauses": [_pause(pause) for pause in pauses],
         "workers": [
             {
                 **msgspec.to_builtins(worker),
@@ -176,7 +179,7 @@ async def read_workers(view: View) -> dict[str, Any]:
                 **_running_jobs(by_worker.get(worker.name, []), worker),
             }
             for worker in workers
-        ]
+        ],
     }
 
 
@@ -386,7 +389,7 @@ async def read_gate(view: View) -> dict[str, Any]:
     key = view.path["key"]
     gates = [gate for gate in await view.operations.gates(key) if gate.key == key]
     states = (State.RUNNING, State.WAITING)
-    jobs = await view.operations.jobs(JobFilter(states=states, limit=2_000))
+    jobs = await view.operations.jobs(JobFilter(states=states, limit=_GATE_JOBS))
     holders: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
     for job in jobs:
@@ -399,6 +402,8 @@ async def read_gate(view: View) -> dict[str, Any]:
     return {
         "key": key,
         "gate": msgspec.to_builtins(gates[0]) if gates else None,
+        # The store lists the newest jobs first, so the first in line may be beyond them.
+        "is_cut": len(jobs) >= _GATE_JOBS,
         "holders": holders[:50],
         "waiting": waiting[:50],
     }

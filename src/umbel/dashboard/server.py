@@ -110,6 +110,7 @@ class _Dashboard:
                     routes=[
                         Route("/openapi.json", self._openapi),
                         Route("/audit.csv", self._audit_csv),
+                        Route("/live", partial(self._stream, as_json=True)),
                         *data,
                         Route("/actions/{action}", self._act, methods=["POST"]),
                     ],
@@ -167,18 +168,19 @@ class _Dashboard:
                 raise
             raise Unavailable(f"the store did not answer within {_READ_SECONDS:g} s") from None
 
-    async def _stream(self, request: Request) -> Response:
-        """Send the content of a page whenever it changes, as server-sent events."""
+    async def _stream(self, request: Request, *, as_json: bool = False) -> Response:
+        """Send a page whenever it changes, or its data, as server-sent events."""
         page, path, query = _find_page(request.query_params.get("view", ""))
         user = await self._user_for(page.role, request)
         root = _root(request)
 
         async def render() -> str:
             data = await self._read(page, user, path, query)
-            return self._fragment(page, user, data, root)
+            return _encode(data).decode() if as_json else self._fragment(page, user, data, root)
 
-        # What a fragment contains depends on the role, so all users of a role share it.
-        key = (page.name, *sorted(path.items()), *sorted(query.items()), user.role, root)
+        # What an update contains depends on the role, so all users of a role share it.
+        parts = (*sorted(path.items()), *sorted(query.items()))
+        key = (page.name, *parts, user.role, root, as_json)
         updates = self._live.follow(key, user.name, render, page.seconds)
         try:
             self._live.check_room(user.name)
@@ -188,11 +190,11 @@ class _Dashboard:
             ) from None
         headers = {"x-accel-buffering": "no"}
         return StreamingResponse(
-            self._events(updates, request), media_type="text/event-stream", headers=headers
+            self._events(updates, request, as_json), media_type="text/event-stream", headers=headers
         )
 
     async def _events(
-        self, updates: AsyncIterator[Update | None], request: Request
+        self, updates: AsyncIterator[Update | None], request: Request, as_json: bool
     ) -> AsyncIterator[bytes]:
         guard, clock = self._guarded(), self._app.clock
         checked = clock.monotonic()
@@ -204,7 +206,9 @@ class _Dashboard:
                     checked = clock.monotonic()
             document: dict[str, Any] = {"now": self._app.clock.now()}
             if update is not None:
-                document |= {"html": update.content, "error": update.error, "since": update.since}
+                content = {"data": msgspec.Raw(update.content.encode() or b"null")}
+                document |= content if as_json else {"html": update.content}
+                document |= {"error": update.error, "since": update.since}
             yield b"data: " + msgspec.json.encode(document) + b"\n\n"
 
     # --- actions -----------------------------------------------------------------------------
@@ -376,7 +380,11 @@ def _root(request: Request) -> str:
 
 
 def _json(document: Any) -> Response:
-    return Response(msgspec.json.encode(document, enc_hook=repr), media_type="application/json")
+    return Response(_encode(document), media_type="application/json")
+
+
+def _encode(document: Any) -> bytes:
+    return msgspec.json.encode(document, enc_hook=repr)
 
 
 def _find_page(view: str) -> tuple[Page, dict[str, str], dict[str, str]]:
