@@ -14,7 +14,10 @@ MAX_STREAMS = 1_000
 MAX_STREAMS_PER_USER = 20
 _HEARTBEAT_SECONDS = 15.0
 _COST_FACTOR = 50
-"""The time between two reads is at least this many times the time that one takes."""
+_MAX_SECONDS = 5.0
+"""The time between two reads is this many times the time that one takes, up to a maximum."""
+_MIN_COST_FACTOR = 4
+"""Also of a read that takes long."""
 
 Render = Callable[[], Awaitable[str]]
 
@@ -40,6 +43,7 @@ class _Watched:
         self.version = 0
         self.changed = asyncio.Condition()
         self.streams = 0
+        self.is_due = asyncio.Event()
         self.reading: asyncio.Task[None] | None = None
 
 
@@ -126,7 +130,16 @@ class LiveViews:
                     view.version += 1
                     view.changed.notify_all()
             cost = self._clock.monotonic() - started
-            await asyncio.sleep(max(seconds, _COST_FACTOR * cost))
+            pause = max(seconds, _MIN_COST_FACTOR * cost, min(_COST_FACTOR * cost, _MAX_SECONDS))
+            view.is_due.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await view.is_due.wait()
+
+    def refresh(self) -> None:
+        """Read every view now, because something was changed here."""
+        for view in self._views.values():
+            view.is_due.set()
 
     async def close(self) -> None:
         """Stop reading."""

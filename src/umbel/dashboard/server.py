@@ -239,6 +239,8 @@ class _Dashboard:
                 reason=fields.get("reason", ""),
                 outcome=outcome,
             )
+        operations.reread()
+        self._live.refresh()
         return _json({"done": outcome})
 
     async def _audit_csv(self, request: Request) -> Response:

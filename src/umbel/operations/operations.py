@@ -142,6 +142,10 @@ class Operations:
         """
         self._cache.enable()
 
+    def reread(self) -> None:
+        """Forget the numbers that would be reused, because something was changed."""
+        self._cache.clear()
+
     # --- jobs --------------------------------------------------------------------------------
 
     async def jobs(self, wanted: JobFilter) -> list[Record]:

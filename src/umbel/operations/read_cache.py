@@ -12,8 +12,10 @@ from umbel.clock import Clock
 T = TypeVar("T")
 
 _COST_FACTOR = 100
-"""A value is kept at least this many times as long as it took to read: a read of 60 ms is repeated
-after six seconds, so it takes 1 % of the time of a store, however many look."""
+"""A value is kept at least this many times as long as it took to read: a read of 40 ms is repeated
+after four seconds, so it takes 1 % of the time of a store, however many look."""
+_MAX_SECONDS = 5.0
+"""A slow read makes a value no older than this, or than the caller allows."""
 
 
 class ReadCache:
@@ -43,5 +45,10 @@ class ReadCache:
                 return cast(T, value)
             value = await read()
             now = self._clock.monotonic()
-            self._values[key] = now + max(seconds, _COST_FACTOR * (now - started)), value
+            kept = max(seconds, min(_COST_FACTOR * (now - started), _MAX_SECONDS))
+            self._values[key] = now + kept, value
             return value
+
+    def clear(self) -> None:
+        """Read everything again, as after a change."""
+        self._values.clear()

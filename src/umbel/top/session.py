@@ -28,7 +28,10 @@ from umbel.top.screen import Question, Screen
 
 _READ_SECONDS = 5.0
 _COST_FACTOR = 20
-"""The time between two reads is at least this many times the time that one takes."""
+_MAX_SECONDS = 5.0
+"""The time between two reads is this many times the time that one takes, up to a maximum."""
+_MIN_COST_FACTOR = 4
+"""Also of a read that takes long."""
 _ESCAPE_SECONDS = 0.05
 """An escape that nothing follows for so long is the key Esc."""
 _ACTION_SECONDS = 60.0
@@ -131,7 +134,8 @@ class _Session:
             self._changed.set()
             cost = clock.monotonic() - started
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(self._seconds, _COST_FACTOR * cost)):
+                pause = max(_MIN_COST_FACTOR * cost, min(_COST_FACTOR * cost, _MAX_SECONDS))
+                async with asyncio.timeout(max(self._seconds, pause)):
                     await self._must_read.wait()
 
     async def _read(self) -> None:
@@ -197,6 +201,7 @@ class _Session:
                     screen.question = Question(text, plan)
                 else:
                     screen.say(await perform(self._operations, wish, self._user))
+                    self._operations.reread()
                     self._must_read.set()
         except TimeoutError:
             screen.say("The store does not answer. Look before you try again.", is_bad=True)
