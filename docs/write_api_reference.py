@@ -116,8 +116,8 @@ SECTIONS: list[tuple[str, type, str]] = [
     (
         "Workflow",
         Workflow,
-        "What `@app.workflow` returns. [Workflows](../how-to/workflows.md) explains them. The options"
-        " of the decorator are `name`, `deadline` and `compensate`.",
+        "What `@app.workflow` returns. [Workflows](../how-to/workflows.md) explains them. The"
+        " options of the decorator are `name`, `deadline` and `compensate`.",
     ),
     ("Signal", Signal, "A node of a workflow that waits for a value."),
     ("Sleep", Sleep, "A node of a workflow that waits for time to pass."),
