@@ -16,17 +16,17 @@ from umbel.cli.output import on_terminal, print_json, print_line, print_note, pr
 from umbel.cli.short_names import find_job_id, short_id, short_ids
 from umbel.clock import SystemClock
 from umbel.errors import ConfigurationError
-from umbel.graphs import Graph, GraphNode, mermaid, tree
-from umbel.messages import NODE_HEADER, Record, State, read_node
-from umbel.operations import Operations, RetriedGraph
+from umbel.graphs import Graph, GraphNode, mermaid, svg, tree
+from umbel.messages import Record
+from umbel.operations import (
+    GRAPH_STATES,
+    Operations,
+    RetriedGraph,
+    graph_document,
+    graph_state,
+)
 
 _WATCH_SECONDS = 1.0
-_STATES = {
-    "running": (State.BLOCKED, State.QUEUED, State.RUNNING, State.SCHEDULED, State.WAITING),
-    "failed": (State.BURIED,),
-    "succeeded": (State.SUCCEEDED,),
-    "cancelled": (State.CANCELLED,),
-}
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def graphs(context: CommandContext, as_json: bool) -> None:
 
 
 @command(name="list")
-@click.option("--state", type=click.Choice([*_STATES]), help="Only graphs in this state.")
+@click.option("--state", type=click.Choice([*GRAPH_STATES]), help="Only graphs in this state.")
 @click.option("-n", "--limit", default=50, show_default=True, type=click.IntRange(1, 10_000))
 def list_graphs(context: CommandContext, state: str | None, limit: int, as_json: bool) -> None:
     """List graphs: those that run first, then the last that have ended."""
@@ -48,11 +48,11 @@ def list_graphs(context: CommandContext, state: str | None, limit: int, as_json:
 
 def _show_list(context: CommandContext, as_json: bool, state: str | None, limit: int) -> None:
     async def work(operations: Operations) -> list[Record]:
-        return await operations.graphs.roots(_STATES[state] if state else (), limit)
+        return await operations.graphs.roots(GRAPH_STATES[state] if state else (), limit)
 
     found = context.run(work)
     if as_json:
-        print_json([_root_document(one) for one in found])
+        print_json([graph_document(one) for one in found])
     elif not found:
         print_line("There are no graphs. Publishing a chain, group or map makes one.")
     else:
@@ -61,48 +61,16 @@ def _show_list(context: CommandContext, as_json: bool, state: str | None, limit:
         rows = [
             (
                 ids[one.id],
-                _spec(one).label,
-                _spec(one).total,
-                _state_name(one.state),
+                document["graph"],
+                document["tasks"],
+                document["state"],
                 relative_time(one.created, now),
                 "" if one.finished is None else duration(max(one.finished - one.created, 0.0)),
-                _note(one),
+                document["note"],
             )
-            for one in found
+            for one, document in ((one, graph_document(one)) for one in found)
         ]
         print_table(head, rows, right=("tasks",), optional=("took", "published"))
-
-
-def _spec(record: Record) -> Any:
-    return read_node(record.headers.get(NODE_HEADER, "{}"))
-
-
-def _state_name(state: object) -> str:
-    """Return what people call the state of a graph."""
-    if state is State.BURIED:
-        return "failed"
-    live = (State.BLOCKED, State.QUEUED, State.WAITING, State.SCHEDULED)
-    return "running" if state in live else str(state)
-
-
-def _note(record: Record) -> str:
-    if record.failure is None:
-        return record.reason
-    text = f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}"
-    return f"node {record.failure.node}: {text}" if record.failure.node else text
-
-
-def _root_document(record: Record) -> dict[str, Any]:
-    spec = _spec(record)
-    return {
-        "id": record.id,
-        "graph": spec.label,
-        "tasks": spec.total,
-        "state": _state_name(record.state),
-        "created": record.created,
-        "finished": record.finished,
-        "note": _note(record),
-    }
 
 
 @command()
@@ -133,7 +101,7 @@ def show(context: CommandContext, graph: str, watch: bool, as_json: bool) -> Non
 
 def _print_graph(graph: Graph) -> None:
     done, total = graph.progress
-    print_line(f"{graph.label}: {_state_name(graph.state)}, {done:,} of {counted(total, 'task')}")
+    print_line(f"{graph.label}: {graph_state(graph.state)}, {done:,} of {counted(total, 'task')}")
     if graph.error:
         print_line(graph.error)
     critical = {*graph.critical_path()}
@@ -156,7 +124,7 @@ def _document(graph: Graph) -> dict[str, Any]:
     return {
         "id": graph.id,
         "graph": graph.label,
-        "state": _state_name(graph.state),
+        "state": graph_state(graph.state),
         "done": done,
         "total": total,
         "counts": graph.counts(),
@@ -168,15 +136,21 @@ def _document(graph: Graph) -> dict[str, Any]:
 
 @command()
 @click.argument("graph")
-def draw(context: CommandContext, graph: str, as_json: bool) -> None:
-    """Draw a graph as a Mermaid flowchart, which many documentation tools show."""
+@click.option("--svg", "as_svg", is_flag=True, help="Draw it as SVG, an image.")
+def draw(context: CommandContext, graph: str, as_svg: bool, as_json: bool) -> None:
+    """Draw a graph as a Mermaid flowchart, which many documentation tools show, or as SVG."""
 
     async def work(operations: Operations) -> Graph:
         return await operations.graphs.show(await find_job_id(operations, graph))
 
-    text = mermaid(context.run(work))
+    print_drawing(context.run(work), as_svg, as_json)
+
+
+def print_drawing(graph: Graph, as_svg: bool, as_json: bool) -> None:
+    """Print a graph as a Mermaid flowchart or as SVG."""
+    text = svg(graph, alone=True) if as_svg else mermaid(graph)
     if as_json:
-        print_json({"mermaid": text})
+        print_json({"svg" if as_svg else "mermaid": text})
     else:
         for line in text.splitlines():
             print_line(line)
@@ -245,7 +219,7 @@ def cancel(context: CommandContext, graph: str, reason: str, yes: bool, as_json:
     elif cancelled:
         print_line(f"Cancelled graph {found.id}.")
     else:
-        print_note(f"Graph {found.id} had ended already: {_state_name(found.state)}.")
+        print_note(f"Graph {found.id} had ended already: {graph_state(found.state)}.")
 
 
 @command()

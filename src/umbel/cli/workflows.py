@@ -9,11 +9,12 @@ import msgspec
 
 from umbel.cli.arguments import fit_to_task, parse
 from umbel.cli.command_context import CommandContext, command, group
+from umbel.cli.graphs import print_drawing
 from umbel.cli.operator import operator_name
 from umbel.cli.output import print_json, print_line, print_table
 from umbel.cli.short_names import find_job_id
 from umbel.errors import UnknownTask
-from umbel.graphs import Graph, mermaid, tree
+from umbel.graphs import Graph, tree
 from umbel.operations import Operations, WorkflowVersion
 from umbel.tasks.workflow import Workflow
 
@@ -79,14 +80,10 @@ def show(context: CommandContext, name: str, as_json: bool) -> None:
 
 @command()
 @click.argument("name")
-def draw(context: CommandContext, name: str, as_json: bool) -> None:
-    """Draw a declared workflow as a Mermaid flowchart. For a run, use umbel graphs draw."""
-    text = mermaid(_find(context, name).shape)
-    if as_json:
-        print_json({"mermaid": text})
-        return
-    for line in text.splitlines():
-        print_line(line)
+@click.option("--svg", "as_svg", is_flag=True, help="Draw it as SVG, an image.")
+def draw(context: CommandContext, name: str, as_svg: bool, as_json: bool) -> None:
+    """Draw a declared workflow as a Mermaid flowchart or SVG. For a run, use umbel graphs draw."""
+    print_drawing(_find(context, name).shape, as_svg, as_json)
 
 
 @command()

@@ -2,67 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
-import msgspec
-
-from umbel.app import Umbel
 from umbel.backends import Changes, JobFilter
-from umbel.control import ROLES, Role, Scope, User
+from umbel.control import ROLES, Scope
+from umbel.dashboard.graph_actions import GRAPH_ACTIONS
+from umbel.dashboard.requests import Action, Request, read_call
 from umbel.dashboard.visibility import visible
-from umbel.errors import BadMessage, ConfigurationError, NotAllowed, UnknownTask
+from umbel.errors import ConfigurationError, NotAllowed, UnknownTask
 from umbel.messages import Record, State
-from umbel.operations import JobSearch, Operations, group_key
+from umbel.operations import JobSearch, group_key
 from umbel.schedules import make_timing
 
 _BATCH_JOBS = 500
 _MAX_BULK_JOBS = 10_000
-_MAX_FIELD = 1_000_000
 _SCOPES = ("all", "queue", "task", "gate", "worker")
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """An action with its fields."""
-
-    app: Umbel
-    operations: Operations
-    user: User
-    fields: Mapping[str, str]
-
-    def get(self, name: str) -> str:
-        """Return a field. Raises ConfigurationError if it is missing or empty."""
-        value = self.fields.get(name, "")
-        if not value.strip():
-            raise ConfigurationError(f"{name}: it is missing; give a value")
-        return value
-
-    def number(self, name: str, low: int, high: int) -> int:
-        """Return a field as a whole number. Raises ConfigurationError."""
-        text = self.get(name).strip()
-        if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
-            raise ConfigurationError(f"{name}={text!r:.40}: give a number from {low} to {high:,}")
-        return int(text)
-
-    @property
-    def reason(self) -> str:
-        """The reason that the user gave, or that the action was made on the dashboard."""
-        return self.fields.get("reason", "").strip() or f"by {self.user.name} on the dashboard"
-
-
-Act = Callable[[Request], Awaitable[str]]
-
-
-class Action(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that a user can do."""
-
-    name: str
-    summary: str
-    act: Act
-    role: Role = "operator"
-    fields: tuple[str, ...] = ()
-    subject: str = ""
-    """The field that names what the action is applied to."""
 
 
 # --- jobs ------------------------------------------------------------------------------------
@@ -77,7 +31,7 @@ async def _retry(request: Request) -> str:
 async def _edit(request: Request) -> str:
     job = await _job_as_seen(request)
     task = request.app.registry.get(job.task)
-    call = _read_call(request.get("arguments"))
+    call = read_call(request.get("arguments"))
     body = request.app.codec.encode(call, what=f"arguments of {job.task}")
     if task is not None:
         task.parameters.decode(request.app.codec.decode(body))
@@ -129,30 +83,11 @@ async def _publish(request: Request) -> str:
     task = request.app.registry.get(request.get("task"))
     if task is None:
         raise UnknownTask(f"this dashboard's application has no task {request.get('task')!r:.80}")
-    call = _read_call(request.get("arguments"))
+    call = read_call(request.get("arguments"))
     body = request.app.codec.encode(call, what=f"arguments of {task.name}")
     args, kwargs = task.parameters.decode(request.app.codec.decode(body))
     [handle] = await request.app.apublish_many([task.s(*args, **kwargs)])
     return f"Published the job {handle.id}."
-
-
-def _read_call(text: str) -> dict[str, Any]:
-    """Return arguments from JSON: an object is keyword arguments, a list positional ones."""
-    if len(text) > _MAX_FIELD:
-        raise ConfigurationError(f"arguments: at most {_MAX_FIELD:,} characters are allowed")
-    try:
-        found = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ConfigurationError(f"arguments: this is not JSON: {error}") from None
-    if isinstance(found, list):
-        return {"args": found, "kwargs": {}}
-    if isinstance(found, dict) and found.keys() == {"args", "kwargs"}:
-        if not isinstance(found["args"], list) or not isinstance(found["kwargs"], dict):
-            raise BadMessage("arguments", "args is a list and kwargs an object")
-        return found
-    if isinstance(found, dict):
-        return {"args": [], "kwargs": found}
-    raise ConfigurationError("arguments: give a JSON object or a list")
 
 
 # --- queues, tasks, workers ------------------------------------------------------------------
@@ -352,6 +287,7 @@ ACTIONS: dict[str, Action] = {
             fields=("task", "arguments"),
             subject="task",
         ),
+        *GRAPH_ACTIONS,
         Action(
             name="pause",
             summary="Start no more jobs of a queue, task, gate or worker, or no jobs at all.",

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from umbel.dashboard.actions import Action
-from umbel.dashboard.readers import Page
+from umbel.dashboard.requests import Action
+from umbel.dashboard.views import Page
 
 _ERRORS = {
     "401": "The token is missing, unknown or expired.",

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
 
 import msgspec
 
-from umbel.app import Umbel
 from umbel.backends import JobFilter
 from umbel.charts import ChartRange, TaskTotals
-from umbel.control import ROLES, Role, User
-from umbel.dashboard.visibility import Visibility
+from umbel.control import ROLES
+from umbel.dashboard.graph_pages import GRAPH_PAGES, graph_place
+from umbel.dashboard.views import Page, View, form_fields
 from umbel.errors import ConfigurationError, UnknownTask
 from umbel.messages import ROUTE_PREFIX, Record, State, route_key
 from umbel.operations import (
     LIVE_STATES,
     BuriedGroup,
     JobSearch,
-    Operations,
     QueueView,
     WorkerView,
     body_value,
@@ -35,46 +34,6 @@ _BURIED_WINDOW = 3_000
 _MAX_GATES = 200
 _WORKER_JOBS = 20
 _GATE_JOBS = 2_000
-
-
-class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What a reader needs: the store, who asks, and the parameters of the URL."""
-
-    app: Umbel
-    operations: Operations
-    user: User
-    mask: tuple[str, ...]
-    query: Mapping[str, str]
-    path: Mapping[str, str]
-    address: str = "MODULE:APP"
-
-    @property
-    def visibility(self) -> Visibility:
-        return Visibility(self.user, self.mask, self.app.codec, self.app.registry)
-
-    def choice(self, name: str, allowed: tuple[str, ...], default: str) -> str:
-        """Return a parameter that must be one of a few words. Raises ConfigurationError."""
-        value = self.query.get(name, "") or default
-        if value not in allowed:
-            raise ConfigurationError(f"{name}={value!r:.40}: give one of {', '.join(allowed)}")
-        return value
-
-
-Reader = Callable[[View], Awaitable[dict[str, Any]]]
-
-
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A page: its address, who may see it, what it reads, and how often while it is open."""
-
-    name: str
-    path: str
-    title: str
-    read: Reader
-    role: Role = "viewer"
-    seconds: float = 1.0
-    """Seconds between two updates; 0 for a page that is not updated."""
-    parameters: tuple[str, ...] = ()
-    """Parameters of the URL."""
 
 
 # --- overview --------------------------------------------------------------------------------
@@ -264,6 +223,7 @@ async def read_job(view: View) -> dict[str, Any]:
         "job": view.visibility.job(record),
         "timeline": _timeline(record),
         "route": _route_of(record),
+        "graph": graph_place(record),
         "hindrances": await operations.hindrances(record, view.address),
         "steps": [
             {name: getattr(step, name) for name in ("number", "name", "seconds", "finished")}
@@ -455,28 +415,8 @@ async def read_task(view: View) -> dict[str, Any]:
     task = view.app.registry.get(name)
     return {
         "task": msgspec.to_builtins(found[0]),
-        "parameters": None if task is None else _parameters(task),
+        "parameters": None if task is None else form_fields(task),
     }
-
-
-def _parameters(task: Any) -> list[dict[str, Any]]:
-    """Return the fields of a form for a call of the task."""
-    found = []
-    for parameter in task.parameters.signature.parameters.values():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        annotation = parameter.annotation
-        kind = "" if annotation is parameter.empty else getattr(annotation, "__name__", annotation)
-        is_required = parameter.default is parameter.empty
-        found.append(
-            {
-                "name": parameter.name,
-                "type": str(kind),
-                "is_required": is_required,
-                "default": None if is_required else repr(parameter.default),
-            }
-        )
-    return found
 
 
 async def read_audit(view: View) -> dict[str, Any]:
@@ -509,6 +449,7 @@ PAGES = (
         parameters=("state", *JOB_FILTERS, "after"),
     ),
     Page(name="job", path="/jobs/{id}", title="Job", read=read_job),
+    *GRAPH_PAGES,
     Page(name="queues", path="/queues", title="Queues", read=read_queues),
     Page(name="queue", path="/queues/{name}", title="Queue", read=read_queue),
     Page(name="workers", path="/workers", title="Workers", read=read_workers),

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from umbel.clock import iso_time
 from umbel.dashboard.chart_drawing import draw_chart, draw_timeline
 from umbel.dashboard.visibility import visible, visible_lines
+from umbel.graphs import Box, Graph, svg
 
 
 def make_environment() -> Environment:
@@ -35,6 +36,7 @@ def make_environment() -> Environment:
         "pretty": _pretty,
         "chart": draw_chart,
         "drawing": draw_timeline,
+        "graph": _graph,
         "rates": _rates,
         "depths": _depths,
         "compact": lambda value: msgspec.json.encode(value, enc_hook=repr).decode(),
@@ -72,6 +74,16 @@ def duration(seconds: float | None) -> str:
     if seconds < 86_400:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86_400:.1f} d"
+
+
+def _graph(graph: Graph, root: str, selected: str = "") -> Markup:
+    """Return the drawing of a graph. The boxes of one that was published are links."""
+
+    def link(number: int, box: Box) -> str:
+        chosen = f"box={number}" if box.is_many else f"node={quote(box.first.job)}"
+        return f"{root}/graphs/{quote(graph.id)}?{chosen}#panel"
+
+    return Markup(svg(graph, link=link if graph.id else None, selected=selected))
 
 
 def _rates(points: list[dict[str, Any]], name: str) -> list[float | None]:

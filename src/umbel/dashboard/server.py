@@ -28,15 +28,16 @@ from starlette.staticfiles import StaticFiles
 from umbel.app import Umbel
 from umbel.control import Role, User
 from umbel.control.audit import AuditLine
-from umbel.dashboard import actions
 from umbel.dashboard.actions import ACTIONS
 from umbel.dashboard.audit_file import audit_csv
 from umbel.dashboard.live import LiveViews, TooManyStreams, Update
 from umbel.dashboard.openapi import api_path, describe
 from umbel.dashboard.options import DashboardOptions
-from umbel.dashboard.readers import PAGES, Page, View
+from umbel.dashboard.readers import PAGES
 from umbel.dashboard.rendering import make_environment
+from umbel.dashboard.requests import Request as ActionRequest
 from umbel.dashboard.security import Guard, HostCheck, TooManyTries, local_path
+from umbel.dashboard.views import Page, View
 from umbel.errors import (
     BadArguments,
     DeploymentUnderWay,
@@ -223,7 +224,7 @@ class _Dashboard:
         if (why := self._guarded().refusal(request, token)) is not None:
             raise _Refused(403, why)
         operations = self._open()
-        asked = actions.Request(app=self._app, operations=operations, user=user, fields=fields)
+        asked = ActionRequest(app=self._app, operations=operations, user=user, fields=fields)
         outcome = "failed"
         try:
             outcome = await action.act(asked)

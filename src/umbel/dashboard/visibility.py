@@ -100,6 +100,17 @@ class Visibility:
             "runs": len(document["attempts"]),
         }
 
+    def value(self, value: Any, name: str = "") -> Any:
+        """Return a value, or what the user may see of it. ``name`` is the argument that it is."""
+        return MASKED if name in self._mask else self._masked(value)
+
+    def error(self, text: str) -> str:
+        """Return an error, or only its type: its text may contain the value of an argument."""
+        name = text.partition(":")[0]
+        if not self._mask or not text:
+            return text
+        return name if name.replace(".", "").isidentifier() else MASKED
+
     def _arguments(self, record: Record, document: dict[str, Any]) -> list[dict[str, Any]]:
         task = self._registry.get(record.task)
         names = [] if task is None else [*task.parameters.signature.parameters]

@@ -4,6 +4,7 @@ Called by: the client and workers, which publish and run graphs, and operations,
 Never: knows a server. A graph is jobs that wait for joins (``backends.Joins``), nothing else.
 """
 
+from umbel.graphs.boxes import Box, boxes, waits_of
 from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
 from umbel.graphs.compiler import MAX_NODES, Compiler, label_of
@@ -15,13 +16,16 @@ from umbel.graphs.launching import TEMPLATE_ROOT, launch_envelope
 from umbel.graphs.publications import publications
 from umbel.graphs.running import NodePreparer, must_prepare
 from umbel.graphs.signals import give_signal
+from umbel.graphs.svg import MAX_DRAWN_NODES, svg
 from umbel.graphs.values import NodeInputs, ResultReader
 from umbel.graphs.view import Graph, GraphNode, read_graph
 from umbel.graphs.workflow_nodes import PreparedNode, Values
 
 __all__ = [
+    "MAX_DRAWN_NODES",
     "MAX_NODES",
     "TEMPLATE_ROOT",
+    "Box",
     "Compiled",
     "CompiledNode",
     "Compiler",
@@ -33,6 +37,7 @@ __all__ = [
     "PreparedNode",
     "ResultReader",
     "Values",
+    "boxes",
     "cancel_graph",
     "check_workflow",
     "find_failures",
@@ -45,5 +50,7 @@ __all__ = [
     "named_id",
     "publications",
     "read_graph",
+    "svg",
     "tree",
+    "waits_of",
 ]

@@ -138,15 +138,15 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     def critical_path(self) -> list[str]:
         """Return the jobs that determined when the graph ended, or what it waits for now."""
         by_job = {node.job: node for node in self.nodes}
-        path: list[str] = []
+        path: dict[str, None] = {}
         at: GraphNode | None = self.root
         while at is not None:
             before = [by_job[job] for job in at.before if job in by_job and job not in path]
             # A node that has not ended determines the end more than one that has.
             at = max(before, key=_end_of, default=None)
             if at is not None:
-                path.append(at.job)
-        return path[::-1]
+                path[at.job] = None
+        return [*path][::-1]
 
 
 async def read_graph(joins: Joins, records: Records, root: str) -> Graph:

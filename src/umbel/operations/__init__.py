@@ -6,7 +6,14 @@ Never: publishes or runs tasks. It asks only the store, never a worker, so it an
 
 from umbel.operations.buried_groups import BuriedGroup, error_shape, group_buried, group_key
 from umbel.operations.erasing import ErasedJobs
-from umbel.operations.graphs import GraphOperations, RetriedGraph, WorkflowVersion
+from umbel.operations.graph_documents import (
+    GRAPH_STATES,
+    graph_document,
+    graph_note,
+    graph_state,
+)
+from umbel.operations.graph_values import NodeInput
+from umbel.operations.graphs import FoundGraphs, GraphOperations, RetriedGraph, WorkflowVersion
 from umbel.operations.job_documents import body_value, job_document, trace_id
 from umbel.operations.job_search import FoundJobs, JobSearch
 from umbel.operations.operations import FORGETTABLE, Operations
@@ -30,6 +37,7 @@ from umbel.operations.views import (
 
 __all__ = [
     "FORGETTABLE",
+    "GRAPH_STATES",
     "LIVE_STATES",
     "Audit",
     "AuditedTask",
@@ -38,12 +46,14 @@ __all__ = [
     "DeployView",
     "DeployWorkerView",
     "ErasedJobs",
+    "FoundGraphs",
     "FoundJobs",
     "GraphOperations",
     "Health",
     "HistoryLine",
     "JobSearch",
     "MissingTask",
+    "NodeInput",
     "Operations",
     "Overview",
     "PoolView",
@@ -58,6 +68,9 @@ __all__ = [
     "WorkflowVersion",
     "body_value",
     "error_shape",
+    "graph_document",
+    "graph_note",
+    "graph_state",
     "group_buried",
     "group_key",
     "job_document",

@@ -20,7 +20,12 @@ from umbel.messages import (
     Succeeded,
     read_node,
 )
+from umbel.operations.graph_documents import is_run_of
+from umbel.operations.graph_values import NodeInput, read_inputs, read_result
 
+_PAGE = 200
+_MAX_READ = 2_000
+"""How many roots are read for a page."""
 _RESOLVING = "umbel.resolving"
 """A queue that no worker serves: a node is in it between the two steps of ``resolve``."""
 
@@ -46,6 +51,14 @@ class WorkflowVersion(msgspec.Struct, frozen=True, kw_only=True):
     """How many of the newest runs have ended."""
 
 
+class FoundGraphs(msgspec.Struct, frozen=True):
+    """A page of roots of graphs."""
+
+    roots: list[Record]
+    after: str | None
+    """Where the next page begins; None if there is none."""
+
+
 class GraphOperations:
     """The operations on graphs."""
 
@@ -57,6 +70,32 @@ class GraphOperations:
         """Return the roots of graphs: live ones first, then the last that have ended."""
         wanted = JobFilter(states=tuple(states), task=GRAPH_TASK, limit=limit)
         return await self._roles.records.search(wanted)
+
+    async def search(
+        self, states: Sequence[State] = (), *, workflow: str = "", after: str = "", limit: int = 50
+    ) -> FoundGraphs:
+        """Return a page of roots: live ones first, then the last that have ended.
+
+        With ``workflow``, only its runs, and a page may have more or fewer than ``limit``.
+        """
+        found: list[Record] = []
+        size = _PAGE if workflow else limit
+        wanted = JobFilter(states=tuple(states), task=GRAPH_TASK, limit=size)
+        cursor: str | None = after
+        read = 0
+        while cursor is not None and len(found) < limit and read < _MAX_READ:
+            page = await self._roles.records.scan(wanted, after=cursor, rows=_MAX_READ)
+            found += [one for one in page.jobs if not workflow or is_run_of(one, workflow)]
+            cursor, read = page.after, read + max(page.read, len(page.jobs), 1)
+        return FoundGraphs(found, cursor)
+
+    async def inputs(self, record: Record) -> list[NodeInput]:
+        """Return what a node gets from the nodes before it, as far as they have ended."""
+        return await read_inputs(self._roles, self._codec, record)
+
+    async def result(self, record: Record) -> Any:
+        """Return the result of a node or graph, also if it consists of results of others."""
+        return await read_result(self._roles, self._codec, record)
 
     async def workflow_versions(self, limit: int = 10_000) -> list[WorkflowVersion]:
         """Return the versions of workflows among the newest graphs, with their runs."""

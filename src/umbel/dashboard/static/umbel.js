@@ -48,7 +48,11 @@ function isBusy() {
 }
 function show(html) {
   const opened = [...view.querySelectorAll("details")].map((one) => one.open);
+  const focused = view.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const scrolled = [...view.querySelectorAll(".graph-scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
   view.innerHTML = html;
+  [...view.querySelectorAll(".graph-scroll")].forEach((one, i) => { if (i < scrolled.length) [one.scrollLeft, one.scrollTop] = scrolled[i]; });
+  if (focused) [...view.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
   [...view.querySelectorAll("details")].forEach((one, i) => { if (i < opened.length) one.open = opened[i]; });
   pending = null;
   byId("pending").hidden = true;
@@ -151,6 +155,7 @@ document.addEventListener("submit", async (event) => {
     const answer = await fetch(form.action, { method: "POST", headers: { "content-type": "application/json", "x-csrf": page.dataset.csrf }, body: JSON.stringify(fields) });
     const said = await answer.json();
     say(said.done || said.error, !answer.ok);
+    if (answer.ok && form.dataset.reset) { form.reset(); document.activeElement.blur(); }
     if (answer.ok) { acted = Date.now(); if (pending !== null) show(pending); }
     if (answer.ok && !view.dataset.view && !form.dataset.call) setTimeout(() => location.reload(), 1500);
   } catch {
@@ -159,7 +164,7 @@ document.addEventListener("submit", async (event) => {
 });
 
 // --- keys ---
-const places = { o: "/", j: "/jobs", q: "/queues", w: "/workers", s: "/schedules", b: "/buried" };
+const places = { o: "/", j: "/jobs", g: "/graphs", q: "/queues", w: "/workers", s: "/schedules", b: "/buried" };
 let before = "";
 function chosenRow(step) {
   const rows = [...view.querySelectorAll("tr[data-open]")];

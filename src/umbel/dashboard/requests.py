@@ -1,0 +1,77 @@
+"""An action of a user: its name, who may do it, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from umbel.app import Umbel
+from umbel.control import Role, User
+from umbel.errors import BadMessage, ConfigurationError
+from umbel.operations import Operations
+
+_MAX_FIELD = 1_000_000
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """An action with its fields."""
+
+    app: Umbel
+    operations: Operations
+    user: User
+    fields: Mapping[str, str]
+
+    def get(self, name: str) -> str:
+        """Return a field. Raises ConfigurationError if it is missing or empty."""
+        value = self.fields.get(name, "")
+        if not value.strip():
+            raise ConfigurationError(f"{name}: it is missing; give a value")
+        return value
+
+    def number(self, name: str, low: int, high: int) -> int:
+        """Return a field as a whole number. Raises ConfigurationError."""
+        text = self.get(name).strip()
+        if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
+            raise ConfigurationError(f"{name}={text!r:.40}: give a number from {low} to {high:,}")
+        return int(text)
+
+    @property
+    def reason(self) -> str:
+        """The reason that the user gave, or that the action was made on the dashboard."""
+        return self.fields.get("reason", "").strip() or f"by {self.user.name} on the dashboard"
+
+
+Act = Callable[[Request], Awaitable[str]]
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a user can do."""
+
+    name: str
+    summary: str
+    act: Act
+    role: Role = "operator"
+    fields: tuple[str, ...] = ()
+    subject: str = ""
+    """The field that names what the action is applied to."""
+
+
+def read_call(text: str) -> dict[str, Any]:
+    """Return arguments from JSON: an object is keyword arguments, a list positional ones."""
+    if len(text) > _MAX_FIELD:
+        raise ConfigurationError(f"arguments: at most {_MAX_FIELD:,} characters are allowed")
+    try:
+        found = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigurationError(f"arguments: this is not JSON: {error}") from None
+    if isinstance(found, list):
+        return {"args": found, "kwargs": {}}
+    if isinstance(found, dict) and found.keys() == {"args", "kwargs"}:
+        if not isinstance(found["args"], list) or not isinstance(found["kwargs"], dict):
+            raise BadMessage("arguments", "args is a list and kwargs an object")
+        return found
+    if isinstance(found, dict):
+        return {"args": [], "kwargs": found}
+    raise ConfigurationError("arguments: give a JSON object or a list")
