@@ -21,8 +21,8 @@ from umbel.graphs.calls import (
     refuse_results,
     refuse_tokens,
     refuse_unique,
-    refuse_worker,
     refuse_whole_options,
+    refuse_worker,
 )
 from umbel.graphs.compiled import (
     NO_OPTIONS,

@@ -114,7 +114,6 @@ class CanvasMethods(Composable[R_co]):
 
     call_options: CallOptions
     handlers: tuple[Composable[Any], ...]
-    is_canvas = True
 
     def _set_up(self) -> None:
         self.call_options, self.handlers = CallOptions(), ()
