@@ -83,8 +83,8 @@ def declare(world: CanvasWorld) -> None:
         return current.replace(chain(world.finish.s(value), add.s(1000)))
 
     tasks = {
-        "plus": plus, "plus_in_thread": plus_in_thread, "spread": spread, "spread_wide": spread_wide,
-        "down": down, "replaced_by_failure": replaced_by_failure, "misused": misused,
+        "plus": plus, "plus_in_thread": plus_in_thread, "spread": spread, "down": down,
+        "spread_wide": spread_wide, "replaced_by_failure": replaced_by_failure, "misused": misused,
         "after_failures": after_failures, "by_map": by_map, "by_held": by_held,
         "publishes_held": publishes_held, "finish_chain": finish_chain,
     }  # fmt: skip

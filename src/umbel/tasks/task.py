@@ -54,6 +54,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 AS_DECLARED = CallOptions()
 NO_GATES = GateSet("")
+_PLAIN_TYPES = frozenset({int, float, str, bool, bytes, dict, list, tuple, type(None)})
 _CONTAINERS = frozenset({list, tuple, dict})
 _MAX_DEPTH = 50
 _NO_QUEUE_GATES: Mapping[str, GateSet] = {}
@@ -325,8 +326,9 @@ class Task(Generic[P, R_co]):
         """Return a complete call. Raise BadArguments."""
         self.parameters.check(args, kwargs)
         is_canvas = _has_nodes(args, kwargs)
+        # Without keywords, this takes half as long.
         made: Signature[R_co] = Signature(
-            self, args, kwargs, self.call_options, immutable=immutable, is_canvas=is_canvas
+            self, args, kwargs, self.call_options, immutable, False, (), is_canvas
         )
         return made if tracing.get() is None else note_made(made)
 
@@ -395,7 +397,10 @@ def _has_nodes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     Results in lists and dicts are found when a call cannot be encoded, so that ordinary calls do
     not pay for the search.
     """
-    return any(hasattr(value, "stands_for_result") for value in (*args, *kwargs.values()))
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if type(value) not in _PLAIN_TYPES and hasattr(value, "stands_for_result"):
+            return True
+    return False
 
 
 def _check_tokens(
