@@ -190,8 +190,8 @@ def check_transaction(graph: BuiltGraph) -> None:
     if len(graph.publications.parts) > 1:
         raise ConfigurationError(
             f"connection: at most {MAX_PUBLICATION:,} jobs and edges fit into a transaction;"
-            " publish one job in it that returns current.replace(...), or let each job do more, with"
-            " chunks"
+            " publish one job in it that returns current.replace(...), or let each job do more,"
+            " with chunks"
         )
 
 
