@@ -10,6 +10,7 @@ from umbel.errors import BadArguments, ConfigurationError
 from umbel.graphs.arguments import extract
 from umbel.graphs.compiled import NO_OPTIONS, Chunk, Place
 from umbel.messages import Policy
+from umbel.tasks.conditions import Placeholder
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
 
@@ -89,6 +90,18 @@ def refuse_worker(call: Signature[Any], path: str) -> None:
             f"worker of map at {path}: not for a map over a result; give affinity=... instead, or"
             " let a task return current.replace(...) of a map over a list"
         )
+
+
+def refuse_results_of_undo(undo: Signature[Any], path: str) -> None:
+    """Refuse results of other nodes as arguments of an undo."""
+    found: list[tuple[Place, Any]] = []
+    extract([*undo.args, undo.kwargs], (), found)
+    for _, source in found:
+        if not isinstance(source, Placeholder):
+            raise ConfigurationError(
+                f"node {path}.undo: an undo gets the result of its node and parameters of the"
+                f" workflow, not {source!r:.80}; let the node return what its undo needs"
+            )
 
 
 def refuse_tokens(call: Signature[Any], path: str) -> None:

@@ -51,6 +51,8 @@ class CompiledNode:
     """Of the node that undoes others: these, their undos, and the jobs whose undos come first."""
     is_aside: bool = False
     """Whether it belongs to a branch or a handler, so that the result does not depend on it."""
+    parameters: list[tuple[Place, str]] = field(default_factory=list)
+    """Where parameters of a workflow go that is only checked."""
     returns: Any = Any
 
     def spec(self) -> NodeSpec:
@@ -100,6 +102,10 @@ class Output:
     """Arguments that the caller gives to the tasks at the beginning."""
     also: list[CompiledNode] = field(default_factory=list)
     """Nodes that must have succeeded before, and are no part of the value."""
+    is_gated: bool = False
+    """Of a signal: whether it waits for others. It may be given before they have ended."""
+    earlier: list[Output] = field(default_factory=list)
+    """Of a signal: what must have succeeded before, besides ``also``."""
     lanes: list[CompiledNode] = field(default_factory=list)
     """Nodes that must have ended before, in whatever way: see ``limit`` of a group."""
     returns: Any = Any
@@ -118,7 +124,7 @@ class Output:
     @property
     def is_one(self) -> bool:
         """Whether it is the result of one node."""
-        return not self.is_list and not self.also and len(self.nodes) == 1
+        return not (self.is_list or self.also or self.is_gated) and len(self.nodes) == 1
 
     @property
     def is_short(self) -> bool:
@@ -154,7 +160,8 @@ class Output:
     @property
     def waited_for(self) -> list[CompiledNode]:
         """The nodes that must have ended before, besides those with the value."""
-        return [*self.also, *([] if self.of is None else [*self.of.nodes, *self.of.waited_for])]
+        earlier = [*self.earlier, *([] if self.of is None else [self.of])]
+        return [*self.also, *(node for one in earlier for node in (*one.nodes, *one.waited_for))]
 
 
 class Compiled:

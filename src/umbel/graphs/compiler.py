@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from umbel.graphs.calls import (
     calls_of,
     merge,
     refuse_results,
+    refuse_results_of_undo,
     refuse_tokens,
     refuse_unique,
     refuse_whole_options,
@@ -42,7 +44,7 @@ from umbel.tasks.conditions import Placeholder
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
-from umbel.tasks.workflow import NOTHING, Signal, Sleep, WorkflowCall
+from umbel.tasks.workflow import NOTHING, TYPES, Signal, Sleep, WorkflowCall
 
 MAX_NODES = 250_000
 """How many nodes a graph may have when it is published."""
@@ -113,8 +115,10 @@ class Compiler:
         """Maps over the result of a node that may be anywhere in the canvas."""
         self._joins = 0
         self._named = named
+        self._start = NO_OPTIONS
+        """When a workflow starts: for the nodes at its beginning."""
         self._names: Counter[str] = Counter()
-        self._signals: list[tuple[CompiledNode, Signal, Output | None, Output]] = []
+        self._signals: dict[CompiledNode, tuple[Signal, Output | None, Output]] = {}
         self._undos: list[tuple[CompiledNode, Signature[Any]]] = []
 
     # --- entry points ------------------------------------------------------------------------
@@ -145,8 +149,15 @@ class Compiler:
 
     def replacement(self, canvas: Any) -> tuple[Compiled, CompiledNode]:
         """Return the nodes that take the place of a node, and the one of them with the result."""
+        if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
+            raise ConfigurationError(_cannot_replace(canvas))
         output = self._whole(canvas, None)
         place = self._as_one(output, _Where(self._base))
+        if self._undos:
+            raise ConfigurationError(
+                f"{self._undos[0][0].path}, compensate: not in a part that replaces a node; give it"
+                " to a node of the workflow"
+            )
         if place.is_external:
             raise ConfigurationError("replace: give signatures or a canvas, not a handle alone")
         return self._finish(), place
@@ -164,6 +175,9 @@ class Compiler:
             self._top = leaf = msgspec.structs.replace(canvas, call_options=own)
             return self._compile(leaf, before, _Where(path, self._outer_chain))
         defaults = replace(canvas.call_options, unique=None, id=None, connection=None)
+        if isinstance(canvas, WorkflowCall):  # its nodes refer to one another
+            self._start = CallOptions(delay=defaults.delay, not_before=defaults.not_before)
+            defaults = replace(defaults, delay=None, not_before=None)
         self._top, self._defaults = canvas, defaults
         where = _Where(path, self._outer_chain, defaults)
         return self._compile(canvas, before, where, is_whole=True)
@@ -178,10 +192,17 @@ class Compiler:
                 self._read_arguments(node)
             for canvas in node.after:
                 node.reads.append((self._output_of(canvas, node, ("after",)), None))
-        for signal in self._signals:
-            self._finish_signal(*signal)
+            if node in self._signals:
+                canvas, _, output = self._signals[node]
+                for one in canvas.before:
+                    known = self._output_of(one, node, ("after",))
+                    output.earlier.append(self._separate(known, node))
+        for node, signal in self._signals.items():
+            self._finish_signal(node, *signal)
         for node in self._nodes:  # it grows meanwhile
             self._wire(node)
+            if not node.parts and node.kind != "signal" and self._start != NO_OPTIONS:
+                node.defaults = _later(node.defaults, self._start)
             if self._depth:
                 node.extra["depth"] = self._depth
         ordered = [node for node in in_order(self._nodes) if not node.is_external]
@@ -209,6 +230,11 @@ class Compiler:
         elif isinstance(canvas, Map):
             output = self._map(canvas, before, inner)
         elif isinstance(canvas, WorkflowCall):
+            if canvas.workflow.deadline is not None and not is_whole:
+                raise ConfigurationError(
+                    f"{canvas!r} at {where.path}: it has a deadline, which counts only for a run of"
+                    " its own; give the deadline to the workflow that contains it"
+                )
             output = self._compile(canvas.canvas, before, inner, is_whole=is_whole)
         elif isinstance(canvas, Signal):
             output = self._signal(canvas, before, where)
@@ -317,6 +343,7 @@ class Compiler:
 
     def _map(self, canvas: Map[Any], before: Output | None, where: _Where) -> Output:
         items, call, shown = canvas.items, canvas.signature, where.path or "0"
+        given: list[tuple[Place, str]] = []
         if items is None and before is not None and before.given:
             if len(before.given) != 1 or not isinstance(before.given[0], Iterable):
                 raise BadArguments(f"map at {shown}: give one list of items")
@@ -342,10 +369,10 @@ class Compiler:
         if isinstance(items, ResultOf):
             self._map_sources[node] = (items, waited)
         elif isinstance(items, Placeholder):
-            source = Output()  # of a workflow that is only checked
+            source, given = Output(), [((), repr(items))]  # of a workflow that is only checked
         elif items is not None:
             source = self._compile(items, waited, where.inside("items", chain=None))
-        node.kind, node.call = "map", call
+        node.kind, node.call, node.parameters = "map", call, given
         node.extra |= {"star": canvas.star, "size": canvas.size, "errors": canvas.errors}
         node.extra["limit"] = canvas.limit
         if source is not None and not isinstance(items, ResultOf):
@@ -390,15 +417,19 @@ class Compiler:
     def _signal(self, canvas: Signal, before: Output | None, where: _Where) -> Output:
         if self._named is None:
             raise ConfigurationError(f"{canvas!r}: not in a part that replaces a node")
-        if any(one.name == canvas.name for _, one, _, _ in self._signals):
+        if any(one.name == canvas.name for one, _, _ in self._signals.values()):
             raise ConfigurationError(f"{canvas!r} is there twice; give each a name of its own")
+        if before is not None and before.is_failure:
+            raise ConfigurationError(f"{canvas!r}: a handler cannot begin with a signal")
         node = self._node(replace(where, defaults=CallOptions(delay=_FOR_EVER)))
         node.id, node.kind = self._named(f"signal {canvas.name}"), "signal"
         node.extra |= {"signal": canvas.name, "accepts": canvas.type}
-        output = Output([node])
-        if before is not None:
-            output.also += [*before.nodes, *before.waited_for]
-        self._signals.append((node, canvas, before, output))
+        if canvas.type and (canvas.default is NOTHING or canvas.default is not None):
+            node.returns = TYPES[canvas.type]
+        output = Output([node], returns=node.returns)
+        output.is_gated = before is not None or bool(canvas.before)
+        output.earlier += [] if before is None else [self._separate(before, node)]
+        self._signals[node] = canvas, before, output
         return output
 
     def _finish_signal(
@@ -406,10 +437,7 @@ class Compiler:
     ) -> None:
         """Add what ends a signal that nobody gives: its timeout, and a failure before it."""
         assert self._named is not None
-        waits = [] if before is None else [before]
-        for one in canvas.before:
-            waits.append(self._output_of(one, node, ("after",)))
-            output.also += [*waits[-1].nodes, *waits[-1].waited_for]
+        waits = output.earlier
         parts = [part for one in waits for part in (*one.nodes, *one.waited_for)]
         at = _Where(node.path, is_aside=True)
         if parts:
@@ -437,7 +465,8 @@ class Compiler:
 
     def _add_deadline(self, canvas: Any) -> None:
         if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
-            assert self._named is not None
+            if self._named is None:
+                raise ConfigurationError(_cannot_replace(canvas))
             delay = CallOptions(delay=canvas.workflow.deadline)
             node = self._node(_Where("deadline", defaults=delay, is_aside=True))
             node.id, node.kind = self._named("deadline"), "deadline"
@@ -449,12 +478,16 @@ class Compiler:
         """Return the node that undoes what has succeeded, if the graph fails."""
         if not self._undos:
             return []
-        assert self._named is not None
+        if self._named is None:
+            raise ConfigurationError(_cannot_replace(root.extra["label"]))
         node = CompiledNode(self._named("undo"), "undo", "undo")
         node.undos = [(one, undo, _following(one, self._undos)) for one, undo in self._undos]
         for one, undo, _ in node.undos:
             args = undo.args if undo.immutable else (OPEN, *undo.args)
             check_call(undo, args, f"{one.path}.undo")
+            if not undo.immutable:
+                check_edge(f"{one.path}.undo", undo, ("args", 0), one.returns, [one])
+            refuse_results_of_undo(undo, one.path)
         trunk = [one for one in compiled.nodes if not one.is_aside and not one.is_external]
         node.parts, node.fire = [root, *trunk], "failure"
         node.extra["on_cancel"] = compensate
@@ -564,6 +597,7 @@ class Compiler:
                 continue  # it is read already
             if isinstance(source, Placeholder):  # of a workflow that is only checked
                 check_parameter(node.path, call, place, source)
+                node.parameters.append((place, repr(source)))
                 continue
             output = self._output_of(source, node, place)
             check_edge(node.path, call, place, output.returns, output.nodes)
@@ -683,6 +717,18 @@ def _after_lane(before: Output | None, lane: CompiledNode) -> Output:
     if before is None:
         return Output(is_no_value=True, lanes=[lane])
     return replace(before, lanes=[*before.lanes, lane], joins={})
+
+
+def _later(options: CallOptions, start: CallOptions) -> CallOptions:
+    """Return the options of a node at the beginning of a workflow that starts later."""
+    seconds = options.delay or 0.0
+    if start.not_before is None:
+        return replace(options, delay=seconds + (start.delay or 0.0))
+    return replace(options, delay=None, not_before=start.not_before + timedelta(seconds=seconds))
+
+
+def _cannot_replace(canvas: Any) -> str:
+    return f"{canvas}: its deadline and undos need a run of its own; start it with delay"
 
 
 def _with_options(where: _Where, canvas: Any) -> _Where:

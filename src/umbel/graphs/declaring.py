@@ -37,8 +37,15 @@ def check_workflow(workflow: Workflow[..., Any]) -> None:
             another, an option is unknown, or building it twice gives different graphs.
     """
     compiled = _compile(workflow)
+    if not tasks_of(workflow):
+        raise ConfigurationError(f"workflow {workflow.name}: it runs no task; add one")
     workflow.version = _version(compiled)
-    again = Workflow(workflow.function, workflow.name, deadline=workflow.deadline)
+    again = Workflow(
+        workflow.function,
+        workflow.name,
+        deadline=workflow.deadline,
+        compensate=workflow.compensate,
+    )
     if _version(_compile(again)) != workflow.version:
         raise ConfigurationError(
             f"workflow {workflow.name}: it gives a different graph each time; do not use times,"
@@ -75,10 +82,14 @@ def _line(node: CompiledNode) -> str:
     if node.call is not None:
         call = f"{node.call.task.name} {node.call.args!r} {sorted(node.call.kwargs.items())!r}"
         call += f" {node.call.call_options!r}"
-    undos = [f"{one.path}:{undo.task.name} {undo.args!r}" for one, undo, _ in node.undos]
+    undos = [
+        f"{one.path}:{undo!r} {undo.args!r} {sorted(undo.kwargs.items())!r} {undo.call_options!r}"
+        for one, undo, _ in node.undos
+    ]
     parts = [part.path for part in node.parts]
     return (
         f"{node.id} {spec!r} {call} {parts} {node.fire} {node.defaults!r} {node.arguments} {undos}"
+        f" {node.parameters}"
     )
 
 
@@ -101,9 +112,13 @@ def _check_skipped(workflow: Workflow[..., Any], compiled: Compiled) -> None:
 
 
 def _may_be_skipped(output: Output) -> bool:
-    if output.is_list or len(output.nodes) != 1 or output.nodes[0].call is None:
+    if output.is_list or len(output.nodes) != 1:
         return False
     node = output.nodes[0]
+    if node.kind == "sleep":
+        return any(_may_be_skipped(one) for one, place in node.reads if place is not None)
+    if node.call is None:
+        return False
     assert node.call is not None
     if node.call.condition is not None:
         return True

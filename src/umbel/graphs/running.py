@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from umbel.backends import Roles
-from umbel.errors import BadMessage, NodeFailed, UmbelError, Unavailable
+from umbel.errors import BadArguments, BadMessage, NodeFailed, UmbelError, Unavailable
 from umbel.graphs.conditions import WHEN, holds
 from umbel.graphs.failures import find_failures
 from umbel.graphs.growing import MapExpander, as_items
@@ -22,7 +24,7 @@ from umbel.messages import (
     Succeeded,
     read_node,
 )
-from umbel.messages.nodes import MEMBER_FAILED, NO_VALUE, with_mark, without_marks
+from umbel.messages.nodes import MEMBER_FAILED, NO_VALUE, mark_of, with_mark, without_marks
 from umbel.tasks import Registry
 from umbel.tasks.failures import describe
 
@@ -72,7 +74,9 @@ class NodePreparer:
         if spec.kind == "cancel":
             return PreparedNode([], await self._cancel_group(spec, group, delivery.id))
         if spec.kind == "gather":
-            return PreparedNode([], await self._reader.check(spec, group) or _gathered(spec))
+            return PreparedNode(
+                [], await self._reader.check(spec, group) or await self._pass_on(spec)
+            )
         values, outcome = await self._reader.inputs(spec, group)
         if outcome is not None:
             return PreparedNode([], outcome)
@@ -80,7 +84,7 @@ class NodePreparer:
             return PreparedNode([], await self._pass_on(spec))
         if spec.when is not None:
             inputs = {place[1]: value for place, value in values if place[0] == WHEN}
-            if not holds(spec.when, inputs):
+            if not _holds(spec, inputs):
                 return PreparedNode([], SKIPPED)
             values = [(place, value) for place, value in values if place[0] != WHEN]
         task = self._registry.get(delivery.envelope.subject)
@@ -93,17 +97,17 @@ class NodePreparer:
     async def _end_graph(self, spec: NodeSpec, group: str) -> Outcome:
         """Return the outcome of the whole graph: its value, or its first failure."""
         failures = await find_failures(self._roles.joins, group, spec)
-        if failures:
-            return Failed(failures[0].as_failure())
         if spec.workflow:
             await cancel_timers(self._roles, group)
+        if failures:
+            return Failed(failures[0].as_failure())
         finished = await self._reader.finished(spec, group)
         if finished is not None and finished.result is not None:
             return Succeeded(with_mark(without_marks(finished.result), "early"))
         return await self._pass_on(spec)
 
     async def _pass_on(self, spec: NodeSpec) -> Succeeded:
-        """Return what a node gets as its own result."""
+        """Return what a node gets as its own result. What is skipped stays so."""
         if not spec.inputs:
             return Succeeded(NO_VALUE)
         (only,) = spec.inputs
@@ -112,7 +116,10 @@ class NodePreparer:
         parts = await self._reader.parts(spec.join, only.first + 1)
         if not parts:
             raise NodeFailed(spec.path, "", "the node with its result was deleted")
-        return Succeeded(without_marks(parts[-1].result or NO_VALUE))
+        result = parts[-1].result or NO_VALUE
+        if spec.kind != "graph" and mark_of(result.content_type, "skipped") is not None:
+            return SKIPPED
+        return Succeeded(without_marks(result))
 
     async def _cancel_group(self, spec: NodeSpec, group: str, own: str) -> Outcome:
         """Cancel the live nodes of a group, of which a member has failed."""
@@ -138,6 +145,13 @@ def _is_member(spec: NodeSpec, scope: str) -> bool:
     if spec.handler or spec.kind in ("cancel", "graph") or spec.path == own_list:
         return False
     return not scope or spec.path.startswith(f"{scope}.")
+
+
+def _holds(spec: NodeSpec, inputs: dict[Any, Any]) -> bool:
+    try:
+        return holds(spec.when, inputs)
+    except TypeError as error:
+        raise BadArguments(f"condition of node {spec.path}: {error}") from None
 
 
 def _gathered(spec: NodeSpec) -> Succeeded:

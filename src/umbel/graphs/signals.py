@@ -44,8 +44,10 @@ async def give_signal(
         body = with_mark(body, "sender", quote(sender[:_MAX_SENDER_LETTERS], safe=""))
     if not await roles.joins.resolve(record.id, Succeeded(body)):
         raise NotAllowed(_why_ended(await roles.records.find(record.id), name))
-    with suppress(UmbelError):  # without effect, if it runs nevertheless
+    with suppress(UmbelError):  # the timer has no effect any more, and upkeep advances, too
         await roles.control.cancel([named_id(graph, f"timeout {name}")], f"signal {name} was given")
+        while await roles.joins.advance():  # of nodes that cannot run, because another has failed
+            pass
 
 
 async def _find(roles: Roles, graph: str, name: str) -> Record:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from umbel.backends import Joins, Records
-from umbel.errors import BadMessage, NodeFailed, UnknownJob
+from umbel.errors import BadArguments, BadMessage, NodeFailed, UnknownJob
 from umbel.graphs.failures import find_failures
 from umbel.messages import (
     GROUP_HEADER,
@@ -78,6 +78,12 @@ class ResultReader:
         values = [
             (one.place, await self._input(one, some, spec.join))
             for one, some in zip(spec.inputs, read, strict=True)
+            if one.form != "undone"
+        ]
+        values += [
+            (one.place, await self._value_of_job(spec.undoes, 0))
+            for one in spec.inputs
+            if one.form == "undone"
         ]
         return NodeInputs(values)
 
@@ -202,7 +208,21 @@ class ResultReader:
 
     async def _input(self, one: Input, parts: Sequence[PartResult], join: str) -> Any:
         value = await self._whole(one, parts, join)
-        return pick_item(value, one.pick) if one.pick else value
+        try:
+            return pick_item(value, one.pick) if one.pick else value
+        except (LookupError, TypeError):
+            item = "".join(f"[{key!r}]" for key in one.pick)
+            before = await self._path_of(parts[0].job) if parts else "?"
+            raise BadArguments(
+                f"the result of node {before} has no item {item}: it is {value!r:.80}"
+            ) from None
+
+    async def _path_of(self, job: str) -> str:
+        try:
+            record = await self._records.find(job)
+            return read_node(record.headers[NODE_HEADER]).path
+        except (UnknownJob, KeyError, BadMessage):
+            return job
 
     async def _whole(self, one: Input, parts: Sequence[PartResult], join: str) -> Any:
         if one.form == "one":

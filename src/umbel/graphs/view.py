@@ -50,6 +50,8 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False
     """Whether it has failed by itself, not because of a node before it."""
     worker: str | None = None
+    undoes: str = ""
+    """Of an undo: the job whose effect it takes back."""
 
     @property
     def runs_task(self) -> bool:
@@ -222,6 +224,7 @@ def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
         error=error,
         failed=is_failed,
         worker=member.worker,
+        undoes=spec.undoes,
     )
 
 

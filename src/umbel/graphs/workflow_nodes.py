@@ -24,7 +24,6 @@ from umbel.messages import (
     Edge,
     Envelope,
     Failed,
-    Failure,
     Growth,
     Input,
     Join,
@@ -41,7 +40,8 @@ from umbel.messages import (
     read_node,
 )
 from umbel.messages.joins import cancel_reason
-from umbel.messages.nodes import mark_of
+from umbel.messages.nodes import mark_of, read_reference, without_marks
+from umbel.tasks.failures import describe
 
 DEADLINE_PASSED = "the deadline of the workflow has passed"
 _PAGE = 1_000
@@ -80,7 +80,7 @@ async def _run_timer(
         outcome: Succeeded | Failed = Succeeded(body)
     else:
         text = f"no signal {spec.label} was given in time"
-        outcome = Failed(Failure("builtins:TimeoutError", text))
+        outcome = Failed(describe(TimeoutError(text)))
     await roles.joins.resolve(spec.target, outcome)
     return PreparedNode([], Succeeded())
 
@@ -134,18 +134,21 @@ def _undo_growth(undos: Sequence[dict[str, Any]], delivery: Delivery, group: str
     waits: list[Wait] = []
     for one in undos:
         own, join = ids[one["job"]], f"{ids[one['job']]}:undo"
-        before = [one["job"], *(ids[other] for other in one["after"] if other in ids)]
-        inputs = (Input(("args", 0), "one"),) if one["gets_result"] else ()
-        spec = NodeSpec(path=one["path"], join=join, inputs=inputs, undoes=one["job"])
+        # It does not wait for the node itself: it must not run again if that is run again.
+        before = [ids[other] for other in one["after"] if other in ids]
+        inputs = (Input(("args", 0), "undone", 0, 0),) if one["gets_result"] else ()
+        spec = NodeSpec(
+            path=one["path"], join=join if before else "", inputs=inputs, undoes=one["job"]
+        )
         try:
             envelope = msgspec.convert(one["envelope"], Envelope)
         except msgspec.ValidationError as error:
             raise BadMessage("data", f"the undo of node {one['path']}: {error}") from None
         headers = {**envelope.headers, GROUP_HEADER: group, NODE_HEADER: spec.encode()}
         envelopes.append(replace(envelope, id=own, headers=headers))
-        joins.append(Join(join, group, "all"))
+        joins += [Join(join, group, "all")] if before else []
         edges += [Edge(part, join, position) for position, part in enumerate(before)]
-        waits.append(Wait(own, join))
+        waits += [Wait(own, join)] if before else []
     shown = f"{job}:{fence}:undos"  # it makes the last undo a member of the graph
     joins.append(Join(shown, group, "all"))
     edges += [Edge(own, shown, position) for position, own in enumerate(ids.values())]
@@ -180,13 +183,23 @@ async def _has_succeeded(roles: Roles, job: str) -> bool:
         record = await roles.records.find(job)
     except UnknownJob:
         return False
-    result = record.result.content_type if record.result is not None else None
-    return record.state is State.SUCCEEDED and mark_of(result, "skipped") is None
+    if record.state is not State.SUCCEEDED or record.result is None:
+        return record.state is State.SUCCEEDED
+    reference = read_reference(without_marks(record.result))
+    if reference is not None and reference.job:  # what has taken its place counts
+        return await _has_succeeded(roles, reference.job)
+    return mark_of(record.result.content_type, "skipped") is None
 
 
 async def cancel_timers(roles: Roles, group: str) -> None:
-    """Cancel the timers of a workflow that has ended; they would have no effect."""
-    found = [member.job for member, spec in await _live(roles, group) if spec.kind in _TIMERS]
+    """Cancel the timers of a workflow that has ended, except of signals that still wait."""
+    live = await _live(roles, group)
+    jobs = {member.job for member, _ in live}
+    found = [
+        member.job
+        for member, spec in live
+        if spec.kind in _TIMERS and (spec.kind == "deadline" or spec.target not in jobs)
+    ]
     if found:
         await roles.control.cancel(found, "the workflow has ended")
 

@@ -42,8 +42,9 @@ class Input(msgspec.Struct, frozen=True, array_like=True):
 
     place: tuple[str | int, ...]
     """The keys that lead to it: ``("args", 0)``. Empty for nodes that run no task."""
-    form: Literal["one", "list", "flat", "failure"]
-    """One result, the list of all, their lists in one list, or why the parts failed."""
+    form: Literal["one", "list", "flat", "failure", "undone"]
+    """One result, the list of all, their lists in one list, why the parts failed, or the result of
+    the job that it undoes, which is no part."""
     first: int = 0
     """The position of the first part."""
     count: int = 1
@@ -135,7 +136,8 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def must_read(self) -> bool:
         """Whether the worker reads or writes graphs before it can start."""
-        return bool(self.inputs) or self.checks or self.is_later or not self.runs_task
+        reads = self.inputs or self.checks or self.is_later or self.when is not None
+        return bool(reads) or not self.runs_task
 
     def needs(self, position: int) -> bool:
         """Whether the part at this position has to succeed before it can run."""

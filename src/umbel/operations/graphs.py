@@ -10,7 +10,7 @@ import msgspec
 
 from umbel.backends import UNCHANGED, Changes, JobFilter, Roles
 from umbel.errors import NotAllowed, Unavailable
-from umbel.graphs import Graph, cancel_graph, give_signal, read_graph
+from umbel.graphs import Graph, GraphNode, cancel_graph, give_signal, named_id, read_graph
 from umbel.messages import (
     GRAPH_TASK,
     NODE_HEADER,
@@ -28,6 +28,10 @@ _MAX_READ = 2_000
 """How many roots are read for a page."""
 _RESOLVING = "umbel.resolving"
 """A queue that no worker serves: a node is in it between the two steps of ``resolve``."""
+
+
+_ACTING = ("cancel", "release", "undo")
+"""Kinds of nodes that act when others have failed: they may have to act again."""
 
 
 class RetriedGraph(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,11 +141,16 @@ class GraphOperations:
         follow it run again, also those that have succeeded. ``arguments`` replace those of the
         node: a list, or a dict with ``args`` and ``kwargs``.
 
+        Nodes of a workflow that were undone run again, with all that follow them.
+
         Raises:
-            NotAllowed: a node runs, nothing has failed, or the node was replaced when it ran.
+            NotAllowed: a node or an undo runs, nothing has failed, or the node was replaced when it
+            ran.
         """
         graph = await self.show(graph_id)
+        _refuse_undoing(graph)
         named = self._failed(graph, node) if start is None else self._from(graph, start)
+        named = self._again(graph, named)
         changes = UNCHANGED
         if arguments is not None:
             if node is None and start is None:
@@ -167,15 +176,23 @@ class GraphOperations:
             raise NotAllowed(f"node {node.path} has succeeded; it needs no result")
         body = self._codec.encode(result, what=f"result of node {node.path}", name="result")
         if isinstance(node.state, State) and node.state.finished:
+            _refuse_undoing(graph)
             # No worker takes it from this queue before it is resolved.
             await self._roles.joins.reopen([node.job], Changes(queue=_RESOLVING))
+            again = [job for job in self._again(graph, [node.job]) if job != node.job]
+            if again:
+                await self._roles.joins.reopen(again)
         resolved = await self._roles.joins.resolve(node.job, Succeeded(body))
         await self._advance()
         return resolved
 
     def _failed(self, graph: Graph, name: str | None) -> list[str]:
         """Return the jobs to reopen: failed nodes, and handlers that may have to run again."""
-        nodes = [node for node in graph.nodes if node.failed and node.kind != "cancel"]
+        nodes = [
+            node
+            for node in graph.nodes
+            if node.failed and node.kind not in _ACTING and not node.undoes
+        ]
         if name is not None:
             node = graph.find(name)
             if not node.has_ended:
@@ -191,13 +208,27 @@ class GraphOperations:
                 f"graph {graph.id} is {graph.state}, and no node has failed; --from NODE runs a"
                 " part of it again"
             )
-        jobs = [node.job for node in nodes]
-        handlers = [
-            node.job
-            for node in graph.after(jobs)
-            if node.state is State.SUCCEEDED and (node.handler or node.kind == "cancel")
-        ]
-        return [*jobs, *handlers]
+        return [node.job for node in nodes]
+
+    def _again(self, graph: Graph, jobs: list[str]) -> list[str]:
+        """Return jobs that run again, with nodes that were undone, and what acts on failures."""
+        if all(node.undoes for node in graph.nodes if node.job in jobs):
+            return jobs
+        found = dict.fromkeys(jobs)
+        for node in _undone(graph):
+            found |= dict.fromkeys(self._from(graph, node.path))
+        if any(node.undoes for node in graph.nodes):  # undos have taken the place of their node
+            found[named_id(graph.id, "undo")] = None
+        following = graph.after(found)
+        signals = {one.path.removesuffix(".release") for one in following if one.kind == "release"}
+        for node in (*following, *graph.nodes):
+            acts = node.state is State.SUCCEEDED and (node.handler or node.kind in _ACTING)
+            is_released = (
+                node.kind == "signal" and node.path in signals and node.state is State.CANCELLED
+            )
+            if is_released or (acts and node in following):
+                found[node.job] = None
+        return [*found]
 
     def _from(self, graph: Graph, name: str) -> list[str]:
         """Return the jobs of a node and of all that follow it."""
@@ -212,12 +243,18 @@ class GraphOperations:
                 f"node {grown[0].path} was replaced by other nodes when it ran, which cannot be"
                 " taken back; name a node inside it, or publish the graph again"
             )
-        return [one.job for one in following if one.has_ended]
+        jobs = [one.job for one in following if one.has_ended and one.kind != "signal"]
+        return [*jobs, *([node.job] if node.kind == "signal" else [])]
 
     def _has_grown(self, graph: Graph, path: str) -> bool:
-        return bool(path) and any(one.path.startswith(f"{path}.") for one in graph.nodes) and any(
+        inside = [
+            one
+            for one in graph.nodes
+            if one.path.startswith(f"{path}.") and not (one.undoes or one.handler)
+        ]
+        return bool(path and inside) and any(
             one.path == path and one.kind in ("", "map") for one in graph.nodes
-        )  # fmt: skip
+        )
 
     async def _reopen(
         self, changed: Sequence[str], named: Sequence[str], changes: Changes
@@ -244,3 +281,26 @@ class GraphOperations:
                 pass
         except Unavailable:  # upkeep does what is left
             return
+
+
+def _undone(graph: Graph) -> list[GraphNode]:
+    """Return the nodes whose undos have succeeded, and that have not run again since."""
+    by_job = {node.job: node for node in graph.nodes}
+    undone = {
+        node.undoes: node.finished or 0.0
+        for node in graph.nodes
+        if node.undoes and node.state is State.SUCCEEDED
+    }
+    return [
+        by_job[job]
+        for job, moment in undone.items()
+        if job in by_job and by_job[job].has_ended and (by_job[job].finished or 0.0) <= moment
+    ]
+
+
+def _refuse_undoing(graph: Graph) -> None:
+    """Raise NotAllowed while nodes are undone."""
+    for node in graph.nodes:
+        starts = node.kind == "undo" and node.state not in (State.BLOCKED, State.SCHEDULED)
+        if (starts or node.undoes) and not node.has_ended:
+            raise NotAllowed(f"graph {graph.id} is undone now ({node.path}): wait until that ends")

@@ -138,6 +138,7 @@ class Builder:
                 kind="io",
                 priority=node.defaults.priority or 0,
                 delay=node.defaults.delay,
+                not_before=_not_before(node.defaults),
                 max_deaths=_MAX_DEATHS_OF_GRAPHS,
                 traceparent=traceparent,
             )
@@ -165,7 +166,7 @@ class Builder:
             made.call = msgspec.structs.replace(undo, args=args)
             gets_result = not undo.immutable
             if gets_result:
-                made.inputs = [Input(("args", 0), "one")]
+                made.inputs = [Input(("args", 0), "undone", 0, 0)]
             envelope = self._build_node(made, queue, _traceparents(1)[0])
             arguments.append(
                 {
@@ -222,7 +223,7 @@ class Builder:
             queue=queue or declared.queue,
             kind="io" if _is_broadcast(signature) else task.kind,
             priority=declared.priority if options.priority is None else options.priority,
-            not_before=None if options.not_before is None else _timestamp(options.not_before),
+            not_before=_not_before(options),
             expires=_timestamp(expires) if isinstance(expires, datetime) else None,
             delay=_delay(options, declared),
             expires_in=None if isinstance(expires, datetime) else expires,
@@ -233,6 +234,10 @@ class Builder:
             gates=_gates(signature, queue or declared.queue, is_open=is_open),
             headers=headers,
         )
+
+
+def _not_before(options: CallOptions) -> float | None:
+    return None if options.not_before is None else _timestamp(options.not_before)
 
 
 def _gates(signature: Signature[Any], queue: str, *, is_open: bool = False) -> tuple[str, ...]:

@@ -51,6 +51,10 @@ class Condition:
         )
 
 
+class _HasNoAttributes(ConfigurationError, AttributeError):
+    """An attribute of a value that is not known yet was read. ``hasattr`` is still False."""
+
+
 class Symbol:
     """Stands for a value that is not known yet. It can be compared, and be an argument."""
 
@@ -89,8 +93,21 @@ class Symbol:
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse("a call", "a task that calls it")
 
-    def __str__(self) -> str:
-        return repr(self)
+    def __str__(self) -> NoReturn:
+        self._refuse("a text", "a task that makes the text")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise _HasNoAttributes(
+            f"{self!r} has no value when the workflow is declared, so .{name} cannot be read; use"
+            f" [{name!r}] for an item, or a task that returns it"
+        )
+
+    def _calculate(self, *others: Any) -> NoReturn:
+        self._refuse("arithmetic", "a task that calculates it")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _calculate
+    __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = _calculate
+    __neg__ = __pos__ = __abs__ = __int__ = __float__ = __index__ = _calculate
 
     def __format__(self, spec: str) -> NoReturn:
         self._refuse("a text", "a task that makes the text")

@@ -216,6 +216,10 @@ class Signature(msgspec.Struct, Composable[R_co], frozen=True, eq=False):
         """
         if not isinstance(undo, Signature):
             raise ConfigurationError(f"compensate({undo!r:.80}): give a signature: refund.s()")
+        if undo.before or undo.handlers or undo.condition is not None or undo.undo is not None:
+            raise ConfigurationError(
+                f"compensate({undo!r:.80}): an undo has no after, when, on_error and compensate"
+            )
         return self._changed(undo=undo)
 
     def _changed(self, **changes: Any) -> Signature[R_co]:

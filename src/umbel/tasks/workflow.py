@@ -23,8 +23,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 _MAX_SECONDS = 3_000_000_000.0
-_TYPES: dict[Any, str] = {bool: "bool", int: "int", float: "float", str: "str"}
-_TYPES |= {list: "list", dict: "dict"}
+TYPES: dict[str, type] = {one.__name__: one for one in (bool, int, float, str, list, dict)}
+"""What ``type`` of a signal may be, by name."""
 
 
 class _Nothing:
@@ -83,14 +83,18 @@ class Signal(Waiting[Any]):
             _check_seconds("timeout", timeout)
         if default is not NOTHING and timeout is None:
             raise ConfigurationError(f"default of signal {name}: it needs a timeout")
-        if type is not None and type not in _TYPES:
-            known = ", ".join(_TYPES.values())
+        if type is not None and type not in TYPES.values():
+            known = ", ".join(TYPES)
             raise ConfigurationError(f"type={type!r:.80} of signal {name}: give one of {known}")
+        if type is not None and default is not NOTHING and not _fits(default, type):
+            raise ConfigurationError(
+                f"default={default!r:.80} of signal {name}: it is neither {type.__name__} nor None"
+            )
         self._begin()
         self.name = name
         self.timeout = timeout
         self.default = default
-        self.type = _TYPES[type] if type is not None else ""
+        self.type = type.__name__ if type is not None else ""
 
     def __repr__(self) -> str:
         return f"signal {self.name}"
@@ -222,6 +226,10 @@ def _traced(function: Callable[..., Any], parameters: Parameters, name: str) -> 
             raise ConfigurationError(
                 f"workflow {name}{_line_of(function, error)}: {error}"
             ) from None
+        except (TypeError, AttributeError, ValueError, LookupError) as error:
+            raise ConfigurationError(
+                f"workflow {name}{_line_of(function, error)}: {type(error).__name__}: {error}"
+            ) from error
     if inspect.iscoroutine(returned):
         returned.close()
         raise ConfigurationError(f"workflow {name}: write it as def; it is called once, and builds")
@@ -341,10 +349,11 @@ class _Binding:
             copied.branches = self._all(node.branches)
         elif isinstance(node, Map):
             copied.signature, copied.items = self.node(node.signature), self.value(node.items)
-            if not isinstance(copied.items, Composable | list | type(None)):
-                copied.items = [*copied.items]
+            copied.items = _items(copied.items)
         elif isinstance(node, Waiting):
             copied.before = self._all(node.before)
+            if isinstance(node, Signal):
+                copied.default = self.value(node.default)
         elif isinstance(node, WorkflowCall):
             copied.args = tuple(self.value(one) for one in node.args)
             copied.canvas = self.node(node.canvas)
@@ -386,6 +395,23 @@ class _Binding:
             raise BadArguments(
                 f"{placeholder!r}: the argument {value!r:.80} has no such item"
             ) from None
+
+
+def _fits(default: Any, wanted: type) -> bool:
+    if default is None or isinstance(default, Placeholder):
+        return True
+    if isinstance(default, bool):
+        return wanted is bool
+    return isinstance(default, (int, float) if wanted is float else wanted)
+
+
+def _items(value: Any) -> Any:
+    """Return what a map goes over. Raise BadArguments if an argument is no list."""
+    if value is None or isinstance(value, Composable | ResultOf | Placeholder | list):
+        return value
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        return [*value]
+    raise BadArguments(f"map over {value!r:.80}: give a list of items")
 
 
 def _check_seconds(name: str, value: object) -> None:
