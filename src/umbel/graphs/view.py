@@ -206,7 +206,8 @@ def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
     spec = _spec(member.node) if member.node else _NO_SPEC
     is_own = bool(member.node) and spec.kind != "graph"
     is_skipped = mark_of(member.result_type, "skipped") is not None
-    is_failed = is_failure(member.state, member.reason)
+    is_timer = spec.kind in ("timer", "deadline")  # cancelled when it has no effect any more
+    is_failed = is_failure(member.state, member.reason) and not is_timer
     error = failed_node(member).error if member.state.finished and (
         member.state is not State.SUCCEEDED and not was_not_needed(member.reason)
     ) else ""  # fmt: skip
