@@ -159,7 +159,7 @@ class GraphOperations:
         first = [graph.find(name).job for name in (node, start) if name is not None]
         again = await self._reopen(first, named, changes)
         by_job = {one.job: one for one in graph.nodes}
-        paths = tuple(by_job[job].path for job in named if job in by_job)
+        paths = tuple(by_job[job].path for job in named if job in by_job and by_job[job].runs_task)
         return RetriedGraph(graph=graph_id, nodes=paths, jobs=len(again))
 
     async def resolve(self, graph_id: str, name: str, result: Any) -> bool:
