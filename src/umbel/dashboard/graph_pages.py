@@ -10,7 +10,7 @@ import msgspec
 
 from umbel.dashboard.views import Page, View, form_fields
 from umbel.errors import UmbelError, UnknownJob, UnknownTask
-from umbel.graphs import MAX_DRAWN_NODES, Box, Graph, GraphNode, boxes, waits_of
+from umbel.graphs import MAX_DRAWN_NODES, Box, Graph, GraphNode, boxes
 from umbel.graphs.view import path_key
 from umbel.messages import GRAPH_TASK, GROUP_HEADER, NODE_HEADER, Record, State, read_node
 from umbel.operations import GRAPH_STATES, NodeInput, graph_document, graph_state
@@ -114,7 +114,7 @@ def _masked(graph: Graph, hide: Callable[[str], str]) -> Graph:
 
 def _rows(graph: Graph, drawn: Iterable[Box], critical: set[str]) -> list[dict[str, Any]]:
     """Return the lines of the list of nodes: one for each box."""
-    waits = waits_of(graph)
+    waits = graph.waits()
     by_job = {node.job: node for node in graph.nodes}
     found = []
     for number, box in enumerate(drawn):
@@ -149,7 +149,7 @@ def _is_shown(node: GraphNode | None) -> bool:
 async def _open_signals(graph: Graph, view: View) -> list[dict[str, Any]]:
     """Return the signals that have no value yet."""
     found = []
-    waits, by_job = waits_of(graph), {node.job: node for node in graph.nodes}
+    waits, by_job = graph.waits(), {node.job: node for node in graph.nodes}
     open_ones = [node for node in graph.nodes if node.kind == "signal" and not node.has_ended]
     for node in open_ones[:_SIGNALS]:
         try:

@@ -4,7 +4,7 @@ Called by: the client and workers, which publish and run graphs, and operations,
 Never: knows a server. A graph is jobs that wait for joins (``backends.Joins``), nothing else.
 """
 
-from umbel.graphs.boxes import Box, boxes, waits_of
+from umbel.graphs.boxes import Box, boxes
 from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
 from umbel.graphs.compiler import MAX_NODES, Compiler, label_of
@@ -18,12 +18,13 @@ from umbel.graphs.running import NodePreparer, must_prepare
 from umbel.graphs.signals import give_signal
 from umbel.graphs.svg import MAX_DRAWN_NODES, svg
 from umbel.graphs.values import NodeInputs, ResultReader
-from umbel.graphs.view import Graph, GraphNode, read_graph
+from umbel.graphs.view import OF_SIGNALS, Graph, GraphNode, read_graph
 from umbel.graphs.workflow_nodes import PreparedNode, Values
 
 __all__ = [
     "MAX_DRAWN_NODES",
     "MAX_NODES",
+    "OF_SIGNALS",
     "TEMPLATE_ROOT",
     "Box",
     "Compiled",
@@ -52,5 +53,4 @@ __all__ = [
     "read_graph",
     "svg",
     "tree",
-    "waits_of",
 ]

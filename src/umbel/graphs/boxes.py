@@ -12,7 +12,6 @@ from umbel.graphs.view import Graph, GraphNode
 
 MAX_BOXES = 60
 """The most boxes of a drawing in which a box stands for many nodes."""
-_OF_SIGNALS = ("release", "timer")
 _WAITING = ("signal", "sleep")
 
 
@@ -73,7 +72,7 @@ def edges(graph: Graph, drawn: Sequence[Box]) -> list[tuple[int, int]]:
     of_job = {node.job: number for number, box in enumerate(drawn) for node in box.nodes}
     sources: dict[str, dict[int, None]] = {}
     found: dict[tuple[int, int], None] = {}
-    waits = waits_of(graph)
+    waits = graph.waits()
     for node in _in_order(graph.nodes, waits):
         before: dict[int, None] = {}
         for job in waits[node.job]:
@@ -85,21 +84,6 @@ def edges(graph: Graph, drawn: Sequence[Box]) -> list[tuple[int, int]]:
             sources[node.job] = {number: None}
             found |= dict.fromkeys((one, number) for one in before if one != number)
     return _without_shortcuts(found, drawn)
-
-
-def waits_of(graph: Graph) -> dict[str, tuple[str, ...]]:
-    """Return the jobs for which each node waits.
-
-    A signal may be given early, so its job waits for none. Here it waits for those from whose end
-    its timeout counts.
-    """
-    found = {node.job: node.before for node in graph.nodes}
-    signals = {node.path: node.job for node in graph.nodes if node.kind == "signal"}
-    for node in graph.nodes:
-        target = signals.get(node.path.rpartition(".")[0]) if node.kind in _OF_SIGNALS else None
-        if target is not None:
-            found[target] = tuple(dict.fromkeys((*found[target], *node.before)))
-    return found
 
 
 def _without_shortcuts(

@@ -26,6 +26,8 @@ from umbel.messages.nodes import mark_of, was_not_needed
 _PAGE = 1_000
 _NO_SPEC = NodeSpec()
 NodeState = State | Literal["skipped"]
+OF_SIGNALS = ("release", "timer")
+"""The kinds of nodes that end a signal that nobody gives. Their paths begin with its path."""
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,13 +139,29 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
                     left.append(node.job)
         return [*found.values()]
 
+    def waits(self) -> dict[str, tuple[str, ...]]:
+        """Return the jobs for which each node waits.
+
+        A signal may be given early, so its job waits for none. Here it waits for those from whose
+        end its timeout counts.
+        """
+        found = {node.job: node.before for node in self.nodes}
+        signals = {node.path: node.job for node in self.nodes if node.kind == "signal"}
+        for node in self.nodes:
+            target = signals.get(node.path.rpartition(".")[0]) if node.kind in OF_SIGNALS else None
+            if target is not None:
+                found[target] = tuple(dict.fromkeys((*found[target], *node.before)))
+        return found
+
     def critical_path(self) -> list[str]:
         """Return the jobs that determined when the graph ended, or what it waits for now."""
         by_job = {node.job: node for node in self.nodes}
+        waits = self.waits()
         path: dict[str, None] = {}
         at: GraphNode | None = self.root
         while at is not None:
-            before = [by_job[job] for job in at.before if job in by_job and job not in path]
+            jobs = waits.get(at.job, at.before)
+            before = [by_job[job] for job in jobs if job in by_job and job not in path]
             # A node that has not ended determines the end more than one that has.
             at = max(before, key=_end_of, default=None)
             if at is not None:
