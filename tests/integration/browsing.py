@@ -12,7 +12,7 @@ import httpx
 
 from integration.conftest import working
 from integration.running import ask, until
-from umbel import Retry, Umbel
+from umbel import Retry, Signal, Umbel
 from umbel.control import Role
 from umbel.dashboard import DashboardOptions
 from umbel.dashboard.serving import listen, serving, url_of
@@ -74,6 +74,11 @@ def declare(app: Umbel) -> Umbel:
     @app.task(name="shop.count", limit=1)
     def count(shelf: int) -> int:
         return shelf
+
+    @app.workflow(name="shop.restock")
+    def restock(shelf: int) -> Any:
+        counted = count.s(shelf)
+        return add.s(counted, 1).after(Signal("approved", type=bool).after(counted))
 
     return app
 

@@ -39,12 +39,13 @@ from umbel.messages import State
 def test_every_page_shows_hostile_text_harmlessly(app: Umbel) -> None:
     [job] = bury(app, card=HOSTILE)
     app.registry.find("shop.count").delay(3)
+    run = app.workflows["shop.restock"].delay(3).id
+    names = {"task": "shop.charge", "schedule": "shop.add", "workflow": "shop.restock"}
     with working(app), served(app) as url:
         browser = Browser(url)
         for page in PAGES:
-            values = VALUES | {"id": job}
-            if page.name in ("task", "schedule"):
-                values["name"] = "shop.add" if page.name == "schedule" else "shop.charge"
+            values = VALUES | {"id": run if page.name == "graph" else job}
+            values["name"] = names.get(page.name, "default")
             answer = browser.get(page.path.format(**values))
             assert answer.status_code == 200, (page.path, answer.text)
             assert "<script>alert" not in answer.text

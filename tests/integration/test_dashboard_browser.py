@@ -16,7 +16,8 @@ from urllib.parse import quote
 import pytest
 
 from integration.browsing import PASSWORD, bury, declare, served
-from integration.conftest import working
+from integration.conftest import Place, working
+from integration.orders import Orders
 from integration.running import Signal, ask, until
 from umbel import Retry, Umbel
 from umbel.app.schedules import make_template
@@ -25,6 +26,7 @@ from umbel.charts.counters import BOUNDS, Counters, DepthSums, TaskCounts, encod
 from umbel.charts.folding import TEN_SECONDS
 from umbel.control import DeploymentPlan
 from umbel.dashboard.actions import ACTIONS
+from umbel.dashboard.graph_actions import GRAPH_ACTIONS
 from umbel.dashboard.readers import PAGES
 from umbel.messages import State, fresh_id
 from umbel.operations import Operations
@@ -140,10 +142,13 @@ def test_every_page_fits_is_accessible_and_shows_hostile_text_harmlessly(place: 
     place.registry.find("shop.count").options(queue=HOSTILE.replace("\x1b", "")).delay(1)
     values = {"id": job, "key": quote("limit:shop.count")}
     names = {"queue": "default", "task": "shop.charge", "schedule": "shop.add"}
+    names |= {"workflow": "shop.restock"}
+    run = place.workflows["shop.restock"].delay(3).id
 
     def steps(tab: Any) -> None:
         for page in PAGES:
             path = page.path.format(**values, name=names.get(page.name, ""))
+            path = path.replace(job, f"{run}?node=add") if page.name == "graph" else path
             tab.goto(url.rstrip("/") + path)
             if AXE.exists() and "sqlite" in place.settings.broker:  # all stores have these pages
                 tab.add_script_tag(path=str(AXE))
@@ -166,6 +171,7 @@ def test_empty_pages_say_what_to_do(shop: Umbel) -> None:
     texts = {
         "overview": "Nothing was published yet",
         "jobs": "No jobs match",
+        "graphs": "No graphs",
         "queues": "No queue holds jobs",
         "workers": "No workers are running",
         "schedules": "No schedules",
@@ -307,9 +313,68 @@ def test_every_action_is_done_on_a_page(place: Umbel) -> None:
             browse(steps, viewport=DESKTOP)
         finally:
             place.go.set()  # type: ignore[attr-defined]
-    assert {*finished[0]} == {*ACTIONS}
+    assert {*finished[0]} == {*ACTIONS} - {one.name for one in GRAPH_ACTIONS}
     jobs = inquire(place, lambda operations: operations.jobs(JobFilter(task="shop.charge")))
     assert {job.state for job in jobs} == {State.CANCELLED}
+
+
+def test_a_run_is_started_followed_failed_and_repaired_on_its_page(sqlite: Place) -> None:
+    orders = Orders(sqlite.app())
+    finished: list[list[str]] = []
+
+    def steps(tab: Any) -> None:
+        operator = Operator(tab, url)
+        finished.append(operator.done)
+        click = operator.click
+
+        def box(task: str, state: str) -> Any:
+            return tab.wait_for_selector(f"a.node.{state}:has-text('{task}')")
+
+        operator.open("/workflows")
+        tab.click("td a:has-text('order.fulfil')")
+        tab.fill("[data-argument=order]", "7")
+        click("start-workflow", said="Started the run")
+        tab.mouse.move(700, 5)
+        tab.click("td a.id")
+        box("order.charge", "succeeded")
+        click("signal", said="approved was given")
+        tab.wait_for_selector("h1 .badge.succeeded")  # by a live update, as all below
+        assert "order 7 shipped" in tab.inner_text("main")
+
+        orders.is_declining = True
+        run = orders.fulfil.delay(8)
+        operator.open(f"/graphs/{run.id}")
+        tab.wait_for_selector("h1 .badge.buried")
+        box("order.charge", "buried").focus()
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("#panel >> text=ValueError: card 4711 was declined")
+        if AXE.exists():
+            tab.add_script_tag(path=str(AXE))
+        check_page(tab, "the page of a graph with a panel")
+        orders.is_declining = False
+        tab.click("button:text-is('Retry from here')")
+        tab.click("dialog[open] button[value=yes]")
+        box("order.charge", "succeeded")
+        click("signal")
+        tab.wait_for_selector("h1 .badge.succeeded")
+
+        orders.is_declining = True
+        run = orders.fulfil.delay(9)
+        operator.open(f"/graphs/{run.id}?node=charge")
+        tab.wait_for_selector("h1 .badge.buried")
+        click("retry-graph", said="The graph goes on")
+        until(lambda: orders.charged.count(9) == 2, "the card to be charged again")
+        tab.wait_for_selector("h1 .badge.buried")
+        tab.click("summary")
+        tab.fill("textarea", '{"order": 9}')
+        click("resolve-node")
+        box("order.charge", "succeeded")
+        click("cancel-graph")
+        tab.wait_for_selector("h1 .badge.cancelled")
+
+    with working(orders.app), served(orders.app) as url:
+        browse(steps, viewport=DESKTOP, bypass_csp=True)
+    assert {*finished[0]} == {one.name for one in GRAPH_ACTIONS}
 
 
 # --- live updates and keys -------------------------------------------------------------------

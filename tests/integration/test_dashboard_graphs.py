@@ -3,83 +3,29 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
 from integration.browsing import HOSTILE, PASSWORD, Browser, add_user, served, updates_of
 from integration.conftest import Place, working
-from integration.running import ask, until
-from umbel import Retry, Signal, State, Umbel, chain, chord
+from integration.orders import Orders
+from integration.running import until
+from umbel import Retry, State, chain, chord
 from umbel.control import Role
 from umbel.dashboard.graph_actions import GRAPH_ACTIONS
-from umbel.graphs import Graph
 
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 
 
-class Shop:
-    """Orders that wait for a person; the bank declines cards until it is told otherwise."""
-
-    def __init__(self, app: Umbel) -> None:
-        self.app = app
-        self.is_declining = False
-        self.charged: list[int] = []
-
-        @app.task(name="order.charge", retry=Retry(0))
-        async def charge(order: int, card: str = "") -> dict[str, Any]:
-            self.charged.append(order)
-            if self.is_declining:
-                raise ValueError(f"card {card} was declined")
-            return {"order": order, "card": card}
-
-        @app.task(name="order.ship", retry=Retry(0))
-        async def ship(paid: dict[str, Any], approved: bool) -> str:
-            return f"order {paid['order']} {'shipped' if approved else 'kept'}"
-
-        @app.task(name="order.double")
-        async def double(number: int) -> int:
-            return 2 * number
-
-        @app.task(name="order.total")
-        async def total(numbers: list[int]) -> int:
-            return sum(numbers)
-
-        @app.workflow(name="order.fulfil")
-        def fulfil(order: int, card: str = "4711") -> Any:
-            """Charge, ask a person, ship."""
-            paid = charge.s(order, card)
-            approved = Signal("approved", type=bool).after(paid)
-            return ship.s(paid, approved)
-
-        self.fulfil, self.double, self.total = fulfil, double, total
-        self.charge, self.ship = charge, ship
-
-    def graph(self, run: Any) -> Graph:
-        """Return a graph as it is now."""
-        found: Graph = ask(self.app, lambda operations: operations.graphs.show(run.id))
-        return found
-
-    def wait_for(self, run: Any, **states: str) -> Graph:
-        """Wait until the nodes with these paths have these states."""
-
-        def has_states() -> bool:
-            found = {node.path: str(node.state) for node in self.graph(run).nodes}
-            return states.items() <= found.items()
-
-        until(has_states, f"the nodes to be {states}")
-        return self.graph(run)
-
-
 @pytest.fixture
-def orders(sqlite: Place) -> Shop:
-    return Shop(sqlite.app())
+def orders(sqlite: Place) -> Orders:
+    return Orders(sqlite.app())
 
 
 # --- pages -----------------------------------------------------------------------------------
 
 
-def test_the_pages_of_graphs_show_what_runs_and_what_it_waits_for(orders: Shop) -> None:
+def test_the_pages_of_graphs_show_what_runs_and_what_it_waits_for(orders: Orders) -> None:
     with working(orders.app), served(orders.app) as url:
         run = orders.fulfil.delay(7)
         orders.wait_for(run, charge="succeeded")
@@ -113,7 +59,7 @@ def test_the_pages_of_graphs_show_what_runs_and_what_it_waits_for(orders: Shop) 
         assert browser.get("/graphs/none").status_code == 404
 
 
-def test_the_pages_of_workflows_show_versions_runs_and_a_form(orders: Shop) -> None:
+def test_the_pages_of_workflows_show_versions_runs_and_a_form(orders: Orders) -> None:
     run = orders.fulfil.delay(7)
     with served(orders.app) as url:
         browser = Browser(url)
@@ -134,7 +80,7 @@ def test_the_pages_of_workflows_show_versions_runs_and_a_form(orders: Shop) -> N
         assert "does not declare this workflow" in browser.get("/workflows/order.fulfil").text
 
 
-def test_a_page_of_graphs_ends_where_the_next_one_begins(orders: Shop) -> None:
+def test_a_page_of_graphs_ends_where_the_next_one_begins(orders: Orders) -> None:
     runs = {chain(orders.double.s(n), orders.double.s()).delay().id for n in range(60)}
     with served(orders.app) as url:
         browser = Browser(url)
@@ -144,7 +90,7 @@ def test_a_page_of_graphs_ends_where_the_next_one_begins(orders: Shop) -> None:
     assert sorted(ids) == sorted(runs)
 
 
-def test_a_graph_with_many_nodes_is_drawn_with_one_box_for_a_task(orders: Shop) -> None:
+def test_a_graph_with_many_nodes_is_drawn_with_one_box_for_a_task(orders: Orders) -> None:
     run = chord([orders.double.s(n) for n in range(400)], orders.total.s()).delay()
     with served(orders.app) as url:
         browser = Browser(url)
@@ -158,7 +104,7 @@ def test_a_graph_with_many_nodes_is_drawn_with_one_box_for_a_task(orders: Shop) 
 
 
 def test_a_graph_that_is_too_large_to_be_read_each_second_shows_its_state(
-    orders: Shop, monkeypatch: pytest.MonkeyPatch
+    orders: Orders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("umbel.dashboard.graph_pages._MAX_TASKS", 2)
     run = chord([orders.double.s(n) for n in range(3)], orders.total.s()).delay()
@@ -168,7 +114,7 @@ def test_a_graph_that_is_too_large_to_be_read_each_second_shows_its_state(
         assert "cancel-graph" in page
 
 
-def test_hostile_names_texts_and_values_are_shown_harmlessly(orders: Shop) -> None:
+def test_hostile_names_texts_and_values_are_shown_harmlessly(orders: Orders) -> None:
     app = orders.app
     evil = "\"'><script>alert(1)</script>\n&amp; 🎬 \u202e\x1b[31m".replace("\x1b", "")
 
@@ -191,7 +137,7 @@ def test_hostile_names_texts_and_values_are_shown_harmlessly(orders: Shop) -> No
             assert not re.search(r"<[a-z][^>]*\s(on\w+|style)=", text)
 
 
-def test_an_open_page_of_a_graph_is_told_of_changes(orders: Shop) -> None:
+def test_an_open_page_of_a_graph_is_told_of_changes(orders: Orders) -> None:
     run = orders.fulfil.delay(7)
     with served(orders.app) as url, updates_of(url, f"/graphs/{run.id}") as updates:
         assert "0 of 3" in next(updates)["html"]
@@ -203,7 +149,7 @@ def test_an_open_page_of_a_graph_is_told_of_changes(orders: Shop) -> None:
 # --- actions ---------------------------------------------------------------------------------
 
 
-def test_a_workflow_is_started_and_its_signal_is_given(orders: Shop) -> None:
+def test_a_workflow_is_started_and_its_signal_is_given(orders: Orders) -> None:
     with working(orders.app), served(orders.app) as url:
         browser = Browser(url)
         wrong = browser.act("start-workflow", workflow="order.fulfil", arguments='{"other": 1}')
@@ -225,7 +171,7 @@ def test_a_workflow_is_started_and_its_signal_is_given(orders: Shop) -> None:
         assert {one["subject"] for one in lines[:5]} == {run.id}
 
 
-def test_a_failed_run_goes_on_from_a_node(orders: Shop) -> None:
+def test_a_failed_run_goes_on_from_a_node(orders: Orders) -> None:
     with working(orders.app), served(orders.app) as url:
         browser = Browser(url)
         orders.is_declining = True
@@ -251,7 +197,7 @@ def test_a_failed_run_goes_on_from_a_node(orders: Shop) -> None:
         assert orders.charged == [7, 7]
 
 
-def test_a_node_is_given_a_result_and_a_graph_is_cancelled(orders: Shop) -> None:
+def test_a_node_is_given_a_result_and_a_graph_is_cancelled(orders: Orders) -> None:
     with served(orders.app) as url:
         browser = Browser(url)
         run = chain(orders.double.s(1), orders.double.s()).delay()
@@ -271,7 +217,7 @@ def test_a_node_is_given_a_result_and_a_graph_is_cancelled(orders: Shop) -> None
 # --- who may use it --------------------------------------------------------------------------
 
 
-def test_viewers_see_graphs_without_masked_values_and_change_nothing(orders: Shop) -> None:
+def test_viewers_see_graphs_without_masked_values_and_change_nothing(orders: Orders) -> None:
     for role in ROLES:
         add_user(orders.app, role, role)
     orders.is_declining = True
@@ -307,7 +253,7 @@ def test_viewers_see_graphs_without_masked_values_and_change_nothing(orders: Sho
 _NODES = ("charge", "ship", "approved")
 
 
-def test_the_description_of_the_http_interface_has_graphs(orders: Shop) -> None:
+def test_the_description_of_the_http_interface_has_graphs(orders: Orders) -> None:
     with served(orders.app) as url:
         paths = Browser(url).get("/api/v1/openapi.json").json()["paths"]
     pages = ("/graphs", "/graphs/{id}", "/workflows", "/workflows/{name}")
