@@ -135,13 +135,18 @@ class Output:
     def required(self) -> list[CompiledNode]:
         """The nodes that must have succeeded before a node that waits for it can run."""
         own = [] if self.is_list and self.collect else self.nodes
-        return [*own, *self.also, *([] if self.of is None else self.of.required)]
+        before = (node for one in self._before for node in one.required)
+        return [*own, *self.also, *before]
 
     @property
     def optional(self) -> list[CompiledNode]:
         """The nodes that must have ended before, in whatever way."""
         own = self.nodes if self.is_list and self.collect else []
-        return [*own, *([] if self.of is None else self.of.optional)]
+        return [*own, *(node for one in self._before for node in one.optional)]
+
+    @property
+    def _before(self) -> list[Output]:
+        return self.earlier if self.of is None else [*self.earlier, self.of]
 
     def input(self, first: int, place: Place) -> Input:
         """Return how a node reads it whose join has the nodes from this position on."""
@@ -160,8 +165,8 @@ class Output:
     @property
     def waited_for(self) -> list[CompiledNode]:
         """The nodes that must have ended before, besides those with the value."""
-        earlier = [*self.earlier, *([] if self.of is None else [self.of])]
-        return [*self.also, *(node for one in earlier for node in (*one.nodes, *one.waited_for))]
+        before = (node for one in self._before for node in (*one.nodes, *one.waited_for))
+        return [*self.also, *before]
 
 
 class Compiled:
