@@ -15,6 +15,7 @@ from umbel.cli.output import print_json, print_line, print_table
 from umbel.cli.short_names import find_job_id
 from umbel.errors import UnknownTask
 from umbel.graphs import Graph, tree
+from umbel.graphs.boxes import waits_of
 from umbel.operations import Operations, WorkflowVersion
 from umbel.tasks.workflow import Workflow
 
@@ -60,12 +61,12 @@ def show(context: CommandContext, name: str, as_json: bool) -> None:
     """Show the nodes of a declared workflow."""
     workflow = _find(context, name)
     graph: Graph = workflow.shape
-    by_job = {node.job: node for node in graph.nodes}
+    by_job, waits = {node.job: node for node in graph.nodes}, waits_of(graph)
     rows = [
         (
             f"{'  ' * depth}{node.path}",
             node.task,
-            ", ".join(by_job[job].path for job in node.before if job in by_job),
+            ", ".join(dict.fromkeys(by_job[job].path for job in waits[node.job] if job in by_job)),
         )
         for depth, node in tree(graph)
     ]
