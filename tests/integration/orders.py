@@ -60,3 +60,30 @@ class Orders:
 
         until(has_states, f"the nodes to be {states}")
         return self.graph(run)
+
+
+def declare_fulfilment(app: Umbel, send_receipt: Any) -> Any:
+    """Declare a workflow of six nodes, for pictures."""
+
+    @app.task(name="shop.reserve")
+    def reserve(order: int) -> int:
+        return order
+
+    @app.task(name="shop.bill")
+    def bill(order: int) -> str:
+        return f"paid {order}"
+
+    @app.task(name="shop.pack")
+    def pack(order: int) -> None: ...
+
+    @app.task(name="shop.ship")
+    def ship(order: int, payment: str, approved: bool) -> None: ...
+
+    @app.workflow(name="shop.fulfil")
+    def fulfil(order: int) -> Any:
+        reserved, paid = reserve.s(order), bill.s(order)
+        approved = Signal("approved", timeout=86_400, default=False, type=bool)
+        packed, receipt = pack.s(order).after(reserved), send_receipt.s(order).after(paid)
+        return ship.s(order, paid, approved.after(reserved, paid)).after(packed, receipt)
+
+    return fulfil

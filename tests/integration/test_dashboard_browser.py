@@ -17,7 +17,7 @@ import pytest
 
 from integration.browsing import PASSWORD, bury, declare, served
 from integration.conftest import Place, working
-from integration.orders import Orders
+from integration.orders import Orders, declare_fulfilment
 from integration.running import Signal, ask, until
 from umbel import Retry, Umbel
 from umbel.app.schedules import make_template
@@ -38,6 +38,7 @@ AXE = Path("/var/tmp/umbel-test-servers/node/node_modules/axe-core/axe.min.js")
 FLAGS = ("no-sandbox", "disable-gpu", "disable-background-networking", "disable-component-update")
 ASSETS = Path(__file__).parents[2] / "docs" / "assets"
 DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+RUN = "0190a000-0000-7000-8000-000000000007"
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\x1b[31m"
 pytestmark = [
     pytest.mark.slow,
@@ -505,6 +506,7 @@ def busy_shop(app: Umbel) -> Iterator[None]:
         for start in range(0, len(puts), 30):
             await coordination.commit({}, puts[start : start + 30])
 
+    fulfil = declare_fulfilment(app, send_receipt)
     ask(app, fill)
     handles = [refund.delay(order) for order in range(12)]
     with working(app, queues=("default",), name="web-1"):
@@ -513,6 +515,8 @@ def busy_shop(app: Umbel) -> Iterator[None]:
             newsletter.delay(customer)
         for order in range(30):
             send_receipt.options(delay=3600).delay(order)
+        fulfil.options(id=RUN).delay(4711)
+        until(lambda: app.handle(RUN).progress[0] == 4, "the run to wait for its signal")
         yield
 
 
@@ -532,9 +536,12 @@ def test_the_pictures_in_the_documentation_are_made_from_the_pages(
         tab.click("td .id")
         tab.wait_for_selector("text=Traceback")
         tab.screenshot(path=str(target / "dashboard-job.png"))
+        tab.goto(f"{url}graphs/{RUN}")
+        tab.wait_for_selector("text=The signal approved is expected")
+        tab.screenshot(path=str(target / "dashboard-graph.png"))
 
     with busy_shop(shop), served(shop) as url:
         browse(steps, viewport={"width": 1200, "height": 760}, color_scheme="light")
-    for name in ("dashboard.png", "dashboard-job.png"):
+    for name in ("dashboard.png", "dashboard-job.png", "dashboard-graph.png"):
         assert (target / name).stat().st_size > 10_000
         assert (ASSETS / name).stat().st_size < 150_000
