@@ -132,6 +132,7 @@ def print_banner(url: str) -> None:
     print(f"Two workers on {url}.")
     print("In a minute you see a retry, a limit, a schedule, a buried job, a killed worker")
     print("and a deployment.")
+    print("A workflow waits for your approval: see Graphs on the dashboard.")
     print("Ctrl-C stops. Try in another terminal, in this folder:")
     print()
     if Path.cwd() != ROOT:

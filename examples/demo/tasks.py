@@ -4,8 +4,9 @@ import asyncio
 import os
 import signal
 import time
+from typing import Any
 
-from umbel import Retry, Snooze, Umbel, Unique, current
+from umbel import Retry, Signal, Snooze, Umbel, Unique, current
 
 app = Umbel(os.environ.get("UMBEL_URL", "sqlite:///umbel-demo.db"))
 
@@ -67,6 +68,21 @@ def ship_parcel(order: int, address: str) -> None:
         raise ValueError(f"order {order} has no address")
 
 
+@app.task
+async def send_goods(order: int, payment: str, approved: bool) -> str:
+    """Run after a person has approved the order on the dashboard."""
+    return f"order {order} sent: {payment}" if approved else f"order {order} kept"
+
+
+@app.workflow
+def fulfil(order: int) -> Any:
+    """Charge the card, ask a person for a day, and send the goods."""
+    payment = charge_card.s(order)
+    receipt = send_receipt.s(order).after(payment)
+    approved = Signal("approved", timeout=86_400, default=False, type=bool).after(payment)
+    return send_goods.s(order, payment.result, approved).after(receipt)
+
+
 @app.task(unique=Unique("traffic", on_conflict="return"), interruptible=True, publishing="now")
 async def traffic() -> None:
     """Publish a few jobs, then snooze, so that the demo never ends."""
@@ -77,10 +93,11 @@ async def traffic() -> None:
 
 
 def publish_tour() -> None:
-    """Publish the jobs of the first half minute: a retry, a limit, and a worker that is killed."""
+    """Publish the jobs of the first half minute: a retry, a limit, a killed worker, a workflow."""
     charge_card.options(delay=2).delay(3)
     for shelf in (1, 2, 3):
         count_stock.options(delay=5).delay(shelf)
     ship_parcel.options(delay=7).delay(5, "")
     print_invoice.options(delay=9).delay(7)
+    fulfil.delay(4)
     traffic.delay()
