@@ -15,7 +15,6 @@ from umbel.cli.output import print_json, print_line, print_table
 from umbel.cli.short_names import find_job_id
 from umbel.errors import UnknownTask
 from umbel.graphs import Graph, tree
-from umbel.graphs.boxes import waits_of
 from umbel.operations import Operations, WorkflowVersion
 from umbel.tasks.workflow import Workflow
 
@@ -61,7 +60,7 @@ def show(context: CommandContext, name: str, as_json: bool) -> None:
     """Show the nodes of a declared workflow."""
     workflow = _find(context, name)
     graph: Graph = workflow.shape
-    by_job, waits = {node.job: node for node in graph.nodes}, waits_of(graph)
+    by_job, waits = {node.job: node for node in graph.nodes}, graph.waits()
     rows = [
         (
             f"{'  ' * depth}{node.path}",
