@@ -310,6 +310,10 @@ class Compiler:
             # A delay of the whole is a delay of its first part.
             here = replace(here, defaults=replace(here.defaults, delay=None, not_before=None))
         assert output is not None
+        if canvas is not self._top and len(canvas.parts) > 1 and not output.is_one:
+            # A task may finish the chain: then its value is not the list of these nodes.
+            at = replace(here, is_later=True)
+            return Output([self._as_one(output, at)], returns=output.returns)
         return output
 
     def _group(

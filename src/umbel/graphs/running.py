@@ -15,6 +15,7 @@ from umbel.messages import (
     GROUP_HEADER,
     NODE_HEADER,
     BodyCodec,
+    Cancelled,
     Delivery,
     Failed,
     NodeSpec,
@@ -24,7 +25,14 @@ from umbel.messages import (
     Succeeded,
     read_node,
 )
-from umbel.messages.nodes import MEMBER_FAILED, NO_VALUE, mark_of, with_mark, without_marks
+from umbel.messages.nodes import (
+    MEMBER_FAILED,
+    NO_VALUE,
+    NOT_IN_SCOPE,
+    mark_of,
+    with_mark,
+    without_marks,
+)
 from umbel.tasks import Registry
 from umbel.tasks.failures import describe
 
@@ -119,11 +127,15 @@ class NodePreparer:
         result = parts[-1].result or NO_VALUE
         if spec.kind != "graph" and mark_of(result.content_type, "skipped") is not None:
             return SKIPPED
+        if spec.kind == "graph" and mark_of(result.content_type, "finish") is not None:
+            return Succeeded(with_mark(without_marks(result), "early"))
         return Succeeded(without_marks(result))
 
     async def _cancel_group(self, spec: NodeSpec, group: str, own: str) -> Outcome:
-        """Cancel the live nodes of a group, of which a member has failed."""
+        """Cancel the live nodes of a group if a member has failed, and was not just unreached."""
         roles, after = self._roles, ("", -1)
+        if not await find_failures(roles.joins, group, spec, scope=spec.label):
+            return Cancelled(NOT_IN_SCOPE)
         while page := await roles.joins.members(group, after, _PAGE):
             found = [
                 member.job

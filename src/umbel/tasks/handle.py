@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from umbel.errors import ConfigurationError, JobCancelled, JobExpired, JobFailed
+from umbel.errors import BadMessage, ConfigurationError, JobCancelled, JobExpired, JobFailed
 from umbel.messages import REFERENCE, BodyCodec, Record, State, decode_as
 from umbel.messages.nodes import mark_of
 from umbel.tasks.failures import rebuild
@@ -123,14 +123,14 @@ class Handle(Generic[R]):
         """
         record = self._jobs.wait_finished_blocking(self.id, _check_timeout(timeout))
         if _is_reference(record):
-            return self._typed(self._jobs.load_blocking(record))
+            return self._typed_if_it_fits(self._jobs.load_blocking(record))
         return self._value(record)
 
     async def aget(self, timeout: float | None = None) -> R:
         """``get`` for async code; ``await handle`` is the same without a timeout."""
         record = await self._jobs.await_finished(self.id, _check_timeout(timeout))
         if _is_reference(record):
-            return self._typed(await self._jobs.load_on_loop(record))
+            return self._typed_if_it_fits(await self._jobs.load_on_loop(record))
         return self._value(record)
 
     def __await__(self) -> Generator[Any, None, R]:
@@ -200,6 +200,13 @@ class Handle(Generic[R]):
         if self._returns is Any or self._returns is None:
             return value  # type: ignore[no-any-return]
         return decode_as(value, self._returns, "result")  # type: ignore[no-any-return]
+
+    def _typed_if_it_fits(self, value: Any) -> R:
+        """Return a list as its declared type; a member may have finished early with any value."""
+        try:
+            return self._typed(value)
+        except BadMessage:
+            return value  # type: ignore[no-any-return]
 
     def _value(self, record: Record) -> R:
         match record.state:

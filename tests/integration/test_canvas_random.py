@@ -1,0 +1,435 @@
+"""Random canvases against a model in plain Python: same results, same failures, each node once.
+
+Each node has a name, under which the worker notes each of its runs. The model computes the value
+of the canvas, which nodes run, which fail, and which handlers run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from integration.backends import opened
+from integration.canvas_world import CanvasWorld, label, running_world
+from umbel import NodeFailed, Retry, chain, chunks, current, fork, group
+from umbel.errors import UmbelError
+
+FACTOR = 5 if os.environ.get("UMBEL_TEST_ALL") else 1
+AT_ONCE = 10
+"""How many graphs one example publishes: they run at the same time."""
+
+
+# --- descriptions of canvases ----------------------------------------------------------------
+
+
+@dataclass
+class Leaf:
+    """Gives its number, and with ``takes`` the value before it: ``[number, value]``."""
+
+    takes: bool
+    fails: bool
+    retries: int
+    way: str
+    """How it ends: by a value, a replacement, or the end of its chain."""
+    handlers: int
+
+
+@dataclass
+class Line:
+    parts: list[Any]
+    handlers: int
+
+
+@dataclass
+class Branches:
+    branches: list[Any]
+
+
+@dataclass
+class Members:
+    members: list[Any]
+    errors: Any
+    limit: int | None
+    handlers: int
+
+
+@dataclass
+class Items:
+    """A map or chunks, over these values or over those before it. Values below 0 fail."""
+
+    items: list[int] | None
+    size: int
+    errors: Any
+    limit: int | None
+    handlers: int
+
+
+handlers = st.sampled_from([0, 0, 0, 1, 2])
+policies = st.sampled_from(["fail", "fail", "cancel", "collect"])
+limits = st.sampled_from([None, None, 1, 2])
+leaves = st.builds(
+    Leaf,
+    takes=st.booleans(),
+    fails=st.sampled_from([False] * 7 + [True]),
+    retries=st.sampled_from([0, 0, 0, 1, 2]),
+    way=st.sampled_from(["value"] * 6 + ["replace", "replace by group", "finish"]),
+    handlers=handlers,
+)
+items = st.builds(
+    Items,
+    items=st.lists(st.sampled_from([1, 2, 3, 4, -1]), max_size=4),
+    size=st.sampled_from([0, 0, 1, 2, 3]),
+    errors=policies,
+    limit=limits,
+    handlers=handlers,
+)
+
+
+def extend(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return canvases with these as parts."""
+    branches = st.builds(Branches, st.lists(inner, min_size=1, max_size=2))
+    rest = st.lists(st.one_of(inner, inner, inner, branches), max_size=3)
+    lines = st.builds(
+        lambda first, others, handlers: Line([first, *others], handlers), inner, rest, handlers
+    )
+    groups = st.builds(Members, st.lists(inner, max_size=4), policies, limits, handlers)
+    return st.one_of(lines, groups)
+
+
+canvases = st.recursive(st.one_of(leaves, leaves, items), extend, max_leaves=14)
+
+
+# --- the model -------------------------------------------------------------------------------
+
+
+class Failed(Exception):
+    """A part has failed, or was not reached because a part before it has."""
+
+
+@dataclass
+class Finish(Exception):
+    """A leaf has finished its chain with this value."""
+
+    value: Any
+
+
+FAILURE = "failure"
+"""Stands for a NodeFailed in a list."""
+
+
+@dataclass
+class Model:
+    """What a canvas does, as plain Python would."""
+
+    runs: Counter[str] = field(default_factory=Counter)
+    """How often each node runs."""
+    handled: Counter[str] = field(default_factory=Counter)
+    """How often each handler runs."""
+    unsure: set[str] = field(default_factory=set)
+    """Nodes and handlers that may run or not: others of their group fail, and cancel them."""
+
+    def is_sure(self, name: str) -> bool:
+        """Whether a node or handler runs exactly as often as here."""
+        return " ".join(name.split()[:2]) not in self.unsure
+
+
+@dataclass
+class Built:
+    """A canvas, and the function that computes its result in the model."""
+
+    canvas: Any
+    run: Any
+    """Called with the value before it, or NOTHING. Raises Failed and Finish."""
+
+
+class Nothing:
+    """There is no value before this part."""
+
+
+NOTHING = Nothing()
+
+
+class Builder:
+    """Builds canvases and their models."""
+
+    def __init__(self, world: Any) -> None:
+        self._world = world
+        self._numbers = count()
+        self.prefix = label()
+        self.model = Model()
+
+    def build(self, shape: Any, *, has_value: bool) -> Built:
+        if isinstance(shape, Leaf):
+            return self._leaf(shape, has_value)
+        if isinstance(shape, Line):
+            return self._line(shape, has_value)
+        if isinstance(shape, Members):
+            return self._members(shape, has_value)
+        return self._items(shape)
+
+    def _name(self) -> str:
+        return f"{self.prefix} {next(self._numbers)}"
+
+    def _leaf(self, leaf: Leaf, has_value: bool) -> Built:
+        name, model = self._name(), self.model
+        takes = leaf.takes and has_value
+        number = int(name.split()[1])
+        task = self._world.node
+        args = (name, number, leaf.fails, leaf.retries, leaf.way)
+        signature = task.s(*args) if takes else self._world.start.si(*args)
+        canvas, handled = self._handlers(signature, leaf.handlers)
+
+        def run(value: Any) -> Any:
+            model.runs[name] += 1 + leaf.retries
+            if leaf.fails:
+                self._note(handled)
+                raise Failed
+            found = [number, value] if takes else number
+            if leaf.way == "replace by group":
+                return [found, found]
+            if leaf.way == "finish":
+                raise Finish(found)
+            return found
+
+        return Built(canvas, run)
+
+    def _line(self, line: Line, has_value: bool) -> Built:
+        parts: list[Any] = []
+        steps: list[tuple[bool, Any]] = []
+        for part in _flat(line):
+            if isinstance(part, Branches):
+                made = [self.build(one, has_value=True) for one in part.branches]
+                parts.append(fork(*[one.canvas for one in made]))
+                steps += [(True, one.run) for one in made]
+            else:
+                one = self.build(part, has_value=has_value)
+                parts.append(one.canvas)
+                steps.append((False, one.run))
+            has_value = True
+        canvas, handled = self._handlers(chain(*parts), line.handlers)
+
+        def run(value: Any) -> Any:
+            try:
+                for is_branch, step in steps:
+                    if is_branch:
+                        with suppress(Failed, Finish):
+                            step(value)
+                    else:
+                        value = step(value)
+            except Finish as early:
+                return early.value
+            except Failed:
+                self._note(handled)
+                raise
+            return value
+
+        return Built(canvas, run)
+
+    def _members(self, shape: Members, has_value: bool) -> Built:
+        first = next(self._numbers)
+        made = [self.build(one, has_value=has_value) for one in shape.members]
+        inside = {f"{self.prefix} {number}" for number in range(first, next(self._numbers))}
+        whole = group([one.canvas for one in made], errors=shape.errors, limit=shape.limit)
+        canvas, handled = self._handlers(whole, shape.handlers)
+
+        def run(value: Any) -> Any:
+            found: list[Any] = []
+            has_failed = False
+            for one in made:
+                try:
+                    found.append(one.run(value))
+                except Finish as early:
+                    found.append(early.value)
+                except Failed:
+                    found.append(FAILURE)
+                    has_failed = True
+            return self._joined(found, has_failed, shape.errors, handled, inside)
+
+        return Built(canvas, run)
+
+    def _items(self, shape: Items) -> Built:
+        name, world = self._name(), self._world
+        given = [(name, value) for value in shape.items or ()]
+        if shape.size:
+            form = chunks(world.item, given, shape.size, errors=shape.errors, limit=shape.limit)
+        else:
+            form = world.item.starmap(given, errors=shape.errors, limit=shape.limit)
+        canvas, handled = self._handlers(form, shape.handlers)
+
+        def run(value: Any) -> Any:
+            portions = [given[at : at + shape.size] for at in range(0, len(given), shape.size or 1)]
+            for portion in portions if shape.size else [[one] for one in given]:
+                for _, item in portion:
+                    self.model.runs[f"{name} {item}"] += 1
+                    if item < 0 and shape.errors != "collect":
+                        break
+            found = [FAILURE if item < 0 else item * 10 for _, item in given]
+            return self._joined(found, FAILURE in found, shape.errors, handled, {name})
+
+        return Built(canvas, run)
+
+    def _joined(
+        self, found: list[Any], has_failed: bool, errors: str, handled: list[str], inside: set[str]
+    ) -> Any:
+        if has_failed and errors == "cancel":
+            self.model.unsure |= inside
+        if has_failed and errors != "collect":
+            self._note(handled)
+            raise Failed
+        return found
+
+    def _handlers(self, canvas: Any, number: int) -> tuple[Any, list[str]]:
+        names = [self._name() for _ in range(number)]
+        for name in names:
+            canvas = canvas.on_error(self._world.handler.s(name))
+        return canvas, names
+
+    def _note(self, handled: list[str]) -> None:
+        for name in handled:
+            self.model.handled[name] += 1
+
+
+def _flat(line: Line) -> list[Any]:
+    """Return the parts of a chain, with those of inner chains in place: it is one flat chain."""
+    found: list[Any] = []
+    for part in line.parts:
+        found += _flat(part) if isinstance(part, Line) and not part.handlers else [part]
+    return found
+
+
+# --- the tasks -------------------------------------------------------------------------------
+
+
+def declare(world: CanvasWorld) -> None:
+    app = world.app
+
+    def end(name: str, found: Any, fails: bool, retries: int, way: str) -> Any:
+        world.note(name)
+        if current.job.attempt <= retries:
+            raise ConnectionError("again")
+        if fails:
+            raise ValueError("fails")
+        if way == "replace":
+            return current.replace(chain(world.same.s(found), world.same.s()))
+        if way == "replace by group":
+            return current.replace(group(world.same.s(found), world.same.s(found)))
+        return current.finish(found) if way == "finish" else found
+
+    policy = Retry(2, first=0.001, jitter=0.0, on=ConnectionError)
+
+    @app.task(name="node", retry=policy)
+    async def node(value: Any, name: str, number: int, fails: bool, retries: int, way: str) -> Any:
+        return end(name, [number, value], fails, retries, way)
+
+    @app.task(name="start", retry=policy)
+    async def start(name: str, number: int, fails: bool, retries: int, way: str) -> Any:
+        return end(name, number, fails, retries, way)
+
+    @app.task(name="item", retry=0)
+    async def item(name: str, value: int) -> int:
+        world.note(f"{name} {value}")
+        if value < 0:
+            raise ValueError("fails")
+        return value * 10
+
+    @app.task(name="handler")
+    async def handler(failure: NodeFailed, name: str) -> None:
+        assert "node" in failure.node or "start" in failure.node or "item" in failure.node
+        world.note(name)
+
+    for task in (node, start, item, handler):
+        setattr(world, task.name, task)
+
+
+# --- the test --------------------------------------------------------------------------------
+
+
+def plain(value: Any) -> Any:
+    """Return a result with failures as the model has them."""
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, NodeFailed) or (isinstance(value, dict) and "error" in value):
+        return FAILURE
+    return value
+
+
+def check(world: CanvasWorld, shapes: list[Any]) -> None:
+    """Run graphs at the same time, and compare each with its model."""
+    running = []
+    for shape in shapes:
+        builder = Builder(world)
+        built = builder.build(shape, has_value=False)
+        try:
+            handle = chain(built.canvas).delay()
+        except UmbelError as error:
+            if "has no task" not in str(error):
+                raise
+            continue
+        running.append((shape, builder, built, handle))
+    for shape, builder, built, handle in running:
+        try:
+            want = built.run(NOTHING)
+        except Finish as early:
+            want = early.value
+        except Failed:
+            want = FAILURE
+        try:
+            found = plain(handle.get(timeout=60))
+        except (ValueError, NodeFailed):  # the task's own error, or that it was cancelled
+            found = FAILURE
+        except UmbelError as error:
+            nodes = [(n.path, n.kind, n.task, str(n.state), n.error) for n in handle.graph.nodes]
+            pytest.fail(f"{error}: {shape}: {nodes}")
+        assert found == want, shape
+        world.ended(handle)
+        model = builder.model
+        noted = {k: len(v) for k, v in dict(world.notes).items() if k.startswith(builder.prefix)}
+        wanted = {**model.runs, **model.handled}
+        assert {name: times for name, times in noted.items() if model.is_sure(name)} == {
+            name: times for name, times in wanted.items() if model.is_sure(name)
+        }, shape
+        for name, times in noted.items():
+            assert times <= max(wanted.get(name, 0), 1), shape
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres", "redis", "rabbitmq+postgres"])
+def random_world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[CanvasWorld, int]]:
+    folder: Path = tmp_path_factory.mktemp("random")
+    with ExitStack() as stack:
+        if request.param == "sqlite":
+            url = f"sqlite:///{folder}/umbel.db?synchronous=off"
+            yield stack.enter_context(running_world(url, declare)), 20
+            return
+        backend, _ = stack.enter_context(opened(request.param, folder))
+        store = {} if backend.broker == backend.store else {"store": backend.store}
+        given = {"namespace": backend.namespace, **store}
+        yield stack.enter_context(running_world(backend.broker, declare, given)), 4
+
+
+def test_random_canvases_do_what_plain_python_does(
+    random_world: tuple[CanvasWorld, int],
+) -> None:
+    world, examples = random_world
+
+    @settings(
+        max_examples=examples * FACTOR,
+        suppress_health_check=[*HealthCheck],
+        phases=[Phase.generate],  # the assertion shows the one canvas that differs
+    )
+    @given(st.lists(canvases, min_size=AT_ONCE, max_size=AT_ONCE))
+    def run(shapes: list[Any]) -> None:
+        check(world, shapes)
+
+    run()
