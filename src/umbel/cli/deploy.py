@@ -6,6 +6,7 @@ import os
 import socket
 
 import click
+import msgspec
 
 from umbel.app import Umbel
 from umbel.cli.command_context import CommandContext, plain_group
@@ -181,15 +182,23 @@ def status(context: CommandContext, as_json: bool) -> None:
 def audit(context: CommandContext, longer_than: float, since: float, as_json: bool) -> int:
     """Find tasks in the records that are not interruptible and ran too long. For CI.
 
+    It also lists versions of workflows that the code no longer declares and that have runs: these
+    need the tasks of the earlier code until they end.
+
     \b
     Exit codes: 0 no such task, 1 there are such tasks.
     """
-    declared = {task.name: task.declared.interruptible for task in context.app_or_bare.registry}
+    app = context.app_or_bare
+    declared = {task.name: task.declared.interruptible for task in app.registry}
 
     async def work(operations: Operations) -> int:
         found = await operations.deploy.audit(
             longer=longer_than, since=since, interruptible=declared
         )
+        if declared:
+            versions = {name: one.version for name, one in app.workflows.items()}
+            earlier = await operations.graphs.earlier_versions(versions)
+            found = msgspec.structs.replace(found, workflows=tuple(earlier))
         if as_json:
             print_json(found)
         else:

@@ -124,7 +124,16 @@ def print_audit(found: Audit) -> None:
     longer, since = duration(found.longer_than), duration(found.since)
     if not found.tasks:
         print_line(f"No uninterruptible task ran longer than {longer} in the last {since}.")
-        return
+    else:
+        _print_long_tasks(found, longer, since)
+    if found.workflows:
+        print_line()
+        print_line("Runs of workflows that this code does not declare so, which keep their shape:")
+        versions = [(one.workflow, one.version, one.live) for one in found.workflows]
+        print_table(("workflow", "version", "running"), versions, right=("running",))
+
+
+def _print_long_tasks(found: Audit, longer: str, since: str) -> None:
     rows = [
         (
             one.task,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -113,6 +113,11 @@ class GraphOperations:
             WorkflowVersion(workflow=key[0], version=key[1], live=live[key], ended=ended[key])
             for key in sorted({*live, *ended})
         ]
+
+    async def earlier_versions(self, declared: Mapping[str, str]) -> list[WorkflowVersion]:
+        """Return the versions with runs that have not ended, except the declared ones, by name."""
+        found = await self.workflow_versions()
+        return [one for one in found if one.live and declared.get(one.workflow) != one.version]
 
     async def signal(self, graph: str, name: str, value: Any, sender: str) -> None:
         """Give a signal of a workflow its value. Raise NotAllowed, UnknownJob, BadArguments."""

@@ -8,6 +8,7 @@ import msgspec
 
 from umbel.backends import PoolMember, RunTimes
 from umbel.control import Deployment, Pause
+from umbel.operations.graphs import WorkflowVersion
 
 WorkerState = Literal["working", "paused", "stopping", "silent"]
 
@@ -207,3 +208,5 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     longer_than: float
     since: float
     tasks: tuple[AuditedTask, ...]
+    workflows: tuple[WorkflowVersion, ...] = ()
+    """Versions of workflows that are not declared any more, and have runs that have not ended."""
