@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from integration.command_line import Running, Shell, wait_until
 from scenarios.servers import PrivatePostgres
-from umbel import Umbel
+from umbel import Signal, Sleep, Umbel
 from umbel.errors import PublishTimeout
 
 WORKERS = 2
 LEASE = 3.0
+RUNS = 1_000
 BEATS = 5
 CONNECTIONS_PER_WORKER = 3
 TRANSACTIONS_PER_BEAT = 12
@@ -74,6 +77,49 @@ def test_idle_workers_keep_three_connections_and_make_few_transactions(
         made = transactions(observer) - before
         assert made <= WORKERS * BEATS * TRANSACTIONS_PER_BEAT
         wait_until(lambda: connections(observer) <= WORKERS * CONNECTIONS_PER_WORKER)
+
+
+def test_a_thousand_runs_that_wait_a_month_cost_no_statements(
+    shell: Shell, server: PrivatePostgres, observer: psycopg.Connection[tuple[int]]
+) -> None:
+    """They are rows: an idle worker makes no more statements than without them."""
+    app = Umbel(server.url, deadline=30)
+
+    @app.task(name="note")
+    def note(value: object) -> object:
+        return value
+
+    @app.workflow(name="month")
+    def month() -> Any:
+        return note.s(Signal("approved", timeout=30 * 86_400)).after(Sleep(20 * 86_400))
+
+    (shell.folder / "tasks.py").write_text(
+        "from umbel import Umbel\napp = Umbel()\n@app.task(name='note')\n"
+        "def note(value): return value\n"
+    )
+    try:
+        handles = [month.delay() for _ in range(RUNS)]
+        with shell.worker("--name", "a", "--lease", str(LEASE)):
+            wait_until(lambda: beats(observer) >= 3)
+            first, before = beats(observer), transactions(observer)
+            while beats(observer) < first + BEATS:
+                time.sleep(LEASE / 3)
+            assert transactions(observer) - before <= BEATS * TRANSACTIONS_PER_BEAT
+            kept = handles[-1]
+            assert {str(node.state) for node in kept.graph.nodes} == {"scheduled", "blocked"}
+            asyncio.run(resolve_sleep(app, kept.id))
+            kept.signal("approved", 7)
+            assert kept.get(timeout=60) == 7
+    finally:
+        app.close()
+
+
+async def resolve_sleep(app: Umbel, graph: str) -> None:
+    operations = app.operations()
+    try:
+        assert await operations.graphs.resolve(graph, "sleep", None)
+    finally:
+        await operations.close()
 
 
 def test_a_publisher_has_one_connection(
