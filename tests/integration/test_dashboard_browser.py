@@ -365,7 +365,7 @@ def test_a_run_is_started_followed_failed_and_repaired_on_its_page(sqlite: Place
         tab.wait_for_selector("h1 .badge.buried")
         click("retry-graph", said="The graph goes on")
         until(lambda: orders.charged.count(9) == 2, "the card to be charged again")
-        tab.wait_for_selector("h1 .badge.buried")
+        until(lambda: run.state is State.BURIED, "the run to fail again")
         tab.click("summary")
         tab.fill("textarea", '{"order": 9}')
         click("resolve-node")
