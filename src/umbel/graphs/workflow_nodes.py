@@ -46,6 +46,8 @@ from umbel.tasks.failures import describe
 DEADLINE_PASSED = "the deadline of the workflow has passed"
 _PAGE = 1_000
 _FOR_EVER = 3e9
+_LOOKED_AT_SECONDS = 0.2
+"""A worker that looks at a signal is about to let it wait on: it is ended after so long."""
 _OVERLAP_CHECK_SECONDS = 2.0
 _TIMERS = ("timer", "deadline")
 Values = Sequence[tuple[tuple[str | int, ...], Any]]
@@ -81,7 +83,10 @@ async def _run_timer(
     else:
         text = f"no signal {spec.label} was given in time"
         outcome = Failed(describe(TimeoutError(text)))
-    await roles.joins.resolve(spec.target, outcome)
+    if not await roles.joins.resolve(spec.target, outcome):
+        record = await roles.records.find(spec.target)
+        if record.state is State.RUNNING:
+            return PreparedNode([], Snoozed(_LOOKED_AT_SECONDS))
     return PreparedNode([], Succeeded())
 
 
@@ -89,7 +94,9 @@ async def _run_release(
     roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
 ) -> PreparedNode:
     """End a signal because a node before it has failed."""
-    await roles.control.cancel([spec.target], cancel_reason("success"))
+    states = await roles.control.cancel([spec.target], cancel_reason("success"))
+    if states.get(spec.target) is State.RUNNING:
+        return PreparedNode([], Snoozed(_LOOKED_AT_SECONDS))
     return PreparedNode([], Succeeded())
 
 
