@@ -162,6 +162,12 @@ class GraphOperations:
                 raise NotAllowed("arguments: name the node that they are for")
             changes = Changes(body=self._body(arguments))
         first = [graph.find(name).job for name in (node, start) if name is not None]
+        undone = [one.job for one in _undone(graph)]
+        if arguments is not None and {*first} & {one.job for one in graph.after(undone)}:
+            raise NotAllowed(
+                f"arguments: node {node or start} follows nodes that were undone, which run again"
+                " first; retry without arguments, or start a new run"
+            )
         again = await self._reopen(first, named, changes)
         by_job = {one.job: one for one in graph.nodes}
         paths = tuple(by_job[job].path for job in named if job in by_job and by_job[job].runs_task)
