@@ -344,7 +344,8 @@ def steps(block: Block) -> list[tuple[str, str]]:
 
 _READS = re.compile(
     r"\b(jobs (list|show)|queues|workers$|workers (list|health)|limits( list)?|pools( list)?|health"
-    r"|status|graphs (list|show)|pause list|routes (list|show)|document\(|curl|tasks)"
+    r"|status|graphs (list|show)|workflows (list|show)|pause list|routes (list|show)|document\("
+    r"|curl|tasks)"
 )
 """Commands that are repeated until they print what the page says: they change nothing."""
 _REPEAT_SECONDS = 0.3
