@@ -201,8 +201,9 @@ class Signature(msgspec.Struct, Composable[R_co], frozen=True, eq=False):
         """
         if not isinstance(condition, Condition):
             raise ConfigurationError(
-                f"when({condition!r:.80}): give a comparison of parameters of the workflow and"
-                " results of nodes, as in order['total'] > 100; a lambda cannot be stored"
+                f"when({condition!r:.80}): give a comparison of parameters of the workflow or"
+                " results of nodes, as in order['total'] > 100 or node.result == 'yes'; a"
+                " lambda cannot be stored"
             )
         if self.condition is not None:
             condition = self.condition & condition
