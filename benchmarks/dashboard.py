@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import psutil
 
 from umbel import Umbel, WorkerOptions
 from umbel.backends import JobFilter
@@ -151,8 +152,11 @@ async def fill_charts(app: Umbel) -> None:
 # --- pages -----------------------------------------------------------------------------------
 
 
-async def measure_pages(app: Umbel, times: int) -> dict[str, list[float]]:
-    """Return the server time of each page in seconds, one request after another."""
+Times = dict[str, list[float]]
+
+
+async def measure_pages(app: Umbel, times: int) -> tuple[Times, Times]:
+    """Return the server time and the processor time of each page, request after request."""
     operations = app.operations()
     wanted = JobFilter(states=(State.BURIED,), limit=1)
     [buried] = await operations.jobs(wanted)
@@ -171,6 +175,7 @@ async def measure_pages(app: Umbel, times: int) -> dict[str, list[float]]:
         "jobs, a text": "/jobs?text=user-00099999",
     }
     found: dict[str, list[float]] = {}
+    cpu: dict[str, list[float]] = {}
     server = dashboard(app, DashboardOptions())
     transport = httpx.ASGITransport(server, client=("127.0.0.1", 1))
     async with httpx.AsyncClient(
@@ -179,15 +184,16 @@ async def measure_pages(app: Umbel, times: int) -> dict[str, list[float]]:
         for name, path in (paths | more).items():
             url = path.format(**values, name=names.get(name, ""))
             for _ in range(times + 1):
-                started = time.perf_counter()
+                started, used = time.perf_counter(), time.process_time()
                 answer = await http.get(url, headers={"accept": "text/html"})
                 taken = time.perf_counter() - started
+                cpu.setdefault(name, []).append(time.process_time() - used)
                 if answer.status_code != 200:
                     raise RuntimeError(f"{url}: {answer.status_code} {answer.text[:200]}")
                 found.setdefault(name, []).append(taken)
     async with server.router.lifespan_context(server):
         pass
-    return found
+    return found, cpu
 
 
 # --- a drain ---------------------------------------------------------------------------------
@@ -230,7 +236,7 @@ def work_off(url: str, jobs: int) -> None:
 
 
 @contextmanager
-def open_pages(app: Umbel, pages: Sequence[str]) -> Iterator[None]:
+def open_pages(app: Umbel, pages: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     """A dashboard in another process with pages that are open."""
     command = [sys.executable, "-m", "benchmarks.dashboard", "--serve", app.settings.broker]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as served:
@@ -251,11 +257,48 @@ def open_pages(app: Umbel, pages: Sequence[str]) -> Iterator[None]:
         for _ in threads:
             opened.acquire(timeout=60)
         try:
-            yield
+            yield served
         finally:
             served.terminate()
             for thread in threads:
                 thread.join(30)
+
+
+def processor_share(app: Umbel, pages: Sequence[str], seconds: float) -> float:
+    """Return the share of one core that a dashboard with open pages uses, and its database.
+
+    Other programs on the machine do not change it, unlike the time of a drain.
+    """
+    with open_pages(app, pages) as process:
+        dashboard_process = psutil.Process(process.pid)
+        ports = {one.laddr.port for one in dashboard_process.net_connections() if one.raddr}
+        measured = [dashboard_process, *_backends(app.settings.broker, ports)]
+        before = sum(map(_cpu_seconds, measured))
+        started = time.perf_counter()
+        time.sleep(seconds)
+        used = sum(map(_cpu_seconds, measured)) - before
+        return used / (time.perf_counter() - started)
+
+
+def _backends(url: str, ports: set[int]) -> list[psutil.Process]:
+    """Return the server processes of PostgreSQL that belong to these connections."""
+    if not url.startswith("postgresql"):
+        return []
+    import psycopg
+
+    with psycopg.connect(POSTGRES) as connection:
+        rows = connection.execute(
+            "select pid from pg_stat_activity where client_port = any(%s)", [[*ports]]
+        ).fetchall()
+    return [psutil.Process(pid) for (pid,) in rows]
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:  # a connection that was replaced meanwhile
+        return 0.0
+    return float(times.user + times.system)
 
 
 def serve(url: str) -> None:
@@ -298,13 +341,16 @@ async def start_once(app: Umbel) -> None:
 def report(name: str, app: Umbel, options: argparse.Namespace) -> None:
     asyncio.run(start_once(app))
     asyncio.run(fill_charts(app))
-    found = asyncio.run(measure_pages(app, options.times))
+    found, cpu = asyncio.run(measure_pages(app, options.times))
     print(f"\n{name}: {options.finished:,} finished and {options.queued:,} queued jobs")
-    print(f"{'page':26} {'first':>8} {'median':>8} {'p95':>8}")
+    print(f"{'page':26} {'first':>8} {'median':>8} {'p95':>8} {'cpu':>8}")
     for page, (first, *seconds) in found.items():
         p95 = sorted(seconds)[max(0, round(len(seconds) * 0.95) - 1)]
-        shown = (first, statistics.median(seconds), p95)
+        shown = (first, statistics.median(seconds), p95, statistics.median(cpu[page]))
         print(f"{page:26} " + " ".join(f"{one * 1e3:5.0f} ms" for one in shown), flush=True)
+    for names, pages in (("the overview", _OPEN_PAGES[:1]), ("four pages", _OPEN_PAGES)):
+        share = processor_share(app, pages, options.seconds)
+        print(f"{names} open: {share:.1%} of one core", flush=True)
     if options.drained:
         drained = measure_drain(app, options.drained, options.rounds)
         before = statistics.median(drained["no page"])
@@ -322,6 +368,7 @@ def main() -> None:
     parser.add_argument("--queued", type=int, default=100_000)
     parser.add_argument("--times", type=int, default=20, help="requests for each page")
     parser.add_argument("--drained", type=int, default=100_000, help="jobs of a drain; 0: none")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of the processor's time")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("sqlite", "postgres"))
     parser.add_argument("--drain", nargs=2, help=argparse.SUPPRESS)
