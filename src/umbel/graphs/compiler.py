@@ -57,7 +57,7 @@ effect."""
 Named = Callable[[str], str]
 """Returns the id of a node that can be found by its name, such as a signal."""
 _FOR_EVER = 3e9
-"""Seconds after which the job of a signal would run that nobody has given."""
+"""Seconds after which the job of a signal would run that was not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +439,7 @@ class Compiler:
     def _finish_signal(
         self, node: CompiledNode, canvas: Signal, before: Output | None, output: Output
     ) -> None:
-        """Add what ends a signal that nobody gives: its timeout, and a failure before it."""
+        """Add what ends a signal that is not given: its timeout, and a failure before it."""
         assert self._named is not None
         waits = output.earlier
         parts = [part for one in waits for part in (*one.nodes, *one.waited_for)]

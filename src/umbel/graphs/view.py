@@ -27,7 +27,7 @@ _PAGE = 1_000
 _NO_SPEC = NodeSpec()
 NodeState = State | Literal["skipped"]
 OF_SIGNALS = ("release", "timer")
-"""The kinds of nodes that end a signal that nobody gives. Their paths begin with its path."""
+"""The kinds of nodes that end a signal that is not given. Their paths begin with its path."""
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
