@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-SNIPPETS = ("correct.py", "mixed.py", "wrong.py")
+SNIPPETS = ("correct.py", "mixed.py", "wrong.py", "correct_canvases.py", "wrong_canvases.py")
 _ERROR = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: (?P<text>.*)  \[(?P<code>[\w-]+)\]$")
 _EXPECTED = re.compile(r"  # E: ([\w -]+)$")
 Said = dict[str, dict[int, dict[str, str]]]
@@ -38,21 +38,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Said:
     return said
 
 
-@pytest.mark.parametrize("name", ["correct.py", "mixed.py"])
+@pytest.mark.parametrize("name", ["correct.py", "correct_canvases.py", "mixed.py"])
 def test_right_uses_pass_and_have_the_right_types(found: Said, name: str) -> None:
     assert found[name] == {}
 
 
-def test_every_mistake_is_found_at_its_own_line_and_nothing_else(
-    found: Said,
-) -> None:
-    lines = (HERE / "wrong.py").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("name", ["wrong.py", "wrong_canvases.py"])
+def test_every_mistake_is_found_at_its_own_line_and_nothing_else(found: Said, name: str) -> None:
+    lines = (HERE / name).read_text(encoding="utf-8").splitlines()
     expected = {
         number: set(match[1].split())
         for number, line in enumerate(lines, 1)
         if (match := _EXPECTED.search(line))
     }
-    assert {number: set(codes) for number, codes in found["wrong.py"].items()} == expected
+    assert {number: set(codes) for number, codes in found[name].items()} == expected
 
 
 def test_the_error_names_the_parameter(found: Said) -> None:

@@ -33,7 +33,7 @@ def arguments() -> None:
     add.delay(1, 2, 3)  # E: call-arg
     add.delay(1, c=2)  # E: call-arg
     add.delay(None, 2)  # E: arg-type
-    add.s("1", 2)  # E: arg-type
+    add.s("1", 2)  # E: call-overload
     add.si(1)  # E: call-arg
     mail.delay(1, "subject")  # E: call-arg
     mail.delay(1, subject=2)  # E: arg-type

@@ -158,6 +158,10 @@ def group(
 ) -> Group[list[R]]: ...
 @overload
 def group(
+    members: Iterable[Part[R]], /, *, errors: Collect, limit: int | None = None
+) -> Group[list[R | NodeFailed]]: ...
+@overload
+def group(
     members: Iterable[Part[R]], /, *, errors: Policy = "fail", limit: int | None = None
 ) -> Group[list[R]]: ...
 def group(*members: Any, errors: Policy = "fail", limit: int | None = None) -> Any:
@@ -180,6 +184,16 @@ def chord(
     return chain(group([*header], errors=errors, limit=limit), body)
 
 
+@overload
+def chunks(
+    task: Task[..., R] | Signature[R],
+    calls: Any,
+    size: int,
+    *,
+    errors: Collect,
+    limit: int | None = None,
+) -> Map[list[R | NodeFailed]]: ...
+@overload
 def chunks(
     task: Task[..., R] | Signature[R],
     calls: Any,
@@ -187,7 +201,10 @@ def chunks(
     *,
     errors: Policy = "fail",
     limit: int | None = None,
-) -> Map[list[R]]:
+) -> Map[list[R]]: ...
+def chunks(
+    task: Any, calls: Any, size: int, *, errors: Policy = "fail", limit: int | None = None
+) -> Any:
     """Make many calls of a task, ``size`` of them in each job. The result is one flat list.
 
     ``calls`` is a list of argument tuples, or a canvas with such a list as its result.
@@ -197,7 +214,7 @@ def chunks(
     return Map(task_signature(task), calls, star=True, size=size, errors=errors, limit=limit)
 
 
-def fork(*branches: Composable[Any]) -> Fork[Any]:
+def fork(*branches: Composable[Any]) -> Fork[None]:
     """Start branches with the result of the chain before it; the chain does not wait for them."""
     found = members_of(branches, "fork")
     if not found:

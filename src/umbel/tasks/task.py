@@ -25,7 +25,7 @@ from typing import (
 
 import msgspec
 
-from umbel.errors import BadArguments, ConfigurationError, NotEncodable
+from umbel.errors import BadArguments, ConfigurationError, NodeFailed, NotEncodable
 from umbel.messages import Growth, Policy, route_gate
 from umbel.tasks.composing import (
     OPEN,
@@ -290,9 +290,15 @@ class Task(Generic[P, R_co]):
         """Like ``s``, but ignore the result of the previous task in a chain. Raise BadArguments."""
         return self._call(args, kwargs, immutable=True)
 
+    @overload
+    def map(
+        self, items: Any = None, *, errors: Literal["collect"], limit: int | None = None
+    ) -> Map[list[R_co | NodeFailed]]: ...
+    @overload
     def map(
         self, items: Any = None, *, errors: Policy = "fail", limit: int | None = None
-    ) -> Map[list[R_co]]:
+    ) -> Map[list[R_co]]: ...
+    def map(self, items: Any = None, *, errors: Policy = "fail", limit: int | None = None) -> Any:
         """Run it once for each item of a list, in parallel; the result is the list of results.
 
         ``items`` is a list, or a canvas with a list as its result. In a chain, without ``items``,
@@ -302,9 +308,17 @@ class Task(Generic[P, R_co]):
 
         return Map(task_signature(self), items, errors=errors, limit=limit)
 
+    @overload
+    def starmap(
+        self, items: Any = None, *, errors: Literal["collect"], limit: int | None = None
+    ) -> Map[list[R_co | NodeFailed]]: ...
+    @overload
     def starmap(
         self, items: Any = None, *, errors: Policy = "fail", limit: int | None = None
-    ) -> Map[list[R_co]]:
+    ) -> Map[list[R_co]]: ...
+    def starmap(
+        self, items: Any = None, *, errors: Policy = "fail", limit: int | None = None
+    ) -> Any:
         """Like ``map``; each item is a tuple with the arguments of a call."""
         from umbel.tasks.canvas import Map, task_signature
 
