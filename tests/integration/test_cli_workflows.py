@@ -144,3 +144,19 @@ def test_bad_input_is_refused_with_a_remedy(shop: Shell) -> None:
         refused(shop, code, text, *words)
     done = shop.run("workflows", "start", "fulfil", "--json")
     assert json.loads(done.stderr)["error"]["exit_code"] == done.returncode == 2
+
+
+def test_the_audit_of_deployments_lists_runs_of_earlier_code(shop: Shell, tmp_path: Path) -> None:
+    """Two runs of the declared version, then the code changes."""
+    before = shop.ask("workflows")[0]["version"]
+    for number in range(2):
+        shop.say("workflows", "start", "fulfil", json.dumps({"id": number}))
+    assert shop.ask("deploy", "audit")["workflows"] == []
+    (tmp_path / "tasks.py").write_text(TASKS.replace("deadline=3600", "deadline=7200"))
+    (found,) = shop.ask("deploy", "audit")["workflows"]
+    assert (found["workflow"], found["version"], found["live"]) == ("shop.fulfil", before, 2)
+    text = shop.say("deploy", "audit")
+    assert "which keep their shape" in text
+    assert before in text
+    origins = {row["version"]: row["origin"] for row in shop.ask("workflows")}
+    assert origins[before] == "earlier code"
