@@ -15,6 +15,9 @@ from umbel.messages import KINDS
 SLOW_SCAN_SECONDS = 0.02
 """A scan from the start that takes longer than this is not made every time."""
 FULL_SCAN_FACTOR = 20
+MAX_FULL_SCAN_DELAY_SECONDS = 10.0
+"""Nodes of graphs are queued at their old place, so that only a scan from the start finds them. It
+is made as often as the safety poll, also when a busy server has answered slowly."""
 NEVER = float("inf")
 GATE_RETRY_SECONDS = 0.01
 """Delay before gates are checked again where a job may pass and none did."""
@@ -33,7 +36,8 @@ class ScanPosition:
     They are slow when PostgreSQL may not remove dead index entries, because a transaction is open
     for long in any database of the server. Each claim would then step over all jobs claimed since.
     So scans continue where the last one ended. A scan from the start is made now and then, so that
-    it takes a twentieth of the time. Jobs that returned to their old place wait for that one.
+    it takes a twentieth of the time, and at least every ten seconds. Jobs that returned to their
+    old place wait for that one.
     """
 
     def __init__(self) -> None:
@@ -50,7 +54,7 @@ class ScanPosition:
         """Record the duration and the rows of a scan from the start."""
         self.gate_event = gate_event or 0
         self.marks = _marks(rows) if took > SLOW_SCAN_SECONDS else None
-        self.until = now + FULL_SCAN_FACTOR * took
+        self.until = now + min(FULL_SCAN_FACTOR * took, MAX_FULL_SCAN_DELAY_SECONDS)
 
     def record_partial_scan(self, rows: Sequence[Row]) -> None:
         """Record the rows of a scan from the marks."""
