@@ -22,11 +22,11 @@ from typing import Any
 
 from umbel import Handle, Signal, Umbel
 
-IDLE_SECONDS = 15.0
+IDLE_SECONDS = 10.0
 SIGNALS = 200
-ORDERS = 400
+ORDERS = 100
 AT_ONCE = 20
-SEQUENTIAL = 60
+SEQUENTIAL = 20
 
 app = Umbel(namespace=os.environ.get("UMBEL_NAMESPACE", "workflows"))
 

@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from dbos import DBOS
 
-ORDERS = 400
+ORDERS = 100
 AT_ONCE = 20
-SEQUENTIAL = 60
+SEQUENTIAL = 20
 
 
 @DBOS.step()
