@@ -50,6 +50,13 @@ def test_layers_are_the_longest_paths() -> None:
     assert [len(route) for route in layout.routes] == [0, 0, 0, 2, 2]
 
 
+def test_edges_that_pass_many_layers_are_drawn_straight() -> None:
+    chain = [(one, one + 1) for one in range(80)]
+    layout = lay_out(81, (*chain, *((one, 80) for one in range(79))))
+    assert layout.depth == 81
+    assert not any(layout.routes)
+
+
 @given(st.integers(0, 12), st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11))))
 def test_no_boxes_overlap_in_any_graph(count: int, pairs: list[tuple[int, int]]) -> None:
     edges = tuple(dict.fromkeys(one for one in pairs if max(one) < count and one[0] != one[1]))

@@ -117,7 +117,8 @@ def _order(
 
 
 def _mean(items: Sequence[int], at: dict[int, int] | dict[int, float], otherwise: float) -> float:
-    return sum(at[one] for one in items) / len(items) if items else otherwise
+    known = [at[one] for one in items if one in at]
+    return sum(known) / len(known) if known else otherwise
 
 
 def _size(item: int, count: int) -> float:
