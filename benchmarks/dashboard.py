@@ -265,18 +265,21 @@ def open_pages(app: Umbel, pages: Sequence[str]) -> Iterator[subprocess.Popen[st
 
 
 def processor_share(app: Umbel, pages: Sequence[str], seconds: float) -> float:
-    """Return the share of one core that a dashboard with open pages uses, and its database.
+    """Return the share of one core that a dashboard with open pages uses, and its connections.
 
-    Other programs on the machine do not change it, unlike the time of a drain.
+    Other programs on the machine hardly change it, unlike the time of a drain. Processes that
+    PostgreSQL starts for a part of a query are not counted.
     """
     with open_pages(app, pages) as process:
         dashboard_process = psutil.Process(process.pid)
         ports = {one.laddr.port for one in dashboard_process.net_connections() if one.raddr}
         measured = [dashboard_process, *_backends(app.settings.broker, ports)]
-        before = sum(map(_cpu_seconds, measured))
+        before = [_cpu_seconds(one) for one in measured]
         started = time.perf_counter()
         time.sleep(seconds)
-        used = sum(map(_cpu_seconds, measured)) - before
+        after = [_cpu_seconds(one) for one in measured]
+        # A connection that was closed meanwhile counts as 0.
+        used = sum(max(0.0, b - a) for a, b in zip(before, after, strict=True))
         return used / (time.perf_counter() - started)
 
 
