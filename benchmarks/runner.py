@@ -135,6 +135,9 @@ def run(steps: Sequence[Step], tell: Callable[[Step], None]) -> Results:
         tell(step)
         try:
             found = step.measure()
+        except KeyboardInterrupt:  # what was measured until now is shown
+            results.failures.append(Failure(step.row, step.system, "the run was stopped here"))
+            break
         except Exception as failure:  # one that fails must not cost the others' figures
             results.failures.append(Failure(step.row, step.system, repr(failure)))
             continue
