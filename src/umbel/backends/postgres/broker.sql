@@ -32,7 +32,8 @@ added as (
          case when $schema.moment(not_before, delay) > statement_timestamp() then null
               when %(idle)s = 'blocked' then null else gates::jsonb ->> 0 end, %(part)s::boolean
   from sent where not exists (select 1 from $schema.record r
-                              where r.id = sent.id and r.namespace = sent.namespace offset 0)
+                              where r.id = sent.id and r.namespace = sent.namespace
+                                and r.attempt >= 0 offset 0)
   order by place
   on conflict do nothing
   returning id, namespace, queue, state
@@ -105,7 +106,8 @@ added as (
          case when $schema.moment(%(not_before)s, %(delay)s) > statement_timestamp() then null
               else %(gates)s::jsonb ->> 0 end
   from sent where not exists (select 1 from $schema.record r
-                              where r.id = sent.id and r.namespace = %(namespace)s offset 0)
+                              where r.id = sent.id and r.namespace = %(namespace)s
+                                and r.attempt >= 0 offset 0)
   returning id, state
 )
 select count(*),
@@ -121,7 +123,8 @@ from added
 with asked as (select * from unnest(%(id)s::uuid[], %(namespace)s::text[]) as a (id, namespace))
 select a.namespace, a.id::text from asked a
 where exists (select 1 from $schema.job j where j.id = a.id and j.namespace = a.namespace)
-   or exists (select 1 from $schema.record r where r.id = a.id and r.namespace = a.namespace)
+   or exists (select 1 from $schema.record r
+              where r.id = a.id and r.namespace = a.namespace and r.attempt >= 0)
 
 -- name: unique_holders
 -- The live jobs that hold these unique keys.
@@ -197,7 +200,7 @@ claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
       fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
-  from picked where j.id = picked.id and j.namespace = %(namespace)s
+  where j.id = any(array(select id from picked)) and j.namespace = %(namespace)s
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
@@ -284,7 +287,7 @@ claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
       fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
-  from picked where j.id = picked.id and j.namespace = %(namespace)s
+  where j.id = any(array(select id from picked)) and j.namespace = %(namespace)s
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,
@@ -355,7 +358,7 @@ claimed as (
   update $schema.job j
   set state = 'running', owner = %(owner)s, worker = (select name from allowed),
       fence = least(j.fence, 9223372036854775806) + 1, claimed = statement_timestamp()
-  from picked where j.id = picked.id and j.namespace = %(namespace)s
+  where j.id = any(array(select id from picked)) and j.namespace = %(namespace)s
   returning j.seq, j.id::text, j.kind, j.task, j.priority, j.content_type, j.body, j.type,
             date_part('epoch', j.created), date_part('epoch', j.not_before),
             date_part('epoch', j.expires), j.attempt, j.max_deaths, j.unique_key, j.traceparent,

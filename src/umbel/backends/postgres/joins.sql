@@ -47,7 +47,9 @@ where not exists (select 1 from $schema.job j where j.id = p.id and j.namespace 
   and not exists (select 1 from $schema.record r where r.id = p.id and r.namespace = %(namespace)s)
 
 -- name: add_edges
--- Adds parts to joins and counts those that have ended. Returns a row for each.
+-- Adds parts to joins and counts those that have ended. Returns a row for each. The column "attempt" is not
+-- in the index of ended jobs, which would be read from its start for each part if the server believes that
+-- there are no records yet.
 with given as (
   select * from unnest(%(joins)s::text[], %(positions)s::integer[], %(jobs)s::uuid[])
     as e (join_id, position, job)
@@ -55,7 +57,10 @@ with given as (
 added as (
   insert into $schema.job_edge (namespace, join_id, position, job, state)
   select %(namespace)s, g.join_id, g.position, g.job,
-         (select r.state from $schema.record r where r.id = g.job and r.namespace = %(namespace)s)
+         case when not exists (select 1 from $schema.job b
+                               where b.id = g.job and b.namespace = %(namespace)s)
+              then (select r.state from $schema.record r
+                    where r.id = g.job and r.namespace = %(namespace)s and r.attempt >= 0) end
   from given g
   on conflict do nothing
   returning join_id, state

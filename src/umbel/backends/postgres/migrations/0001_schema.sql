@@ -552,7 +552,7 @@ begin
       with ended as materialized (
         select e.join_id, e.position, coalesce((
                  select r.state::text from $schema.record r
-                 where r.id = g.id and r.namespace = g.namespace), 'succeeded') as state
+                 where r.id = g.id and r.namespace = g.namespace and r.attempt >= 0), 'succeeded') as state
         from gone g, lateral (select e.join_id, e.position from $schema.job_edge e
                               where e.job = g.id and e.namespace = g.namespace and e.state is null
                               offset 0) e
