@@ -54,6 +54,11 @@ class Input(msgspec.Struct, frozen=True, array_like=True):
     pick: tuple[str | int, ...] = ()
     """The keys of the item of the result that is wanted; empty for the whole."""
 
+    def has(self, position: int) -> bool:
+        """Whether it reads the part at this position."""
+        is_open = self.count == ALL_PARTS
+        return self.first <= position and (is_open or position < self.first + self.count)
+
 
 NodeKind = Literal[
     "",
@@ -143,9 +148,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether the part at this position has to succeed before it can run."""
         if 0 <= self.free_from <= position:
             return False
-        return not any(
-            one.collect and one.first <= position < one.first + one.count for one in self.inputs
-        )
+        return not any(one.collect and one.has(position) for one in self.inputs)
 
     def encode(self) -> str:
         """Return the header."""
