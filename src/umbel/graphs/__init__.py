@@ -7,12 +7,13 @@ Never: knows a server. A graph is jobs that wait for joins (``backends.Joins``),
 from umbel.graphs.boxes import Box, boxes
 from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
-from umbel.graphs.compiler import MAX_NODES, Compiler, label_of
+from umbel.graphs.compiler import MAX_NODES, Compiler
 from umbel.graphs.declaring import check_workflow, named_id
 from umbel.graphs.drawing import mermaid, tree
 from umbel.graphs.failures import FailedNode, find_failures
 from umbel.graphs.growing import grow
 from umbel.graphs.launching import TEMPLATE_ROOT, launch_envelope
+from umbel.graphs.places import label_of
 from umbel.graphs.publications import publications
 from umbel.graphs.running import NodePreparer, must_prepare
 from umbel.graphs.signals import give_signal

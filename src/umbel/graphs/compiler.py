@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from umbel.errors import BadArguments, ConfigurationError
 from umbel.graphs.arguments import check_call, check_edge, check_parameter, extract
 from umbel.graphs.calls import (
     calls_of,
-    merge,
     refuse_results,
     refuse_results_of_undo,
     refuse_tokens,
@@ -37,6 +35,21 @@ from umbel.graphs.compiled import (
     in_order,
 )
 from umbel.graphs.conditions import encode_condition
+from umbel.graphs.places import (
+    Where,
+    after_lane,
+    below,
+    cannot_replace,
+    following_undos,
+    label_of,
+    later,
+    list_of,
+    list_type,
+    root_defaults,
+    short_name,
+    shown,
+    with_options,
+)
 from umbel.messages import Fire, Policy
 from umbel.tasks.canvas import Chain, Fork, Group, Map
 from umbel.tasks.composing import OPEN, Composable, ResultOf
@@ -58,23 +71,6 @@ Named = Callable[[str], str]
 """Returns the id of a node that can be found by its name, such as a signal."""
 _FOR_EVER = 3e9
 """Seconds after which the job of a signal would run that was not given."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The surroundings of a canvas in the whole."""
-
-    path: str
-    chain: str | None = None
-    defaults: CallOptions = NO_OPTIONS
-    nesting: int = 0
-    is_aside: bool = False
-    is_later: bool = False
-    """Whether a node before it may finish a chain that contains it."""
-
-    def inside(self, number: int | str, **changes: Any) -> _Where:
-        """Return the place of a part."""
-        return replace(self, path=below(self.path, number), nesting=self.nesting + 1, **changes)
 
 
 class Compiler:
@@ -136,7 +132,7 @@ class Compiler:
             root.join = self._join("all", root.parts)
         self._add_deadline(canvas)
         compiled = self._finish()
-        root.defaults = _root_defaults(canvas, compiled)
+        root.defaults = root_defaults(canvas, compiled)
         for node in compiled.nodes:
             if node.call is None and node.defaults.priority is None:
                 node.defaults = replace(node.defaults, priority=root.defaults.priority)
@@ -150,9 +146,9 @@ class Compiler:
     def replacement(self, canvas: Any) -> tuple[Compiled, CompiledNode]:
         """Return the nodes that take the place of a node, and the one of them with the result."""
         if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
-            raise ConfigurationError(_cannot_replace(canvas))
+            raise ConfigurationError(cannot_replace(canvas))
         output = self._whole(canvas, None)
-        place = self._as_one(output, _Where(self._base))
+        place = self._as_one(output, Where(self._base))
         if self._undos:
             raise ConfigurationError(
                 f"{self._undos[0][0].path}, compensate: not in a part that replaces a node; give it"
@@ -173,13 +169,13 @@ class Compiler:
         if isinstance(canvas, Signature):  # its other options belong to the whole
             own = replace(canvas.call_options, unique=None, id=None, connection=None)
             self._top = leaf = msgspec.structs.replace(canvas, call_options=own)
-            return self._compile(leaf, before, _Where(path, self._outer_chain))
+            return self._compile(leaf, before, Where(path, self._outer_chain))
         defaults = replace(canvas.call_options, unique=None, id=None, connection=None)
         if isinstance(canvas, WorkflowCall):  # its nodes refer to one another
             self._start = CallOptions(delay=defaults.delay, not_before=defaults.not_before)
             defaults = replace(defaults, delay=None, not_before=None)
         self._top, self._defaults = canvas, defaults
-        where = _Where(path, self._outer_chain, defaults)
+        where = Where(path, self._outer_chain, defaults)
         return self._compile(canvas, before, where, is_whole=True)
 
     def _finish(self) -> Compiled:
@@ -202,7 +198,7 @@ class Compiler:
         for node in self._nodes:  # it grows meanwhile
             self._wire(node)
             if not node.parts and node.kind != "signal" and self._start != NO_OPTIONS:
-                node.defaults = _later(node.defaults, self._start)
+                node.defaults = later(node.defaults, self._start)
             if self._depth:
                 node.extra["depth"] = self._depth
         ordered = [node for node in in_order(self._nodes) if not node.is_external]
@@ -211,12 +207,12 @@ class Compiler:
     # --- forms -------------------------------------------------------------------------------
 
     def _compile(
-        self, canvas: Any, before: Output | None, where: _Where, *, is_whole: bool = False
+        self, canvas: Any, before: Output | None, where: Where, *, is_whole: bool = False
     ) -> Output:
         """Return the output of a canvas that runs after ``before``."""
         if where.nesting > MAX_NESTING:
             raise ConfigurationError(f"canvas: nested more than {MAX_NESTING} times; nest it less")
-        inner = where if is_whole else _with_options(where, canvas)
+        inner = where if is_whole else with_options(where, canvas)
         if isinstance(canvas, Handle):
             output = self._external(canvas, before, where)
         elif isinstance(canvas, Signature):
@@ -250,7 +246,7 @@ class Compiler:
             self._handle(handler, output, at, number, covers)
         return output
 
-    def _external(self, handle: Handle[Any], before: Output | None, where: _Where) -> Output:
+    def _external(self, handle: Handle[Any], before: Output | None, where: Where) -> Output:
         if where.chain is not None and before is not None:
             raise ConfigurationError(
                 f"node {where.path}: a handle is a job that was published before, so it cannot wait"
@@ -260,7 +256,7 @@ class Compiler:
         self._nodes.append(node)
         return Output([node], returns=node.returns)
 
-    def _leaf(self, call: Signature[Any], before: Output | None, where: _Where) -> Output:
+    def _leaf(self, call: Signature[Any], before: Output | None, where: Where) -> Output:
         refuse_whole_options(call, where.path)
         node = self._node(where)
         args = call.args
@@ -282,7 +278,7 @@ class Compiler:
                 check_edge(node.path, call, ("args", 0), before.returns, before.nodes)
         return Output([node], returns=node.returns)
 
-    def _chunk(self, chunk: Chunk, before: Output | None, where: _Where) -> Output:
+    def _chunk(self, chunk: Chunk, before: Output | None, where: Where) -> Output:
         node = self._node(where)
         node.kind = "chunk"
         refuse_tokens(chunk.call, node.path)
@@ -297,12 +293,12 @@ class Compiler:
         returns = Any if chunk.errors == "collect" else call.task.parameters.returns
         return Output([node], returns=list_of(returns))
 
-    def _chain(self, canvas: Chain[Any], before: Output | None, where: _Where) -> Output:
+    def _chain(self, canvas: Chain[Any], before: Output | None, where: Where) -> Output:
         output, here = before, replace(where, chain=where.path)
         for number, part in enumerate(canvas.parts):
             at = here.inside(number, is_later=here.is_later or number > 0)
             if isinstance(part, Fork):
-                at = _with_options(replace(at, chain=None, is_aside=True), part)
+                at = with_options(replace(at, chain=None, is_aside=True), part)
                 for index, branch in enumerate(part.branches):
                     self._loose += self._compile(branch, output, at.inside(index)).nodes
                 continue
@@ -320,7 +316,7 @@ class Compiler:
         self,
         members: Sequence[Any],
         before: Output | None,
-        where: _Where,
+        where: Where,
         errors: Policy,
         limit: int,
         *,
@@ -333,7 +329,7 @@ class Compiler:
             # A member is its own chain: a task that finishes it does not end those around it.
             at, start = where.inside(number, chain=None), before
             if limit and number >= limit:
-                start = _after_lane(before, found[number - limit])
+                start = after_lane(before, found[number - limit])
             found.append(self._as_one(self._compile(member, start, at), at))
         collect = errors == "collect"
         also: list[CompiledNode] = []
@@ -343,9 +339,9 @@ class Compiler:
         if errors == "cancel":
             for number, node in enumerate(found):
                 self._cancel_others(node, where, number)
-        return Output(found, True, is_flat, collect, also=also, returns=_list_type(found, collect))
+        return Output(found, True, is_flat, collect, also=also, returns=list_type(found, collect))
 
-    def _map(self, canvas: Map[Any], before: Output | None, where: _Where) -> Output:
+    def _map(self, canvas: Map[Any], before: Output | None, where: Where) -> Output:
         items, call, shown = canvas.items, canvas.signature, where.path or "0"
         given: list[tuple[Place, str]] = []
         if items is None and before is not None and before.given:
@@ -384,7 +380,7 @@ class Compiler:
         returns = Any if canvas.errors == "collect" else call.task.parameters.returns
         return Output([node], returns=list_of(returns))
 
-    def _handle(self, handler: Any, scope: Output, where: _Where, number: int, covers: str) -> None:
+    def _handle(self, handler: Any, scope: Output, where: Where, number: int, covers: str) -> None:
         """Let a handler run if a node of the scope has failed, after all of them have ended.
 
         ``covers`` is the path of the scope.
@@ -406,11 +402,11 @@ class Compiler:
                 node.extra.setdefault("scope", covers)
         self._loose += output.nodes
 
-    def _cancel_others(self, member: CompiledNode, where: _Where, number: int) -> None:
+    def _cancel_others(self, member: CompiledNode, where: Where, number: int) -> None:
         """Add a node that cancels the group if this member fails."""
         # It must not wait behind the members that it cancels.
         first = CallOptions(queue=where.defaults.queue, priority=_MAX_PRIORITY)
-        node = self._node(_Where(below(where.path, f"c{number}"), defaults=first))
+        node = self._node(Where(below(where.path, f"c{number}"), defaults=first))
         node.kind = "cancel"
         node.extra["label"] = self._cancel_scope or where.path
         node.reads.append((Output([member], is_failure=True), None))
@@ -418,7 +414,7 @@ class Compiler:
 
     # --- nodes of workflows ------------------------------------------------------------------
 
-    def _signal(self, canvas: Signal, before: Output | None, where: _Where) -> Output:
+    def _signal(self, canvas: Signal, before: Output | None, where: Where) -> Output:
         if self._named is None:
             raise ConfigurationError(f"{canvas!r}: not in a part that replaces a node")
         if any(one.name == canvas.name for one, _, _ in self._signals.values()):
@@ -443,7 +439,7 @@ class Compiler:
         assert self._named is not None
         waits = output.earlier
         parts = [part for one in waits for part in (*one.nodes, *one.waited_for)]
-        at = _Where(node.path, is_aside=True)
+        at = Where(node.path, is_aside=True)
         if parts:
             release = self._node(replace(at, path=f"{node.path}.release"))
             release.kind, release.extra = "release", {"target": node.id}
@@ -458,7 +454,7 @@ class Compiler:
             timer.reads += [(one.only_waited_for(), None) for one in waits]
             self._loose.append(timer)
 
-    def _sleep(self, canvas: Sleep, before: Output | None, where: _Where) -> Output:
+    def _sleep(self, canvas: Sleep, before: Output | None, where: Where) -> Output:
         node = self._node(replace(where, defaults=CallOptions(delay=canvas.seconds)))
         node.kind, node.after = "sleep", canvas.before
         node.extra["label"] = f"{canvas.seconds:g} s"
@@ -470,9 +466,9 @@ class Compiler:
     def _add_deadline(self, canvas: Any) -> None:
         if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
             if self._named is None:
-                raise ConfigurationError(_cannot_replace(canvas))
+                raise ConfigurationError(cannot_replace(canvas))
             delay = CallOptions(delay=canvas.workflow.deadline)
-            node = self._node(_Where("deadline", defaults=delay, is_aside=True))
+            node = self._node(Where("deadline", defaults=delay, is_aside=True))
             node.id, node.kind = self._named("deadline"), "deadline"
             self._loose.append(node)
 
@@ -483,9 +479,9 @@ class Compiler:
         if not self._undos:
             return []
         if self._named is None:
-            raise ConfigurationError(_cannot_replace(root.extra["label"]))
+            raise ConfigurationError(cannot_replace(root.extra["label"]))
         node = CompiledNode(self._named("undo"), "undo", "undo")
-        node.undos = [(one, undo, _following(one, self._undos)) for one, undo in self._undos]
+        node.undos = [(one, undo, following_undos(one, self._undos)) for one, undo in self._undos]
         for one, undo, _ in node.undos:
             args = undo.args if undo.immutable else (OPEN, *undo.args)
             check_call(undo, args, f"{one.path}.undo")
@@ -500,7 +496,7 @@ class Compiler:
 
     # --- nodes and joins ---------------------------------------------------------------------
 
-    def _node(self, where: _Where) -> CompiledNode:
+    def _node(self, where: Where) -> CompiledNode:
         if len(self._nodes) >= MAX_NODES:
             raise ConfigurationError(
                 f"canvas: more than {MAX_NODES:,} nodes; let each job do more with chunks, or"
@@ -513,7 +509,7 @@ class Compiler:
         self._nodes.append(node)
         return node
 
-    def _as_one(self, output: Output, where: _Where) -> CompiledNode:
+    def _as_one(self, output: Output, where: Where) -> CompiledNode:
         """Return a node with the value of an output: for a list, one that gathers it."""
         if output.is_one:
             return output.nodes[0]
@@ -525,7 +521,7 @@ class Compiler:
         node.returns = output.returns
         return node
 
-    def _shortened(self, before: Output, where: _Where) -> Output:
+    def _shortened(self, before: Output, where: Where) -> Output:
         """Return an output of one node, for many nodes that each wait for something else, too."""
         one = self._as_one(before, replace(where, path=below(where.path, "before")))
         if before.is_no_value:
@@ -573,7 +569,7 @@ class Compiler:
         if not (output.is_list and output.collect):
             return output
         path = f"{node.path}.in{len(self._nodes)}"
-        one = self._as_one(replace(output, lanes=[]), _Where(path))
+        one = self._as_one(replace(output, lanes=[]), Where(path))
         return Output([one], lanes=output.lanes, returns=output.returns)
 
     def _join(self, fire: Fire, parts: list[CompiledNode]) -> CompiledJoin:
@@ -619,7 +615,7 @@ class Compiler:
         known = self._outputs.get(id(canvas)) or self._output_of_flat(canvas)
         if known is None:
             self._count(canvas)
-            at = _Where(
+            at = Where(
                 below(self._base, self._name(canvas)), defaults=self._defaults,
                 is_aside=node.is_aside,
             )  # fmt: skip
@@ -661,110 +657,3 @@ class Compiler:
             elif isinstance(one, WorkflowCall):
                 left.append(one.canvas)
             left += getattr(one, "handlers", ())
-
-
-def _following(
-    node: CompiledNode, undos: Sequence[tuple[CompiledNode, Signature[Any]]]
-) -> list[str]:
-    """Return the jobs with undos that come after a node: theirs have to end first."""
-    found: list[str] = []
-    for other, _ in undos:
-        left, seen = [*other.parts], set[int]()
-        while left:
-            part = left.pop()
-            if part is node:
-                found.append(other.id)
-                break
-            if id(part) not in seen:
-                seen.add(id(part))
-                left += part.parts
-    return found
-
-
-def below(path: str, number: int | str) -> str:
-    """Return the path of a part."""
-    return f"{path}.{number}" if path else str(number)
-
-
-def shown(place: Place) -> str:
-    """Return the place of an argument for an error text."""
-    return ".".join(str(key) for key in place[1:])
-
-
-def short_name(canvas: Any) -> str:
-    """Return the last word of a task's name, or what a canvas is."""
-    if isinstance(canvas, WorkflowCall):
-        text = canvas.workflow.name
-    elif isinstance(canvas, Signature):
-        text = canvas.task.name
-    elif isinstance(canvas, Signal):
-        return canvas.name.replace(".", "-")
-    else:
-        return type(canvas).__name__.lower()
-    return text.rpartition(".")[2] or "node"
-
-
-def label_of(canvas: Any, limit: int = 80) -> str:
-    """Return a short description of a canvas."""
-    if isinstance(canvas, WorkflowCall):
-        text = canvas.workflow.name
-    elif isinstance(canvas, Signature):
-        text = canvas.task.name
-    elif isinstance(canvas, Chain):
-        text = " | ".join(label_of(part, limit // 2) for part in canvas.parts[:8])
-    else:
-        text = repr(canvas)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def _after_lane(before: Output | None, lane: CompiledNode) -> Output:
-    if before is None:
-        return Output(is_no_value=True, lanes=[lane])
-    return replace(before, lanes=[*before.lanes, lane], joins={})
-
-
-def _later(options: CallOptions, start: CallOptions) -> CallOptions:
-    """Return the options of a node at the beginning of a workflow that starts later."""
-    seconds = options.delay or 0.0
-    if start.not_before is None:
-        return replace(options, delay=seconds + (start.delay or 0.0))
-    return replace(options, delay=None, not_before=start.not_before + timedelta(seconds=seconds))
-
-
-def _cannot_replace(canvas: Any) -> str:
-    return f"{canvas}: its deadline and undos need a run of its own; start it with delay"
-
-
-def _with_options(where: _Where, canvas: Any) -> _Where:
-    """Return the place with the options of a canvas as defaults for its nodes."""
-    options = getattr(canvas, "call_options", NO_OPTIONS)
-    if isinstance(canvas, Signature) or options == NO_OPTIONS:
-        return where
-    refuse_whole_options(canvas, where.path)
-    return replace(where, defaults=merge(options, where.defaults))
-
-
-def _root_defaults(canvas: Any, compiled: Compiled) -> CallOptions:
-    """Return queue and priority of the root: those of the canvas, or of its first task."""
-    options = canvas.call_options
-    first = next((node.call for node in compiled.nodes if node.call is not None), None)
-    queue, priority = options.queue, options.priority
-    if first is not None:
-        own, declared = first.call_options, first.task.declared
-        queue = queue or own.queue or declared.queue
-        if priority is None:
-            priority = declared.priority if own.priority is None else own.priority
-    return CallOptions(queue=queue, priority=priority)
-
-
-def _list_type(nodes: Sequence[CompiledNode], collect: bool) -> Any:
-    kinds = {str(node.returns): node.returns for node in nodes}
-    if collect or len(kinds) != 1 or Any in kinds.values():
-        return Any
-    (only,) = kinds.values()
-    return list_of(only)
-
-
-def list_of(returns: Any) -> Any:
-    """Return the type of a list of results."""
-    return Any if returns is Any else list[returns]

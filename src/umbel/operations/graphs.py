@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from umbel.backends import UNCHANGED, Changes, JobFilter, Roles
-from umbel.errors import NotAllowed, Unavailable
+from umbel.errors import NotAllowed, Unavailable, UnknownJob
 from umbel.graphs import Graph, GraphNode, cancel_graph, give_signal, named_id, read_graph
 from umbel.messages import (
     GRAPH_TASK,
@@ -172,6 +172,18 @@ class GraphOperations:
         by_job = {one.job: one for one in graph.nodes}
         paths = tuple(by_job[job].path for job in named if job in by_job and by_job[job].runs_task)
         return RetriedGraph(graph=graph_id, nodes=paths, jobs=len(again))
+
+    async def retry_jobs(self, graph_id: str, jobs: Sequence[str], changes: Changes) -> list[str]:
+        """Let a graph go on with these failed nodes; return those that are live again.
+
+        They get the ``changes``. What acts on their failures runs again, too.
+        """
+        try:
+            named = self._again(await self.show(graph_id), [*jobs])
+        except UnknownJob:  # the root was deleted
+            named = [*jobs]
+        again = {*(await self._reopen(jobs, named, changes))}
+        return [job for job in jobs if job in again]
 
     async def resolve(self, graph_id: str, name: str, result: Any) -> bool:
         """Let a node count as succeeded, with this result; the graph goes on.

@@ -209,7 +209,7 @@ class Operations:
 
     async def _replay(self, jobs: Sequence[str], changes: Changes) -> list[str]:
         """Queue jobs again; of nodes, also what waits for them in their graphs."""
-        nodes: list[str] = []
+        nodes: dict[str, list[str]] = {}
         graphs: list[str] = []
         for job in jobs:
             with suppress(UnknownJob):
@@ -217,13 +217,12 @@ class Operations:
                 if record.task == GRAPH_TASK and record.state in FAILED:
                     graphs.append(job)
                 elif GROUP_HEADER in record.headers and record.state in FAILED:
-                    nodes.append(job)
-        chosen = {*nodes, *graphs}
+                    nodes.setdefault(record.headers[GROUP_HEADER], []).append(job)
+        chosen = {*graphs, *(job for some in nodes.values() for job in some)}
         others = [job for job in jobs if job not in chosen]
         replayed = await self._roles.records.replay(others, changes) if others else []
-        if nodes:
-            again = {*(await self._roles.joins.reopen(nodes, changes))}
-            replayed += [job for job in nodes if job in again]
+        for graph, some in nodes.items():
+            replayed += await self.graphs.retry_jobs(graph, some, changes)
         for job in graphs:
             await self.graphs.retry(job)
         return [*replayed, *graphs]
