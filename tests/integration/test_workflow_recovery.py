@@ -53,6 +53,36 @@ def test_failed_and_unreached_nodes_run_again_and_succeeded_ones_do_not(w: Virtu
     assert handle.get() == ["good", "after"]
 
 
+def test_a_graph_goes_on_if_its_failed_node_is_retried_as_a_job(w: VirtualWorld) -> None:
+    w.broken.add("ship")
+    handle = order(w).delay()
+    handle.signal("approved")
+    w.run()
+    (failed,) = [one for one in handle.graph.nodes if one.failed and one.kind == ""]
+    w.broken.clear()
+    assert w.ask(lambda o: o.retry([failed.job])) == [failed.job]
+    assert w.run() == ["reserve", "any log reserve", "text charge", "ship"]
+    assert handle.get() == "ship"
+
+
+def test_a_graph_is_retried_and_cancelled_by_its_root(w: VirtualWorld) -> None:
+    w.broken.add("bad")
+
+    def flow() -> Any:
+        return w.step.s("after", w.step.s("bad", w.step.s("good")))
+
+    handle = w.declare(flow).delay()
+    assert w.run() == ["good", "bad"]
+    w.broken.clear()
+    assert w.ask(lambda o: o.retry([handle.id])) == [handle.id]
+    assert w.run() == ["bad", "after"]
+    other = order(w).delay()
+    w.run()
+    w.ask(lambda o: o.cancel([other.id], "not needed"))
+    live = {"queued", "running", "scheduled", "blocked"}
+    assert not live & {*states(other.graph).values()}
+
+
 def test_what_was_undone_runs_again_with_all_that_follows(w: VirtualWorld) -> None:
     w.broken.add("ship")
     handle = order(w).delay()
