@@ -295,8 +295,9 @@ class Client:
         except (TimeoutError, Unavailable) as error:
             if isinstance(error, UmbelError) and not isinstance(error, Unavailable):
                 raise
+            why = str(error) or "the store has not answered"
             raise PublishTimeout(
-                f"not published within {self._settings.deadline:g} s: {error}. Of a graph, either"
+                f"not published within {self._settings.deadline:g} s: {why}. Of a graph, either"
                 " all nodes were published, or none will start"
             ) from None
 
