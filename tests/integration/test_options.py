@@ -75,7 +75,7 @@ def test_options_add_up_and_leave_the_task_alone(place: Place) -> None:
     record = plain.delay().record()
     assert (record.queue, record.priority) == ("default", 0)
     signature = both.s()
-    assert (signature.options.queue, signature.options.priority) == ("a", 3)
+    assert (signature.call_options.queue, signature.call_options.priority) == ("a", 3)
     assert both() == 1, "a plain call is still a plain call"
 
 
