@@ -100,6 +100,8 @@ def add_user(
     context: CommandContext, name: str, role: str, password_stdin: bool, as_json: bool
 ) -> None:
     """Add a user, or change the role and password of one. The password is asked for."""
+    if not (password_stdin or sys.stdin.isatty()):
+        raise click.UsageError("the password is asked for on a terminal; give --password-stdin.")
     if password_stdin:
         password = sys.stdin.readline().rstrip("\n")
     else:

@@ -246,7 +246,7 @@ def resolve(context: CommandContext, graph: str, node: str, result: str, as_json
 def _read_json(option: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigurationError(f"{option}: not JSON: {error}") from None
 
 

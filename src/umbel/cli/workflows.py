@@ -108,7 +108,7 @@ def signal(context: CommandContext, run: str, name: str, value: str, as_json: bo
     """Give a signal of a run its value (true). The first value counts."""
     try:
         given = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         given = value
 
     async def work(operations: Operations) -> str:
