@@ -21,7 +21,7 @@ from scenario_client import Client
 
 from umbel import Handle, State, Umbel
 
-GRAPHS = int(os.environ.get("UMBEL_CANVAS_STORM", "16"))
+GRAPHS = int(os.environ.get("UMBEL_CANVAS_STORM", "6"))
 IS_FULL = GRAPHS >= 100
 LARGEST = 200 if IS_FULL else 30
 SECONDS_BETWEEN_KILLS = 5.0 if IS_FULL else 0.7
