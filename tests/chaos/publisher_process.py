@@ -84,7 +84,7 @@ def publish(pick: random.Random, *, poison: bool = False) -> None:
     kind, call = draw(pick, job, poison)
     within = pick.random() < 0.25 and TRANSACTIONAL
     began = time.time()
-    expires, delay = call.options.expires, call.options.delay
+    expires, delay = call.call_options.expires, call.call_options.delay
     event_log.write(
         "meant",
         job=job,
