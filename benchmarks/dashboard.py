@@ -23,7 +23,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from umbel import Umbel, WorkerOptions
+from umbel import Signal, Umbel, WorkerOptions
 from umbel.backends import JobFilter
 from umbel.charts.counters import BOUNDS, Counters, DepthSums, TaskCounts, encode
 from umbel.charts.folding import HOURS, MINUTES, TEN_SECONDS
@@ -33,6 +33,7 @@ from umbel.dashboard.serving import listen, serving, url_of
 from umbel.messages import State
 
 POSTGRES = os.environ.get("UMBEL_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/test")
+WORKFLOW = "bench.order"
 _TASKS = 20
 _OPEN_PAGES = ("/", "/queues", "/jobs", "/workers")
 _FAILURE = (
@@ -53,10 +54,11 @@ def declare(app: Umbel) -> Umbel:
     async def work(**_: object) -> None: ...
 
     for number in range(_TASKS):
-        app.task(work, name=f"bench.task{number}")
+        work_task = app.task(work, name=f"bench.task{number}")
     app.task(work, name="bench.nothing", queue="drain")
     app.task(work, name="bench.nightly", cron="0 3 * * *")
     app.task(work, name="bench.limited", limit=1)
+    app.workflow(lambda: work_task.s().after(Signal("approved")), name=WORKFLOW)
     return app
 
 
@@ -155,15 +157,29 @@ async def fill_charts(app: Umbel) -> None:
 Times = dict[str, list[float]]
 
 
+async def page_paths(app: Umbel) -> dict[str, str]:
+    """Return the path of each page, of a job, graph, task and so on that the store has."""
+    operations = app.operations()
+    [buried] = await operations.jobs(JobFilter(states=(State.BURIED,), limit=1))
+    [graph] = await operations.graphs.roots(limit=1)
+    await operations.close()
+    ids = {"job": buried.id, "graph": graph.id}
+    names = {
+        "queue": "default",
+        "task": "bench.task1",
+        "schedule": "bench.nightly",
+        "workflow": WORKFLOW,
+    }
+    return {
+        page.name: page.path.format(
+            id=ids.get(page.name), name=names.get(page.name), key="limit:bench.limited"
+        )
+        for page in PAGES
+    }
+
+
 async def measure_pages(app: Umbel, times: int) -> tuple[Times, Times]:
     """Return the server time and the processor time of each page, request after request."""
-    operations = app.operations()
-    wanted = JobFilter(states=(State.BURIED,), limit=1)
-    [buried] = await operations.jobs(wanted)
-    await operations.close()
-    paths = {page.name: page.path for page in PAGES}
-    values = {"id": buried.id, "key": "limit:bench.limited"}
-    names = {"queue": "default", "task": "bench.task1", "schedule": "bench.nightly"}
     more = {
         "overview, 1 hour": "/?range=1h",
         "overview, 24 hours": "/?range=24h",
@@ -181,8 +197,7 @@ async def measure_pages(app: Umbel, times: int) -> tuple[Times, Times]:
     async with httpx.AsyncClient(
         transport=transport, base_url="http://127.0.0.1", timeout=60
     ) as http:
-        for name, path in (paths | more).items():
-            url = path.format(**values, name=names.get(name, ""))
+        for name, url in (await page_paths(app) | more).items():
             for _ in range(times + 1):
                 started, used = time.perf_counter(), time.process_time()
                 answer = await http.get(url, headers={"accept": "text/html"})
@@ -328,7 +343,8 @@ def measure_drain(app: Umbel, jobs: int, rounds: int) -> dict[str, list[float]]:
 
 
 async def start_once(app: Umbel) -> None:
-    """Run a worker for a moment, which declares limits and schedules in the store."""
+    """Run a worker for a moment, which declares limits and schedules, and start a workflow."""
+    await app.workflows[WORKFLOW].adelay()
     worker = app.worker(WorkerOptions(queues=("none",)))
     running = asyncio.create_task(worker.run())
     operations = app.operations()

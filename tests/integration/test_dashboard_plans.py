@@ -14,17 +14,20 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.dashboard import fill_charts, postgres_store, sqlite_store, start_once
+from benchmarks.dashboard import (
+    fill_charts,
+    page_paths,
+    postgres_store,
+    sqlite_store,
+    start_once,
+)
 from integration.conftest import POSTGRES, Place
 from umbel import Umbel
 from umbel.backends.postgres.database import Database as PostgresDatabase
 from umbel.backends.sqlite.database import Database as SqliteDatabase
 from umbel.dashboard import DashboardOptions, dashboard
-from umbel.dashboard.readers import PAGES
 
 FINISHED, QUEUED = 20_000, 2_000
-VALUES = {"id": "", "key": "limit:bench.limited"}
-NAMES = {"queue": "default", "task": "bench.task1", "schedule": "bench.nightly"}
 SEARCHES = (
     *(f"/jobs?state={state}" for state in ("queued", "running", "buried", "succeeded")),
     "/jobs?task=bench.task7&queue=default&worker=web-1",
@@ -87,18 +90,13 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
 
 async def open_every_page(app: Umbel) -> None:
     """Ask a dashboard for each page, without pages that it has already counted jobs for."""
-    for page in (*PAGES, *SEARCHES):
+    for path in (*(await page_paths(app)).values(), *SEARCHES):
         server = dashboard(app, DashboardOptions())
         transport = httpx.ASGITransport(server, client=("127.0.0.1", 1))
         async with (
             server.router.lifespan_context(server),
             httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http,
         ):
-            path = page
-            if not isinstance(page, str):
-                buried = (await http.get("/api/v1/jobs?state=buried")).json()["jobs"][0]
-                values = VALUES | {"id": buried["id"]}
-                path = page.path.format(**values, name=NAMES.get(page.name, ""))
             answer = await http.get(path, headers={"accept": "text/html"})
             assert answer.status_code == 200, (path, answer.text)
 
