@@ -137,7 +137,7 @@ def publish_within(pick: random.Random, job: str, call: Signature[Any]) -> str:
 
 def _chosen(call: Signature[Any]) -> dict[str, Any]:
     names = ("id", "queue", "priority", "delay", "expires", "unique")
-    chosen = {name: getattr(call.options, name) for name in names}
+    chosen = {name: getattr(call.call_options, name) for name in names}
     return {name: value for name, value in chosen.items() if value is not None}
 
 

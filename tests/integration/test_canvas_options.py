@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -45,6 +46,33 @@ def test_queue_and_priority_are_defaults_for_all_nodes(idle: CanvasWorld) -> Non
     own = {"0.1 double": 9, "2.1.0 same": 7, "2.1.1 same": 7}
     assert {k: r.priority for k, r in found.items() if r.priority != own.get(k, 3)} == {}
     assert {record.queue for record in found.values()} == {"special"}
+
+
+def test_no_other_writer_fails_a_canvas_in_the_callers_transaction(
+    idle: CanvasWorld, tmp_path: Path
+) -> None:
+    idle.add.delay(0, 0)  # creates the schema
+    with (
+        closing(sqlite3.connect(tmp_path / "u.db")) as connection,
+        closing(sqlite3.connect(tmp_path / "u.db", timeout=0)) as other,
+    ):
+        refused: list[str] = []
+
+        def write_between(statement: str) -> None:
+            """Write from another connection as soon as the transaction has read."""
+            if statement.lstrip().lower().startswith("select"):
+                try:
+                    with other:
+                        other.execute("delete from death")
+                except sqlite3.OperationalError as error:
+                    refused.append(str(error))
+
+        connection.set_trace_callback(write_between)
+        handle = chain(idle.add.s(1, 2), idle.double.s()).options(connection=connection).delay()
+        connection.set_trace_callback(None)
+        connection.commit()
+    assert {*refused} == {"database is locked"}
+    assert not handle.state.finished
 
 
 def test_the_root_goes_to_the_queue_of_the_first_task(idle: CanvasWorld) -> None:

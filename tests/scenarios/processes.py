@@ -66,6 +66,10 @@ class Workers:
     def signal(self, index: int, number: signal.Signals) -> None:
         self._processes[index].send_signal(number)
 
+    def started(self) -> int:
+        """Return how many times a worker has reported that it has started."""
+        return self.output().count("worker started")
+
     def end(self) -> None:
         for process in self._processes.values():
             process.kill()

@@ -24,6 +24,8 @@ class SqliteJoins(SqlJoins):
         with self._database.translate_errors():
             cursor = caller_cursor(self._database.file, connection)
             with savepoint(connection, cursor):
+                # Takes the write lock. A transaction that has only read loses against a writer.
+                cursor.execute("update job_join set id = id where false")
                 return perform(cursor, self.add_steps(publication))
 
     async def _add_within(self, publication: Publication, connection: Any) -> list[Published]:
