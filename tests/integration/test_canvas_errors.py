@@ -439,6 +439,17 @@ def test_a_handler_covers_only_its_part(world: CanvasWorld) -> None:  # row 49
     assert [len(world.notes[name]) for name in (inner, whole)] == [1, 1]
 
 
+def test_a_handler_of_a_fork_covers_its_branches(world: CanvasWorld) -> None:  # rows 28, 43
+    note = label()
+    fails = fork(world.fail.s(), world.double.s(), world.fail.s()).on_error(world.handle.s(note))
+    handle = (world.add.s(1, 2) | fails | world.double.s()).delay()
+    assert handle.get(timeout=30) == 6
+    assert world.ended(handle).state is State.SUCCEEDED
+    (failure,) = world.notes[note]
+    assert isinstance(failure, NodeFailed)
+    assert len(failure.others) == 1
+
+
 def test_a_handler_of_an_empty_group_does_not_run(world: CanvasWorld) -> None:
     handled = label()
     canvas = world.add.s(1, 1) | group().on_error(world.handle.s(handled)) | world.same.s()

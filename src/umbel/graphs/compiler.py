@@ -240,10 +240,8 @@ class Compiler:
             raise ConfigurationError(f"{canvas!r:.80}: a fork is a part of a chain")
         self._outputs.setdefault(id(canvas), output)
         self._kept.append(canvas)
-        for number, handler in enumerate(getattr(canvas, "handlers", ())):
-            at = replace(inner, chain=None, is_later=False)
-            covers = self._base if canvas is self._top else where.path
-            self._handle(handler, output, at, number, covers)
+        covers = self._base if canvas is self._top else where.path
+        self._handle_all(canvas, _may_fail(output), inner, covers)
         return output
 
     def _external(self, handle: Handle[Any], before: Output | None, where: Where) -> Output:
@@ -299,8 +297,12 @@ class Compiler:
             at = here.inside(number, is_later=here.is_later or number > 0)
             if isinstance(part, Fork):
                 at = with_options(replace(at, chain=None, is_aside=True), part)
+                may_fail: list[CompiledNode] = []
                 for index, branch in enumerate(part.branches):
-                    self._loose += self._compile(branch, output, at.inside(index)).nodes
+                    ended = self._compile(branch, output, at.inside(index))
+                    self._loose += ended.nodes
+                    may_fail += _may_fail(ended)
+                self._handle_all(part, may_fail, at, at.path)
                 continue
             output = self._compile(part, output, at)
             # A delay of the whole is a delay of its first part.
@@ -380,15 +382,20 @@ class Compiler:
         returns = Any if canvas.errors == "collect" else call.task.parameters.returns
         return Output([node], returns=list_of(returns))
 
-    def _handle(self, handler: Any, scope: Output, where: Where, number: int, covers: str) -> None:
-        """Let a handler run if a node of the scope has failed, after all of them have ended.
+    def _handle_all(
+        self, canvas: Any, may_fail: list[CompiledNode], where: Where, covers: str
+    ) -> None:
+        """Add the handlers of a canvas. ``covers`` is the path of their scope."""
+        if not may_fail:
+            return
+        at = replace(where, chain=None, is_later=False)
+        for number, handler in enumerate(getattr(canvas, "handlers", ())):
+            self._handle(handler, may_fail, at, number, covers)
 
-        ``covers`` is the path of the scope.
-        """
-        collects = scope.is_list and scope.collect  # then the failures of members are values
-        parts = [*([] if collects else scope.nodes), *scope.waited_for]
-        if not parts:
-            return  # nothing in it can fail
+    def _handle(
+        self, handler: Any, parts: list[CompiledNode], where: Where, number: int, covers: str
+    ) -> None:
+        """Let a handler run if one of the parts has failed, after all of them have ended."""
         first = len(self._nodes)
         kept = CallOptions(queue=where.defaults.queue, priority=where.defaults.priority)
         path = below(where.path, f"e{number}")
@@ -657,3 +664,9 @@ class Compiler:
             elif isinstance(one, WorkflowCall):
                 left.append(one.canvas)
             left += getattr(one, "handlers", ())
+
+
+def _may_fail(output: Output) -> list[CompiledNode]:
+    """Return the nodes whose failure is a failure of this output."""
+    collects = output.is_list and output.collect  # then the failures of members are values
+    return [*([] if collects else output.nodes), *output.waited_for]
