@@ -63,8 +63,8 @@ class IndexTaken(ConfigurationError):
 
     def __init__(self, index: int, worker: str) -> None:
         super().__init__(
-            f"index={index}: worker {worker} has it; stop that worker (after its death, its lease"
-            " expires by itself), give this worker the same name, or use another index"
+            f"index={index}: worker {worker} has it; stop that worker (if it has died, wait until"
+            " its lease has expired), give this worker the same name, or use another index"
         )
         self.index = index
         self.worker = worker

@@ -580,7 +580,9 @@ def test_a_long_wait_warns_once_that_no_worker_serves_the_queue_and_goes_on(
         with working(app):
             assert list(waiting) == [1, 1, 1]
     assert len(warnings()) == 1
-    assert warnings()[0].startswith("this process waits for a job that does not start job=")
+    assert warnings()[0].startswith(
+        "a caller in this process is waiting for the result of a job that has not started job="
+    )
 
 
 def test_a_result_is_waited_for_when_a_first_look_had_no_answer(

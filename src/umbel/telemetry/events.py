@@ -123,7 +123,10 @@ class JoinAbandoned(Event, frozen=True, kw_only=True):
 
 class OutcomeRefused(JobEvent, frozen=True, kw_only=True):
     level = "warning"
-    text = "ran, but its outcome was rejected: the lease was lost, and another worker may have it"
+    text = (
+        "ran, but its outcome was rejected: this worker lost the lease, and another worker may be"
+        " running the job"
+    )
 
 
 class DuplicateDiscarded(JobEvent, frozen=True, kw_only=True):
@@ -138,8 +141,8 @@ class PublishNotHeld(Event, frozen=True, kw_only=True):
     level = "warning"
     text = (
         "an interruptible task publishes: if its run is interrupted, the repeated run publishes"
-        ' again. Publish inside a step, or declare the task publishing="held". publishing="now"'
-        " says that publishing twice is harmless"
+        ' again. Publish inside a step, or declare the task publishing="held". If publishing twice'
+        ' is harmless, declare publishing="now"'
     )
     task: str
     calls: str
@@ -169,7 +172,7 @@ class PriorityIgnored(Event, frozen=True, kw_only=True):
 
 class JobNotStarting(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "this process waits for a job that does not start"
+    text = "a caller in this process is waiting for the result of a job that has not started"
     job: str
     reason: str
 
@@ -467,7 +470,7 @@ class RecordsPruned(Event, frozen=True, kw_only=True):
 
 
 class SchedulerElected(Event, frozen=True, kw_only=True):
-    text = "leads the schedulers from now on"
+    text = "this scheduler is now the leader and publishes the jobs of all schedules"
     scheduler: str
 
 
@@ -482,7 +485,7 @@ class TickPublished(Event, frozen=True, kw_only=True):
 
 class TicksMissed(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "ticks of a schedule were missed because no scheduler was running"
+    text = "ticks of a schedule were missed: no scheduler could publish them in time"
     schedule: str
     missed: int
     exact: bool
@@ -512,7 +515,7 @@ class ScheduleFailed(Event, frozen=True, kw_only=True):
 
 class ScheduleDoubtful(Event, frozen=True, kw_only=True):
     level = "warning"
-    text = "a schedule may not do what is expected"
+    text = "a schedule may not fire when you expect it to"
     schedule: str
     reason: str
 
