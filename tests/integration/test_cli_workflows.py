@@ -156,7 +156,7 @@ def test_the_audit_of_deployments_lists_runs_of_earlier_code(shop: Shell, tmp_pa
     (found,) = shop.ask("deploy", "audit")["workflows"]
     assert (found["workflow"], found["version"], found["live"]) == ("shop.fulfil", before, 2)
     text = shop.say("deploy", "audit")
-    assert "which keep their shape" in text
+    assert "They keep the graph with which they were started:" in text
     assert before in text
     origins = {row["version"]: row["origin"] for row in shop.ask("workflows")}
     assert origins[before] == "earlier code"

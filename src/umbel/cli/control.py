@@ -48,7 +48,7 @@ class Names(NamedTuple):
 def pause(
     context: CommandContext, reason: str, yes: bool, as_json: bool, **chosen: str | None
 ) -> None:
-    """Start no more jobs of a queue or task, at a gate, on a worker, or at all.
+    """Stop starting jobs of a queue or task, at a gate, on a worker, or everywhere.
 
     Running jobs continue. The pause lasts until umbel resume, also for workers that start later.
     Without a name, everything is paused, after a confirmation. "umbel pause list" shows what is

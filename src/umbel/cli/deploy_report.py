@@ -128,7 +128,10 @@ def print_audit(found: Audit) -> None:
         _print_long_tasks(found, longer, since)
     if found.workflows:
         print_line()
-        print_line("Runs of workflows that this code does not declare so, which keep their shape:")
+        print_line(
+            "Runs of workflow versions that this code no longer declares."
+            " They keep the graph with which they were started:"
+        )
         versions = [(one.workflow, one.version, one.live) for one in found.workflows]
         print_table(("workflow", "version", "running"), versions, right=("running",))
 

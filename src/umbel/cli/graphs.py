@@ -172,7 +172,7 @@ def retry(
     arguments: str | None,
     as_json: bool,
 ) -> None:
-    """Let a failed graph go on: failed nodes run again, succeeded ones do not."""
+    """Continue a failed graph: run its failed nodes again, and not those that have succeeded."""
     if node is not None and start is not None:
         raise click.UsageError("--node and --from: give one of them.")
     changed = None if arguments is None else _read_json("--arguments", arguments)
@@ -227,7 +227,7 @@ def cancel(context: CommandContext, graph: str, reason: str, yes: bool, as_json:
 @click.argument("node")
 @click.option("--result", required=True, metavar="JSON", help="The result, as in '{\"id\": 7}'.")
 def resolve(context: CommandContext, graph: str, node: str, result: str, as_json: bool) -> None:
-    """Let a node count as succeeded, with a result that you supply."""
+    """Mark a node as succeeded, with a result that you supply."""
     value = _read_json("--result", result)
 
     async def work(operations: Operations) -> bool:

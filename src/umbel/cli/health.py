@@ -12,7 +12,7 @@ from umbel.processes.exit_codes import FAILED, UNREACHABLE
 def health(context: CommandContext, as_json: bool) -> int:
     """Check that jobs can run: the server answers, workers run, every queue has a worker.
 
-    Pauses are shown and are no fault.
+    Pauses are listed, but they do not make the result unhealthy.
 
     Exit codes: 0 healthy, 1 not healthy, 3 the server cannot be reached.
     """

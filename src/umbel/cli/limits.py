@@ -140,7 +140,7 @@ def _allows(view: LimitView) -> str:
     words += ["no limit: it was lifted"] if view.kind == "open" else []
     words += ["each token"] if view.each_token else []
     words += ["each worker"] if view.per == "worker" else []
-    words += ["imposed"] if view.imposed else []
+    words += ["set by an operator"] if view.imposed else []
     return ", ".join(words)
 
 
@@ -241,7 +241,7 @@ def _change_rate(
 
 def _print_change(rule: str, allows: str, gate: Gate | None, *, is_imposed: bool) -> None:
     each = " for each token" if gate is not None and has_gate_per_token(gate) else ""
-    origin = "imposed" if is_imposed else "as declared in the code"
+    origin = "set by an operator" if is_imposed else "as declared in the code"
     print_line(f"{rule}: {allows}{each}, {origin}")
 
 

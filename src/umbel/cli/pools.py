@@ -142,7 +142,7 @@ def remove(context: CommandContext, pool: str, names: tuple[str, ...], as_json: 
 @click.argument("pool")
 @click.argument("names", metavar="NAME…", nargs=-1, required=True)
 def drain(context: CommandContext, pool: str, names: tuple[str, ...], as_json: bool) -> None:
-    """Give members of POOL to no more jobs. A job that holds one keeps it until it ends."""
+    """Stop giving members of POOL to new jobs. A job that holds one keeps it until it ends."""
     _act(context, pool, names, "drained", lambda operations: operations.drain, as_json)
 
 

@@ -267,7 +267,7 @@ def _template(
 def edit(context: CommandContext, name: str, reset: bool, as_json: bool, **options: Any) -> None:
     """Change a schedule. The change wins over the code, field by field, until --reset.
 
-    It applies to times after it and never fires by itself.
+    It applies to later times only. Editing a schedule never publishes a job.
 
     \b
     umbel schedules edit nightly --cron '0 4 * * *'
