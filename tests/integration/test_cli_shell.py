@@ -18,9 +18,11 @@ def test_code_publishes_jobs_and_reads_them_without_await(shell: Shell) -> None:
         "print(job.task, job.state is State.QUEUED, app.registry.get('tasks.add') is add,"
         " tasks['tasks.add'] is add, len(operations.jobs(JobFilter(limit=9))),"
         " operations.deploy.status().deployment, len(operations.search(JobSearch()).jobs),"
-        " operations.schedules.all())"
+        " operations.schedules.all(), operations.graphs.roots(), operations.access.users(),"
+        " operations.audit.read())"
     )
-    assert shell.say("shell", "-c", code) == "tasks.add True True True 1 None 1 []"
+    said = "tasks.add True True True 1 None 1 [] [] [] ([], None)"
+    assert shell.say("shell", "-c", code) == said
 
 
 def test_code_is_read_from_standard_input(shell: Shell) -> None:

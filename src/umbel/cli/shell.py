@@ -68,12 +68,17 @@ class BlockingOperations:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._inner, name)
-        if name in ("deploy", "schedules"):
-            return BlockingOperations(value, self._bridge)
-        return _blocking(value, self._bridge) if iscoroutinefunction(value) else value
+        if iscoroutinefunction(value):
+            return _blocking(value, self._bridge)
+        return BlockingOperations(value, self._bridge) if _has_coroutines(value) else value
 
     def __dir__(self) -> list[str]:
         return [name for name in dir(self._inner) if not name.startswith("_")]
+
+
+def _has_coroutines(value: object) -> bool:
+    kind = type(value)
+    return any(iscoroutinefunction(getattr(kind, name, None)) for name in dir(kind))
 
 
 def _blocking(method: Callable[..., Any], bridge: Bridge) -> Callable[..., Any]:
