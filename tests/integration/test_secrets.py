@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from integration.conftest import working
-from umbel import Retry, Umbel
+from umbel import Retry, Umbel, chain
 from umbel.backends.amqp import address as amqp
 from umbel.backends.nats import address as nats
 from umbel.backends.postgres import address as postgres
@@ -304,6 +304,32 @@ def test_no_command_shows_a_secret_that_the_error_of_a_task_quotes(
         for json_too in ((), ("--json",)):
             out, err = umbel("jobs", *given_, *json_too)
             assert "cannot reach" in out
+            assert_hidden(out, err)
+
+
+@pytest.mark.parametrize("words", [("show", "{id}"), ("list",), ("draw", "{id}")])
+@pytest.mark.parametrize("ends", ["fails", "is cancelled"])
+def test_no_command_shows_a_secret_that_the_end_of_a_graph_quotes(
+    tmp_path: Path, words: tuple[str, ...], ends: str
+) -> None:
+    app = Umbel(f"sqlite:///{tmp_path}/umbel.db?synchronous=off")
+
+    @app.task(name="shop.fail", retry=Retry(0))
+    def fail() -> None:
+        raise ValueError(TEXT)
+
+    handle = chain(fail.si(), fail.si()).delay()
+    if ends == "fails":
+        with working(app), pytest.raises(ValueError, match="cannot reach"):
+            handle.get(timeout=60)
+    else:
+        handle.cancel(TEXT)
+    app.close()
+    given_ = [word.format(id=handle.id) for word in words]
+    with environment(UMBEL_URL=f"sqlite:///{tmp_path}/umbel.db"):
+        for json_too in ((), ("--json",)):
+            out, err = umbel("graphs", *given_, *json_too)
+            assert handle.id[-6:] in out or "cannot reach" in out or "flowchart" in out
             assert_hidden(out, err)
 
 

@@ -126,9 +126,7 @@ class _Broadcast:
         if record.state is State.SUCCEEDED:
             result = None if record.result is None else self._client.codec.decode(record.result)
             return BroadcastResult(index=index, state="done", result=result)
-        failure = record.failure
-        kind = failure.type.rpartition(":")[2] if failure else ""
-        reason = f"{kind}: {failure.message}" if failure else record.reason
+        reason = record.failure.line if record.failure else record.reason
         return BroadcastResult(index=index, state="failed", reason=reason)
 
     async def _is_published(self, index: int) -> bool:

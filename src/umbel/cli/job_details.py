@@ -134,8 +134,7 @@ def _print_attempt(attempt: Attempt) -> None:
 
 
 def _print_failure(failure: Failure) -> None:
-    text = failure.traceback or f"{failure.type.rpartition(':')[2]}: {failure.message}"
-    _print_block(text)
+    _print_block(failure.traceback or failure.line)
 
 
 def _print_block(text: str) -> None:

@@ -223,9 +223,7 @@ def _note(record: Record, now: float) -> str:
     if record.state is State.RUNNING:
         return " ".join(filter(None, (record.worker, job_details.progress_share(record))))
     if record.failure is not None:
-        return mask_secrets(f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}")[
-            :120
-        ]
+        return record.failure.line[:120]
     return mask_secrets(record.reason)[:120]
 
 

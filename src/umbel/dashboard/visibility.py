@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from umbel.control import User
-from umbel.messages import BodyCodec, Record
+from umbel.messages import BodyCodec, Failure, Record
 from umbel.operations import job_document
 from umbel.tasks import Registry
 from umbel.terminal import make_visible
@@ -43,11 +43,6 @@ def _preview(value: Any) -> Any:
     if len(encoded) <= _MAX_PREVIEW:
         return value
     return encoded[: 4 * _MAX_PREVIEW].decode(errors="ignore")[:_MAX_PREVIEW] + "…"
-
-
-def _error_text(failure: Any) -> str:
-    get = failure.get if isinstance(failure, dict) else lambda name: getattr(failure, name)
-    return f"{str(get('type')).rpartition(':')[2]}: {get('message')}"
 
 
 class Visibility:
@@ -96,7 +91,7 @@ class Visibility:
             ],
             "error": document["reason"][:_MAX_PREVIEW]
             if error is None
-            else _error_text(error)[:_MAX_PREVIEW],
+            else error.line[:_MAX_PREVIEW],
             "runs": len(document["attempts"]),
         }
 
@@ -141,8 +136,6 @@ class Visibility:
             return [self._masked(one, depth + 1) for one in value]
         return value
 
-    def _without_text(self, failure: Any) -> Any:
+    def _without_text(self, failure: Failure | None) -> Failure | None:
         """Return only the type of a failure: its text may contain the value of an argument."""
-        if failure is None:
-            return None
-        return {"type": failure.type, "message": MASKED, "traceback": "", "args": None}
+        return None if failure is None else Failure(failure.type, MASKED)

@@ -19,7 +19,7 @@ from umbel.graphs.running import NodePreparer, must_prepare
 from umbel.graphs.signals import give_signal
 from umbel.graphs.svg import MAX_DRAWN_NODES, svg
 from umbel.graphs.values import NodeInputs, ResultReader
-from umbel.graphs.view import OF_SIGNALS, Graph, GraphNode, read_graph
+from umbel.graphs.view import OF_SIGNALS, Graph, GraphNode, graph_note, read_graph
 from umbel.graphs.workflow_nodes import PreparedNode, Values
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "check_workflow",
     "find_failures",
     "give_signal",
+    "graph_note",
     "grow",
     "label_of",
     "launch_envelope",

@@ -10,6 +10,7 @@ from umbel.backends import Joins
 from umbel.errors import BadMessage, NodeFailed
 from umbel.messages import Failure, Member, NodeSpec, State, read_node
 from umbel.messages.nodes import MEMBER_FAILED, was_not_needed, was_not_reached
+from umbel.urls import mask_secrets
 
 _PAGE = 1_000
 _NODE_FAILED = f"umbel.errors:{NodeFailed.__name__}"
@@ -35,10 +36,11 @@ class FailedNode(msgspec.Struct, frozen=True, kw_only=True):
     def error(self) -> str:
         """The last line of its traceback, or what happened to it."""
         if self.failure is not None:
-            return f"{self.failure.type.rpartition(':')[2]}: {self.failure.message}"
-        if not self.reason or self.reason.startswith(str(self.state)):
-            return self.reason or str(self.state)
-        return f"{self.state}: {self.reason}"
+            return self.failure.line
+        reason = mask_secrets(self.reason)
+        if not reason or reason.startswith(str(self.state)):
+            return reason or str(self.state)
+        return f"{self.state}: {reason}"
 
     def as_failure(self) -> Failure:
         """Return its failure as that of the whole graph."""

@@ -184,7 +184,7 @@ class ResultReader:
                     return causes[0].as_error(causes[1:], group)
         error = record.reason or str(record.state)
         if record.failure is not None:
-            error = f"{record.failure.type.rpartition(':')[2]}: {record.failure.message}"
+            error = record.failure.line
             if record.failure.node:
                 return NodeFailed(record.failure.node, record.failure.job, error, graph=group)
         return NodeFailed(f"{path} {record.task}".strip(), job, error, graph=group)

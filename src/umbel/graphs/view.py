@@ -14,7 +14,6 @@ from umbel.graphs.failures import failed_node, is_failure
 from umbel.messages import (
     GRAPH_TASK,
     NODE_HEADER,
-    Failure,
     Member,
     NodeSpec,
     Record,
@@ -22,6 +21,7 @@ from umbel.messages import (
     read_node,
 )
 from umbel.messages.nodes import mark_of, was_not_needed
+from umbel.urls import mask_secrets
 
 _PAGE = 1_000
 _NO_SPEC = NodeSpec()
@@ -194,7 +194,7 @@ async def read_graph(joins: Joins, records: Records, root: str) -> Graph:
         nodes=in_reading_order(found.values()),
         created=record.created,
         finished=record.finished,
-        error=_error_of(record),
+        error=graph_note(record),
         root=GraphNode(
             path="",
             task=record.task,
@@ -254,12 +254,12 @@ def _spec(header: str) -> NodeSpec:
         return _NO_SPEC
 
 
-def _error_of(record: Record) -> str:
-    failure: Failure | None = record.failure
+def graph_note(root: Record) -> str:
+    """Return why a graph has failed or was cancelled."""
+    failure = root.failure
     if failure is None:
-        return record.reason
-    text = f"{failure.type.rpartition(':')[2]}: {failure.message}"
-    return f"node {failure.node}: {text}" if failure.node else text
+        return mask_secrets(root.reason)
+    return f"node {failure.node}: {failure.line}" if failure.node else failure.line
 
 
 def in_reading_order(nodes: Iterable[GraphNode]) -> tuple[GraphNode, ...]:

@@ -6,6 +6,7 @@ import msgspec
 
 from umbel.messages.envelopes import Envelope
 from umbel.messages.gates import Slot
+from umbel.urls import mask_secrets
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -33,6 +34,11 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a graph: the path and task of the node that has failed."""
     job: str = ""
     """Of a graph: the job of that node."""
+
+    @property
+    def line(self) -> str:
+        """The last line of its traceback; secrets of URLs in it are masked."""
+        return mask_secrets(f"{self.type.rpartition(':')[2]}: {self.message}")
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True):

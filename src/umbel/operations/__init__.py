@@ -4,12 +4,12 @@ Called by: the command line and other user interfaces.
 Never: publishes or runs tasks. It asks only the store, never a worker, so it answers at once.
 """
 
+from umbel.graphs import graph_note
 from umbel.operations.buried_groups import BuriedGroup, error_shape, group_buried, group_key
 from umbel.operations.erasing import ErasedJobs
 from umbel.operations.graph_documents import (
     GRAPH_STATES,
     graph_document,
-    graph_note,
     graph_state,
 )
 from umbel.operations.graph_values import NodeInput

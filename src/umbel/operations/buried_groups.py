@@ -37,9 +37,8 @@ def error_shape(record: Record) -> str:
     """Return the error of a job without what differs from job to job: numbers, ids, quotes."""
     if record.failure is None:
         return _VARIABLE.sub("…", record.reason[:_MAX_MATCHED])[:_MAX_SHAPE]
-    kind = record.failure.type.rpartition(":")[2]
-    message = _VARIABLE.sub("…", record.failure.message[:_MAX_MATCHED])
-    return f"{kind}: {message}"[:_MAX_SHAPE]
+    kind, _, message = record.failure.line.partition(": ")
+    return f"{kind}: {_VARIABLE.sub('…', message[:_MAX_MATCHED])}"[:_MAX_SHAPE]
 
 
 def group_key(record: Record) -> str:

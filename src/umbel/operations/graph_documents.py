@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from umbel.graphs import graph_note
 from umbel.messages import NODE_HEADER, NodeSpec, Record, State, read_node
-from umbel.urls import mask_secrets
 
 GRAPH_STATES = {
     "running": (State.BLOCKED, State.QUEUED, State.RUNNING, State.SCHEDULED, State.WAITING),
@@ -19,14 +19,6 @@ GRAPH_STATES = {
 def graph_state(state: State) -> str:
     """Return what people call the state of a graph."""
     return next((name for name, states in GRAPH_STATES.items() if state in states), str(state))
-
-
-def graph_note(record: Record) -> str:
-    """Return why a graph has failed or was cancelled."""
-    if record.failure is None:
-        return mask_secrets(record.reason)
-    text = f"{record.failure.type.rpartition(':')[2]}: {mask_secrets(record.failure.message)}"
-    return f"node {record.failure.node}: {text}" if record.failure.node else text
 
 
 def graph_spec(record: Record) -> NodeSpec:

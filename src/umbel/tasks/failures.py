@@ -38,7 +38,7 @@ def rebuild(failure: Failure, job: str) -> Exception:
     error = _rebuild_own_class(failure)
     if error is None:
         kind = failure.type.rpartition(":")[2]
-        text = failure.message if kind == NodeFailed.__name__ else f"{kind}: {failure.message}"
+        text = failure.message if kind == NodeFailed.__name__ else failure.line
         if failure.node:
             error = NodeFailed(failure.node, failure.job, text, graph=job)
         else:

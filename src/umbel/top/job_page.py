@@ -29,8 +29,7 @@ def job_lines(job: Record, hindrances: Sequence[str], now: float, codec: BodyCod
         words.append(f"{attempt.ended} after {took}")
         lines.append("  ".join(words))
         if attempt.failure is not None:
-            kind = attempt.failure.type.rpartition(":")[2]
-            lines.append(f"    {_short(f'{kind}: {attempt.failure.message}')}")
+            lines.append(f"    {_short(attempt.failure.line)}")
         elif attempt.reason:
             lines.append(f"    {_short(attempt.reason)}")
     return lines
@@ -70,7 +69,7 @@ def traceback_lines(job: Record) -> list[str]:
             continue
         text = attempt.reason
         if failure is not None:
-            text = failure.traceback or f"{failure.type.rpartition(':')[2]}: {failure.message}"
+            text = failure.traceback or failure.line
         lines.append(f"attempt {attempt.number}  {clock(attempt.started)}  {attempt.ended}")
         lines += mask_secrets(text[:_MAX_TRACEBACK]).rstrip().split("\n")
         lines.append("")

@@ -256,7 +256,7 @@ def last_error(job: Record) -> str:
     failures = [job.failure, *(attempt.failure for attempt in reversed(job.attempts))]
     for failure in failures:
         if failure is not None:
-            return f"{failure.type.rpartition(':')[2]}: {failure.message}"[:400]
+            return failure.line[:400]
     return job.reason[:400]
 
 

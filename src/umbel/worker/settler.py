@@ -225,7 +225,7 @@ def settled_job(report: Report) -> SettledJob:
     """Return what hooks see of a settled outcome."""
     outcome, error = report.outcome, ""
     if isinstance(outcome, Failed | Retry):
-        error = f"{outcome.failure.type.rpartition(':')[2]}: {outcome.failure.message}"
+        error = outcome.failure.line
     elif isinstance(outcome, Interrupted | Cancelled | Rejected):
         error = outcome.reason
     return SettledJob(
@@ -261,14 +261,14 @@ def event_of(report: Report) -> events.JobEvent:
             return events.JobBuried(
                 **fields,
                 seconds=seconds,
-                error=f"{failure.type.rpartition(':')[2]}: {failure.message}",
+                error=failure.line,
                 traceback=failure.traceback,
             )
         case Retry(failure, delay):
             return events.JobRetried(
                 **fields,
                 seconds=seconds,
-                error=f"{failure.type.rpartition(':')[2]}: {failure.message}",
+                error=failure.line,
                 delay=round(delay, 3),
             )
         case Snoozed(delay):
