@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 from umbel.errors import BadArguments
+from umbel.graphs.annotations import can_be, shown_type
 from umbel.tasks.composing import OPEN
 from umbel.tasks.conditions import Placeholder
 from umbel.tasks.task import Signature
 
 Place = tuple[str | int, ...]
-_PLAIN = (int, float, str, bool, bytes)
 
 
 def extract(value: Any, place: Place, found: list[tuple[Place, Any]]) -> Any:
@@ -64,26 +65,22 @@ def check_edge(
     if len(place) != 2:
         return
     wanted = call.task.parameters.annotation(place[1])
-    if wanted not in _PLAIN or returns not in _PLAIN:
-        return
-    if issubclass(returns, wanted) or (wanted is float and returns is int):
+    if can_be(returns, wanted):
         return
     before = nodes[0].path if nodes else "before it"
+    remedy = "; .si(...) instead of .s(...) leaves it out" if returns is NoneType else ""
     raise BadArguments(
-        f"node {path or '0'}: argument {place[1]} of {call.task.name} must be {wanted.__name__},"
-        f" and node {before} returns {returns.__name__}"
+        f"node {path or '0'}: argument {place[1]} of {call.task.name} must be"
+        f" {shown_type(wanted)}, and node {before} returns {shown_type(returns)}{remedy}"
     )
 
 
 def check_parameter(path: str, call: Signature[Any], place: Place, parameter: Placeholder) -> None:
     """Refuse a parameter of a workflow whose type can never be that of the task's parameter."""
     wanted = call.task.parameters.annotation(place[1]) if len(place) == 2 else Any
-    given = parameter.annotation
-    if wanted not in _PLAIN or given not in _PLAIN or issubclass(given, wanted):
-        return
-    if wanted is float and given is int:
+    if can_be(parameter.annotation, wanted):
         return
     raise BadArguments(
-        f"node {path or '0'}: argument {place[1]} of {call.task.name} must be {wanted.__name__},"
-        f" and {parameter!r} is {given.__name__}"
+        f"node {path or '0'}: argument {place[1]} of {call.task.name} must be"
+        f" {shown_type(wanted)}, and {parameter!r} is {shown_type(parameter.annotation)}"
     )

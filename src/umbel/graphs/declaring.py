@@ -10,6 +10,7 @@ from uuid import UUID, uuid5
 import msgspec
 
 from umbel.errors import ConfigurationError, UmbelError
+from umbel.graphs.annotations import accepts_none, shown_type
 from umbel.graphs.compiled import Compiled, CompiledNode, Output
 from umbel.graphs.compiler import Compiler
 from umbel.graphs.view import Graph, GraphNode, in_reading_order, node_name
@@ -21,7 +22,6 @@ from umbel.tasks.workflow import Workflow, WorkflowCall, walk
 
 _ROOT = "00000000-0000-0000-0000-000000000000"
 _VERSION_LETTERS = 8
-_PLAIN = (int, float, str, bool, bytes)
 
 
 def named_id(root: str, name: str) -> str:
@@ -103,11 +103,11 @@ def _check_skipped(workflow: Workflow[..., Any], compiled: Compiled) -> None:
         for output, place in values:
             assert place is not None
             wanted = node.call.task.parameters.annotation(place[1]) if len(place) == 2 else Any
-            if some_run and _may_be_skipped(output) and wanted in _PLAIN:
+            if some_run and _may_be_skipped(output) and not accepts_none(wanted):
                 raise ConfigurationError(
                     f"workflow {workflow.name}: argument {place[1]} of {node.call.task.name} (node"
                     f" {node.path}) is None if node {output.nodes[0].path} is skipped; annotate it"
-                    f" as {wanted.__name__} | None"
+                    f" as {shown_type(wanted)} | None"
                 )
 
 
