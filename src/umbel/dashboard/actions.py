@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
+
+from msgspec.structs import replace
 
 from umbel.backends import Changes, JobFilter
 from umbel.control import ROLES, Scope
 from umbel.dashboard.graph_actions import GRAPH_ACTIONS
-from umbel.dashboard.requests import Action, Request, read_call
+from umbel.dashboard.rendering import plural
+from umbel.dashboard.requests import MAX_BULK_JOBS, Action, Request, read_call
 from umbel.dashboard.visibility import visible
 from umbel.errors import ConfigurationError, NotAllowed, UnknownTask
-from umbel.messages import Record, State
+from umbel.messages import WORKER_RULE_PREFIX, Record, State, rule_of
 from umbel.operations import JobSearch, group_key
 from umbel.schedules import make_timing
+from umbel.tasks import Rate
 
 _BATCH_JOBS = 500
-_MAX_BULK_JOBS = 10_000
+_MAX_READ_JOBS = 100_000
 _SCOPES = ("all", "queue", "task", "gate", "worker")
 
 
@@ -62,21 +67,39 @@ async def _job_as_seen(request: Request) -> Record:
 
 
 async def _retry_group(request: Request) -> str:
-    task, group = request.get("task"), request.get("group")
-    limit = request.number("limit", 1, _MAX_BULK_JOBS)
-    expected = request.number("count", 1, _MAX_BULK_JOBS * 100)
-    wanted = JobFilter(states=(State.BURIED,), task=task, limit=_MAX_BULK_JOBS)
-    found = await request.operations.search(JobSearch(wanted=wanted, window=_MAX_BULK_JOBS))
-    ids = [job.id for job in found.jobs if group_key(job) == group]
+    group = request.get("group")
+    limit = request.number("limit", 1, MAX_BULK_JOBS)
+    seen = request.number("count", 1, 1_000_000_000)
+    wanted = JobFilter(states=(State.BURIED,), task=request.get("task"))
+    ids, is_more = await _find_jobs(
+        request, JobSearch(wanted=wanted), limit, lambda job: group_key(job) == group
+    )
+    expected = limit if request.fields.get("is_more") else min(limit, seen)
     if not ids or len(ids) > expected * 1.1 + 1:
         raise NotAllowed(
-            f"{len(ids):,} jobs match now; it was {expected:,} when you saw it. Reload the page."
+            f"{len(ids):,} jobs match now; it was {seen:,} when you saw it. Reload the page."
         )
     queued = 0
-    for start in range(0, min(limit, len(ids)), _BATCH_JOBS):
-        batch = ids[start : min(start + _BATCH_JOBS, limit)]
-        queued += len(await request.operations.retry_possible(batch))
-    return f"{queued:,} jobs are queued again."
+    for start in range(0, len(ids), _BATCH_JOBS):
+        queued += len(await request.operations.retry_possible(ids[start : start + _BATCH_JOBS]))
+    more = " There are more; do it again for them." if is_more and limit == MAX_BULK_JOBS else ""
+    return f"{plural(queued, 'job is', 'jobs are')} queued again.{more}"
+
+
+async def _find_jobs(
+    request: Request, search: JobSearch, limit: int, matches: Callable[[Record], bool]
+) -> tuple[list[str], bool]:
+    """Return the ids of the first jobs that match, and whether there are more."""
+    ids: list[str] = []
+    after: str | None = ""
+    read = 0
+    while after is not None and len(ids) <= limit and read < _MAX_READ_JOBS:
+        wanted = replace(search.wanted, limit=_BATCH_JOBS)
+        part = replace(search, wanted=wanted, after=after, with_values=False)
+        found = await request.operations.search(part)
+        ids += [job.id for job in found.jobs if matches(job)]
+        after, read = found.after, read + found.read
+    return ids[:limit], len(ids) > limit or after is not None
 
 
 async def _publish(request: Request) -> str:
@@ -122,26 +145,55 @@ async def _purge(request: Request) -> str:
     name = request.get("name")
     if request.fields.get("confirm") not in (name, visible(name, 300)):
         raise ConfigurationError("confirm: type the name of the queue")
-    return f"{await request.operations.purge(name):,} jobs are cancelled."
+    cancelled = await request.operations.purge(name)
+    return f"{plural(cancelled, 'job is', 'jobs are')} cancelled."
 
 
 async def _move(request: Request) -> str:
     moved = await request.operations.move(request.get("name"), request.get("target"))
-    return f"{moved:,} jobs were moved."
+    return f"{plural(moved, 'job was', 'jobs were')} moved."
 
 
 # --- limits, pools, routes -------------------------------------------------------------------
 
 
 async def _set_limit(request: Request) -> str:
-    rule = request.get("rule")
+    rule, each = _rule(request)
     text = request.fields.get("capacity", "").strip()
     capacity = None if not text else request.number("capacity", 0, 1_000_000)
     if not await request.operations.override_capacity(rule, capacity):
         raise NotAllowed(f"There is no limit {rule}.")
     if capacity is None:
-        return f"{rule} has its declared capacity again."
-    return f"{rule} now admits {capacity:,} jobs." + (" No job passes it." * (capacity == 0))
+        return f"{rule} has its declared capacity again{each}."
+    admits = f"{rule} now admits {plural(capacity, 'job', 'jobs')}{each}."
+    return admits + (" No job passes it." * (capacity == 0))
+
+
+async def _set_rate(request: Request) -> str:
+    rule, each = _rule(request)
+    parts = request.fields.get("rates", "").strip()
+    rates = [Rate(part.strip()) for part in parts.split(",")] if parts else []
+    numbers = [(rate.count, rate.period) for rate in rates]
+    if not await request.operations.override_rates(rule, numbers or None):
+        raise NotAllowed(f"There is no rate {rule}.")
+    if not rates:
+        return f"{rule} has its declared rates again{each}."
+    return f"{rule} now lets jobs start at {parts}{each}."
+
+
+def _rule(request: Request) -> tuple[str, str]:
+    """Return the rule of a gate, and words if it applies to more than this gate.
+
+    Raises:
+        NotAllowed: each worker applies it by itself.
+    """
+    key = request.get("rule")
+    rule = rule_of(key)
+    if rule.startswith(WORKER_RULE_PREFIX):
+        raise NotAllowed(
+            f"Each worker applies {rule} by itself: change it in the code, and restart the workers."
+        )
+    return rule, " for each token" if key != rule else ""
 
 
 async def _drain(request: Request) -> str:
@@ -158,7 +210,8 @@ async def _ready(request: Request) -> str:
 
 async def _retire(request: Request) -> str:
     moved = await request.operations.retire(await _known_index(request))
-    return f"The worker gets no more routes; {moved:,} routes move to other workers."
+    moves = plural(moved, "route moves", "routes move")
+    return f"The worker gets no more routes; {moves} to other workers."
 
 
 async def _unretire(request: Request) -> str:
@@ -277,7 +330,7 @@ ACTIONS: dict[str, Action] = {
             name="retry-group",
             summary="Queue the buried jobs with one error again.",
             act=_retry_group,
-            fields=("task", "group", "limit", "count"),
+            fields=("task", "group", "limit", "count", "is_more"),
             subject="task",
         ),
         Action(
@@ -322,6 +375,13 @@ ACTIONS: dict[str, Action] = {
             summary="Override the capacity of a limit; an empty capacity removes the override.",
             act=_set_limit,
             fields=("rule", "capacity"),
+            subject="rule",
+        ),
+        Action(
+            name="set-rate",
+            summary="Override the rates of a rule, as in 10/s, 200/m; empty removes the override.",
+            act=_set_rate,
+            fields=("rule", "rates"),
             subject="rule",
         ),
         Action(

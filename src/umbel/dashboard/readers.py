@@ -6,18 +6,28 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast, get_args
 
 import msgspec
+from msgspec.structs import replace
 
-from umbel.backends import JobFilter
+from umbel.backends import Gate, JobFilter
 from umbel.charts import ChartRange, TaskTotals
 from umbel.control import ROLES
 from umbel.dashboard.graph_pages import GRAPH_PAGES, graph_place
+from umbel.dashboard.requests import MAX_BULK_JOBS
 from umbel.dashboard.views import Page, View, form_fields
 from umbel.errors import ConfigurationError, UnknownTask
-from umbel.messages import ROUTE_PREFIX, Record, State, route_key
+from umbel.messages import (
+    ROUTE_PREFIX,
+    WORKER_RULE_PREFIX,
+    Record,
+    State,
+    route_key,
+    rule_of,
+)
 from umbel.operations import (
     LIVE_STATES,
     BuriedGroup,
     JobSearch,
+    Operations,
     QueueView,
     WorkerView,
     body_value,
@@ -34,6 +44,7 @@ _BURIED_WINDOW = 3_000
 _MAX_GATES = 200
 _WORKER_JOBS = 20
 _GATE_JOBS = 2_000
+_MAX_TOKENS = 10_000
 
 
 # --- overview --------------------------------------------------------------------------------
@@ -268,17 +279,16 @@ def _timeline(record: Record) -> list[dict[str, Any]]:
 # --- buried jobs -----------------------------------------------------------------------------
 
 
-def _buried_search(limit: int, window: int) -> JobSearch:
-    return JobSearch(wanted=JobFilter(states=(State.BURIED,), limit=limit), window=window)
-
-
 async def read_buried(view: View) -> dict[str, Any]:
     """Return the newest buried jobs, grouped by task and error."""
-    found = await view.operations.search(_buried_search(_BURIED_WINDOW, _BURIED_WINDOW))
+    wanted = JobFilter(states=(State.BURIED,), limit=_BURIED_WINDOW)
+    search = JobSearch(wanted=wanted, window=_BURIED_WINDOW, with_values=False)
+    found = await view.operations.search(search)
     return {
         "groups": _groups(group_buried(found.jobs), view),
         "read": len(found.jobs),
         "is_more": found.after is not None,
+        "max_jobs": MAX_BULK_JOBS,
     }
 
 
@@ -336,7 +346,7 @@ async def read_gates(view: View) -> dict[str, Any]:
     """Return limits, rates and pools: what is held, and how many jobs wait."""
     gates = await view.operations.gates(limit=_MAX_GATES)
     pools = await view.operations.pools()
-    found = [msgspec.to_builtins(gate) for gate in gates if gate.kind != "pool"]
+    found = [_gate_document(gate) for gate in gates if gate.kind != "pool"]
     return {
         "gates": sorted(found, key=lambda gate: (-gate["waiting"], gate["key"])),
         "pools": [msgspec.to_builtins(pool) for pool in pools],
@@ -347,26 +357,52 @@ async def read_gates(view: View) -> dict[str, Any]:
 async def read_gate(view: View) -> dict[str, Any]:
     """Return one gate: the jobs that hold its slots, and the first ones that wait."""
     key = view.path["key"]
-    gates = [gate for gate in await view.operations.gates(key) if gate.key == key]
     states = (State.RUNNING, State.WAITING)
-    jobs = await view.operations.jobs(JobFilter(states=states, limit=_GATE_JOBS))
+    wanted = JobFilter(states=states, limit=_GATE_JOBS)
+    found = await view.operations.search(JobSearch(wanted=wanted, with_values=False))
     holders: list[dict[str, Any]] = []
     waiting: list[dict[str, Any]] = []
-    for job in jobs:
+    for job in found.jobs:
         entry = {"id": job.id, "task": job.task, "state": job.state.value}
         if any(slot.gate == key for slot in job.slots):
             holders.append(entry | {"since": job.started, "worker": job.worker})
         elif job.gate == key:
             waiting.append(entry | {"since": job.waiting_since})
     waiting.sort(key=lambda one: one["since"] or 0.0)
+    gate = await _gate(view.operations, key)
     return {
         "key": key,
-        "gate": msgspec.to_builtins(gates[0]) if gates else None,
+        "gate": None if gate is None else _gate_document(gate),
         # The store lists the newest jobs first, so the first in line may be beyond them.
-        "is_cut": len(jobs) >= _GATE_JOBS,
+        "is_cut": found.after is not None,
         "holders": holders[:50],
         "waiting": waiting[:50],
     }
+
+
+async def _gate(operations: Operations, key: str) -> Gate | None:
+    """Return a gate; of a token that no job uses, with the numbers of its rule."""
+    rule = rule_of(key)
+    gates = {gate.key: gate for gate in await operations.gates(rule, limit=_MAX_TOKENS)}
+    if key in gates or rule not in gates:
+        return gates.get(key)
+    return replace(gates[rule], key=key, held=0, waiting=0)
+
+
+def _gate_document(gate: Gate) -> dict[str, Any]:
+    """Return what is shown of a gate, and how operators can change its rule."""
+    rule = rule_of(gate.key)
+    is_of_worker = rule.startswith(WORKER_RULE_PREFIX)
+    return {
+        **msgspec.to_builtins(gate),
+        "rule": rule,
+        "is_of_worker": is_of_worker,
+        "change": None if is_of_worker else _CHANGES.get(gate.kind),
+    }
+
+
+_CHANGES = {"limit": "set-limit", "rate": "set-rate"}
+"""The action that changes a rule of each kind."""
 
 
 async def read_routes(view: View) -> dict[str, Any]:

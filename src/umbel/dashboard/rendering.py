@@ -32,6 +32,7 @@ def make_environment() -> Environment:
         "time": _time,
         "duration": duration,
         "number": lambda value: f"{value:,}",
+        "plural": plural,
         "short": lambda job: str(job)[-8:],
         "pretty": _pretty,
         "chart": draw_chart,
@@ -74,6 +75,11 @@ def duration(seconds: float | None) -> str:
     if seconds < 86_400:
         return f"{seconds / 3600:.1f} h"
     return f"{seconds / 86_400:.1f} d"
+
+
+def plural(number: int, one: str, many: str) -> str:
+    """Return a number with its word: 1 job, 2 jobs."""
+    return f"{number:,} {one if number == 1 else many}"
 
 
 def _graph(graph: Graph, root: str, selected: str = "") -> Markup:

@@ -12,7 +12,10 @@ from umbel.control import Role, User
 from umbel.errors import BadMessage, ConfigurationError
 from umbel.operations import Operations
 
+MAX_BULK_JOBS = 10_000
+"""How many jobs one action changes at most."""
 _MAX_FIELD = 1_000_000
+_MAX_DIGITS = 20
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +36,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def number(self, name: str, low: int, high: int) -> int:
         """Return a field as a whole number. Raises ConfigurationError."""
         text = self.get(name).strip()
-        if not text.isascii() or not text.isdigit() or not low <= int(text[:20]) <= high:
+        is_number = len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit()
+        if not is_number or not low <= int(text) <= high:
             raise ConfigurationError(f"{name}={text!r:.40}: give a number from {low} to {high:,}")
         return int(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -52,6 +53,11 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two updates; 0 for a page that is not updated."""
     parameters: tuple[str, ...] = ()
     """Parameters of the URL."""
+
+
+def path_pattern(path: str) -> str:
+    """Return the path of a page as Starlette matches it: names may contain slashes."""
+    return re.sub(r"{(\w+)}", r"{\1:path}", path)
 
 
 def form_fields(task: Any) -> list[dict[str, Any]]:

@@ -6,21 +6,26 @@ is compared here, job by job, so that no adapter needs a text search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 from typing import Any
 
+import anyio.lowlevel
 import msgspec
+from msgspec.structs import replace
 
 from umbel.backends import JobFilter, Records
 from umbel.clock import Clock
 from umbel.errors import BadMessage, ConfigurationError
-from umbel.messages import ROUTE_PREFIX, BodyCodec, Record, route_key
+from umbel.messages import ROUTE_PREFIX, BodyCodec, Failure, Record, route_key
 from umbel.tasks import Registry
 from umbel.tasks.gates import token_of
 
-_PAGE_JOBS = 1_000
+_FIRST_PORTION, _MIN_PORTION, _MAX_PORTION = 64, 16, 500
+"""Jobs that are read at once. How many follow depends on how large these were."""
+_PORTION_BYTES = 8_000_000
+_GROWTH = 4
 _PAGE_ROWS = 10_000
 
 
@@ -43,7 +48,10 @@ class JobSearch(msgspec.Struct, frozen=True, kw_only=True):
     window: int = 50_000
     """Maximum number of jobs to read."""
     seconds: float = inf
-    """After so many seconds, no further portion is read."""
+    """After so many seconds, no further job is compared."""
+    with_values: bool = True
+    """Whether the jobs have arguments, results and tracebacks. Thousands without them take little
+    memory."""
 
     def __post_init__(self) -> None:
         for field, texts in (
@@ -83,24 +91,53 @@ async def search_jobs(
     after: str | None = search.after
     read = 0
     until = clock.monotonic() + search.seconds
+    portion = _FIRST_PORTION
     # One job more than wanted tells whether more follow.
-    size = max(_PAGE_JOBS, limit + 1) if matches is not None else limit + 1
     while after is not None and len(jobs) <= limit and read < search.window:
         if read and clock.monotonic() >= until:
             break
         rows = min(_PAGE_ROWS, search.window - read)
-        many = min(size, rows) if matches is not None else size - len(jobs)
-        wanted = msgspec.structs.replace(search.wanted, limit=many)
+        many = min(portion, limit + 1 - len(jobs) if matches is None else rows)
+        wanted = replace(search.wanted, limit=many)
         page = await records.scan(wanted, after=after, rows=rows)
-        for job, cursor in zip(page.jobs, page.cursors, strict=True):
+        portion = _next_portion(portion, page.jobs)
+        following, compared = page.after, page.read
+        for place, (job, cursor) in enumerate(zip(page.jobs, page.cursors, strict=True), 1):
             if matches is None or matches(job):
-                jobs.append(job)
+                jobs.append(job if search.with_values else _without_values(job))
                 cursors.append(cursor)
-        after, read = page.after, read + page.read
+            if matches is not None and clock.monotonic() >= until:
+                following, compared = cursor, place
+                break
+        after, read = following, read + compared
+        await anyio.lowlevel.checkpoint()  # others may run between two portions
     is_cut = after is not None and len(jobs) <= limit
     if len(jobs) > limit:
         after = cursors[limit - 1]
     return FoundJobs(jobs[:limit], cursors[:limit], after, read, is_cut)
+
+
+def _next_portion(last: int, jobs: Sequence[Record]) -> int:
+    """Return how many jobs to read next, so that those of a portion take little memory."""
+    size = sum(len(job.body.data) + (len(job.result.data) if job.result else 0) for job in jobs)
+    many = _PORTION_BYTES * len(jobs) // size if size else _MAX_PORTION
+    return max(_MIN_PORTION, min(many, _GROWTH * last, _MAX_PORTION))
+
+
+def _without_values(job: Record) -> Record:
+    """Return a job without arguments, result and tracebacks."""
+    attempts = tuple(replace(one, failure=_without_traceback(one.failure)) for one in job.attempts)
+    return replace(
+        job,
+        body=replace(job.body, data=b""),
+        result=None,
+        failure=_without_traceback(job.failure),
+        attempts=attempts,
+    )
+
+
+def _without_traceback(failure: Failure | None) -> Failure | None:
+    return None if failure is None else replace(failure, traceback="", args=None)
 
 
 def _matcher(
@@ -128,7 +165,7 @@ def _error_texts(job: Record) -> Iterator[str]:
     yield from (job.reason, *(attempt.reason for attempt in job.attempts))
     for failure in (job.failure, *(attempt.failure for attempt in job.attempts)):
         if failure is not None:
-            yield f"{failure.type.rpartition(':')[2]}: {failure.message}"
+            yield failure.line
 
 
 def _arguments(job: Record, codec: BodyCodec, registry: Registry) -> tuple[Mapping[str, Any], str]:

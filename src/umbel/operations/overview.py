@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
 
@@ -89,7 +90,9 @@ async def read_overview(operations: Operations, range: ChartRange, address: str)
     numbers = await operations.charts(range)
     buried = await operations.search(
         JobSearch(
-            wanted=JobFilter(states=(State.BURIED,), limit=_BURIED_JOBS), window=_BURIED_WINDOW
+            wanted=JobFilter(states=(State.BURIED,), limit=_BURIED_JOBS),
+            window=_BURIED_WINDOW,
+            with_values=False,
         )
     )
     problems = [
@@ -99,7 +102,7 @@ async def read_overview(operations: Operations, range: ChartRange, address: str)
             Problem(
                 text=f"{str(one)[:1].upper()}{str(one)[1:]}.",
                 since=None,
-                page=f"/queues/{one.queue}",
+                page=f"/queues/{quote(one.queue, safe='')}",
                 command=command(address, "workers"),
             )
             for one in missing
@@ -143,7 +146,7 @@ def _queue_problems(queues: Iterable[QueueView], now: float, address: str) -> It
         if queue.paused or not (queue.queued or queue.waiting):
             continue
         since = None if queue.oldest is None else now - queue.oldest
-        page = f"/queues/{queue.name}"
+        page = f"/queues/{quote(queue.name, safe='')}"
         if not queue.workers:
             wait = "1 job waits" if queue.queued == 1 else f"{queue.queued:,} jobs wait"
             yield Problem(

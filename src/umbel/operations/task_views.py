@@ -22,7 +22,7 @@ _DEFAULTS = TaskOptions()
 def recent_runs(task: str | None, window: int) -> JobSearch:
     """Return the search for the jobs from which run times are computed."""
     wanted = JobFilter(states=tuple(TERMINAL), task=task, limit=window)
-    return JobSearch(wanted=wanted, window=max(window, JobSearch().window))
+    return JobSearch(wanted=wanted, window=max(window, JobSearch().window), with_values=False)
 
 
 def describe_tasks(

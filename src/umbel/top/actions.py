@@ -95,7 +95,8 @@ async def _find_jobs(operations: Operations, asked: Asked) -> tuple[tuple[str, .
         states = (State.RUNNING,)
     names = {asked.subject: asked.name}
     wanted = JobFilter(states=states, limit=_MAX_JOBS, **names)  # type: ignore[arg-type]
-    found = await operations.search(JobSearch(wanted=wanted, window=2 * _MAX_JOBS))
+    search = JobSearch(wanted=wanted, window=2 * _MAX_JOBS, with_values=False)
+    found = await operations.search(search)
     return tuple(job.id for job in found.jobs), found.after is not None
 
 

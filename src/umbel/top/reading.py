@@ -101,7 +101,7 @@ async def read_snapshot(operations: Operations, wanted: Wanted, address: str) ->
         return Snapshot(overview=overview, wanted=wanted, job=job, hindrances=tuple(hindrances))
     if wanted.jobs is None:
         return Snapshot(overview=overview, wanted=wanted)
-    search = JobSearch(wanted=wanted.jobs.filter, window=_WINDOW)
+    search = JobSearch(wanted=wanted.jobs.filter, window=_WINDOW, with_values=False)
     found = await operations.search(search)
     return Snapshot(
         overview=overview,
