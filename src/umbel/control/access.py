@@ -2,7 +2,8 @@
 
 A user is the entry ``users/<name>``, a session ``sessions/<digest>`` and a token
 ``tokens/<digest>``. Secrets are stored only as digests: reading the store gives access to nothing.
-A session ends with its lease, and with its user.
+A session ends with its lease, and with its user. The entry ``keys/forms`` is the key of the tokens
+in forms; all processes of a dashboard share it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from collections.abc import Mapping
 from typing import Literal, TypeVar, get_args
 
+import anyio
 import msgspec
 
 from umbel.backends import Coordination, Put, json_value
-from umbel.errors import ConfigurationError
+from umbel.errors import ConfigurationError, NotAllowed
 
 T = TypeVar("T")
 Role = Literal["viewer", "operator", "admin"]
@@ -29,6 +32,9 @@ MIN_PASSWORD_LENGTH = 10
 MAX_PASSWORD_LENGTH = 1_000
 _COST = 2**14
 """The scrypt parameter n: about 50 ms and 16 MB for each attempt."""
+_MAX_HASHES = 2
+"""How many passwords are hashed at a time, in threads: more would take the processor and memory."""
+_FORM_KEY = "keys/forms"
 _TOKEN_PREFIX = "umbel_"
 
 
@@ -78,6 +84,16 @@ class Access:
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
+        self._hashes = anyio.CapacityLimiter(_MAX_HASHES)
+
+    async def form_key(self) -> bytes:
+        """Return the key of the tokens in forms. It is made when it is needed first."""
+        page = await self._coordination.read(_FORM_KEY, limit=1)
+        if not page.entries:
+            put = Put(_FORM_KEY, secrets.token_hex(32).encode())
+            await self._coordination.commit({_FORM_KEY: 0}, [put])  # or another process was first
+            page = await self._coordination.read(_FORM_KEY, limit=1)
+        return page.entries[0].value
 
     # --- users -------------------------------------------------------------------------------
 
@@ -90,11 +106,19 @@ class Access:
             if (stored := _read(entry.value, _StoredUser)) is not None
         ]
 
-    async def set_user(self, name: str, role: Role, password: str) -> None:
+    async def user(self, name: str) -> User | None:
+        """Return a user; None if there is none with this name."""
+        stored = await self._user(name)
+        return None if stored is None else User(name=name, role=stored.role)
+
+    async def set_user(
+        self, name: str, role: Role, password: str, *, keep_admin: bool = False
+    ) -> None:
         """Add a user, or change the role and password of an existing one, whose sessions end.
 
         Raises:
             ConfigurationError: the name, the role or the password cannot be used.
+            NotAllowed: ``keep_admin`` is true, and no other user would be an admin.
         """
         _check_name("user", name)
         _check_role(role)
@@ -104,16 +128,35 @@ class Access:
                 f" {MAX_PASSWORD_LENGTH:,}"
             )
         salt = secrets.token_hex(16)
-        stored = _StoredUser(
-            role=role, salt=salt, password=_hash(password, salt), version=secrets.token_hex(8)
-        )
-        await self._coordination.commit({}, [Put(USERS + name, json_value(stored))])
+        hashed = await self._hash(password, salt)
+        stored = _StoredUser(role=role, salt=salt, password=hashed, version=secrets.token_hex(8))
+        checks = await self._another_admin(name) if keep_admin and role != "admin" else {}
+        done = await self._coordination.commit(checks, [Put(USERS + name, json_value(stored))])
+        _check_done(done)
 
-    async def remove_user(self, name: str) -> bool:
-        """Remove a user, whose sessions end. Return whether there was one."""
+    async def remove_user(self, name: str, *, keep_admin: bool = False) -> bool:
+        """Remove a user, whose sessions end. Return whether there was one.
+
+        Raises:
+            NotAllowed: ``keep_admin`` is true, and no other user would be an admin.
+        """
+        _check_name("user", name)
         found = await self._user(name)
-        await self._coordination.commit({}, deletes=[USERS + _check_name("user", name)])
+        checks = await self._another_admin(name) if keep_admin else {}
+        _check_done(await self._coordination.commit(checks, deletes=[USERS + name]))
         return found is not None
+
+    async def _another_admin(self, name: str) -> Mapping[str, int]:
+        """Return a check that another user is an admin if this one is. Raises NotAllowed."""
+        page = await self._coordination.read(USERS)
+        stored = {entry.key: _read(entry.value, _StoredUser) for entry in page.entries}
+        admins = {key for key, one in stored.items() if one is not None and one.role == "admin"}
+        if USERS + name not in admins:
+            return {}
+        for entry in page.entries:
+            if entry.key in admins - {USERS + name}:
+                return {entry.key: entry.revision}
+        raise NotAllowed(f"{name} is the only admin; make another user an admin first")
 
     async def log_in(self, name: str, password: str) -> str | None:
         """Return the secret of a new session; None if the name or the password is wrong.
@@ -122,7 +165,7 @@ class Access:
         """
         stored = await self._user(name)
         salt = "00" * 16 if stored is None else stored.salt
-        given = _hash(password[:MAX_PASSWORD_LENGTH], salt)
+        given = await self._hash(password[:MAX_PASSWORD_LENGTH], salt)
         if stored is None or not hmac.compare_digest(given, stored.password):
             return None
         secret = secrets.token_urlsafe(32)
@@ -153,6 +196,9 @@ class Access:
         page = await self._coordination.read(USERS + name, limit=1)
         found = (_read(e.value, _StoredUser) for e in page.entries if e.key == USERS + name)
         return next(found, None)
+
+    async def _hash(self, password: str, salt: str) -> str:
+        return await anyio.to_thread.run_sync(_hash, password, salt, limiter=self._hashes)
 
     # --- tokens ------------------------------------------------------------------------------
 
@@ -199,6 +245,11 @@ class Access:
 def _hash(password: str, salt: str) -> str:
     data = password.encode(errors="surrogatepass")
     return hashlib.scrypt(data, salt=bytes.fromhex(salt), n=_COST, r=8, p=1).hex()
+
+
+def _check_done(revision: int | None) -> None:
+    if revision is None:
+        raise NotAllowed("another admin was changed at the same time; try again")
 
 
 def _digest(secret: str) -> str:

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from umbel.dashboard.views import Page, View, form_fields
+from umbel.dashboard.visibility import parameter_name
 from umbel.errors import UmbelError, UnknownJob, UnknownTask
 from umbel.graphs import MAX_DRAWN_NODES, Box, Graph, GraphNode, boxes
 from umbel.graphs.view import path_key
 from umbel.messages import GRAPH_TASK, GROUP_HEADER, NODE_HEADER, Record, State, read_node
 from umbel.operations import GRAPH_STATES, NodeInput, graph_document, graph_state
+from umbel.tasks import Task
 
 _VALUES_SECONDS = 1.0
 """How long the values of a node are read. A result may refer to thousands of others."""
@@ -220,27 +222,26 @@ async def _inputs(graph: Graph, record: Record, view: View) -> list[dict[str, An
     except (TimeoutError, UmbelError):
         return []
     task = view.app.registry.get(record.task)
-    names = [] if task is None else [*task.parameters.signature.parameters]
     paths = {node.job: node.path for node in graph.nodes if node.runs_task}
     return [
         {
-            "name": (name := _argument(one, names)),
+            "name": str(key) if isinstance(key, str) else parameter or str(key),
             "from": [{"job": job, "path": paths[job]} for job in one.jobs if job in paths],
             "count": one.count,
             "is_known": one.is_known,
-            "value": view.visibility.value(one.value, name) if one.is_known else None,
+            "value": view.visibility.argument(one.value, *names) if one.is_known else None,
         }
         for one in found
+        for key, parameter, names in [_names(one, task)]
     ]
 
 
-def _argument(one: NodeInput, names: list[str]) -> str:
-    """Return the name of the argument that an input is."""
+def _names(one: NodeInput, task: Task[Any, Any] | None) -> tuple[int | str, str, list[str]]:
+    """Return the argument that an input is, its parameter, and all names on the way to it."""
     kind, *rest = one.place
     key = rest[0] if rest else kind
-    if kind == "args" and isinstance(key, int) and key < len(names):
-        return names[key]
-    return str(key)
+    parameter = parameter_name(task, key) or (key if isinstance(key, str) else "")
+    return key, parameter, [parameter, *map(str, rest)]
 
 
 async def _result(record: Record, view: View) -> Any:

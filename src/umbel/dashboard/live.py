@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable
 from contextlib import suppress
 
 from umbel.clock import Clock, iso_time
@@ -17,7 +17,9 @@ _COST_FACTOR = 50
 _MAX_SECONDS = 5.0
 """The time between two reads is this many times the time that one takes, up to a maximum."""
 _MIN_COST_FACTOR = 4
-"""Also of a read that takes long."""
+"""Also of a read that takes long, for each of the views that are read."""
+_MAX_READS = 2
+"""How many views are read at a time, so that room remains for pages that are opened."""
 
 Render = Callable[[], Awaitable[str]]
 
@@ -47,6 +49,14 @@ class _Watched:
         self.reading: asyncio.Task[None] | None = None
 
 
+def pause_seconds(seconds: float, cost: float, views: int) -> float:
+    """Return the time until the next read of a view that took ``cost`` seconds.
+
+    All views together take at most a quarter of the time, however many there are.
+    """
+    return max(seconds, _MIN_COST_FACTOR * cost * views, min(_COST_FACTOR * cost, _MAX_SECONDS))
+
+
 class LiveViews:
     """Reads the views that browsers show, and tells each browser when one has changed."""
 
@@ -55,26 +65,23 @@ class LiveViews:
         self._telemetry = telemetry
         self._views: dict[Hashable, _Watched] = {}
         self._by_user: dict[str, int] = {}
+        self._reads = asyncio.Semaphore(_MAX_READS)
 
     @property
     def streams(self) -> int:
         """The number of open streams."""
         return sum(self._by_user.values())
 
-    def check_room(self, user: str) -> None:
-        """Raise TooManyStreams if no more streams may be opened."""
-        if self.streams >= MAX_STREAMS or self._by_user.get(user, 0) >= MAX_STREAMS_PER_USER:
-            raise TooManyStreams
-
     async def follow(
         self, key: Hashable, user: str, render: Render, seconds: float
-    ) -> AsyncIterator[Update | None]:
+    ) -> AsyncGenerator[Update | None]:
         """Yield the newest content of a view whenever it changes; None from time to time.
 
         Raises:
             TooManyStreams: no more streams may be opened.
         """
-        self.check_room(user)
+        if self.streams >= MAX_STREAMS or self._by_user.get(user, 0) >= MAX_STREAMS_PER_USER:
+            raise TooManyStreams
         self._by_user[user] = self._by_user.get(user, 0) + 1
         view = self._views.setdefault(key, _Watched())
         view.streams += 1
@@ -108,33 +115,38 @@ class LiveViews:
     async def _read(self, view: _Watched, render: Render, seconds: float) -> None:
         failing_since = ""
         while True:
-            started = self._clock.monotonic()
-            try:
-                update = Update(await render())
-                failing_since = ""
-            except UmbelError as error:
-                failing_since = failing_since or iso_time(self._clock.now()) or ""
-                text = "The store is unreachable" if isinstance(error, Unavailable) else str(error)
-                update = Update(view.update.content, text, failing_since)
-            except Exception as error:  # noqa: BLE001 - a bug in one view must not end its updates
-                failing_since = failing_since or iso_time(self._clock.now()) or ""
-                what = f"{type(error).__name__}: {error}"
-                self._telemetry.emit(
-                    events.ServiceFailed(service="dashboard", error=what, delay=seconds)
-                )
-                update = Update(view.update.content, "This page cannot be shown", failing_since)
+            view.is_due.clear()  # what changes from now on may not be in this read
+            async with self._reads:
+                started = self._clock.monotonic()
+                update = await self._updated(view, render, failing_since, seconds)
+                cost = self._clock.monotonic() - started
+            failing_since = update.since
             old = view.update
             if not view.version or (update.content, update.error) != (old.content, old.error):
                 async with view.changed:
                     view.update = update
                     view.version += 1
                     view.changed.notify_all()
-            cost = self._clock.monotonic() - started
-            pause = max(seconds, _MIN_COST_FACTOR * cost, min(_COST_FACTOR * cost, _MAX_SECONDS))
-            view.is_due.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(pause_seconds(seconds, cost, len(self._views))):
                     await view.is_due.wait()
+
+    async def _updated(
+        self, view: _Watched, render: Render, failing_since: str, seconds: float
+    ) -> Update:
+        """Return the newest content of a view; if it cannot be read, the last one and why."""
+        try:
+            return Update(await render())
+        except UmbelError as error:
+            text = "The store is unreachable" if isinstance(error, Unavailable) else str(error)
+        except Exception as error:  # noqa: BLE001 - a bug in one view must not end its updates
+            what = f"{type(error).__name__}: {error}"
+            self._telemetry.emit(
+                events.ServiceFailed(service="dashboard", error=what, delay=seconds)
+            )
+            text = "This page cannot be shown"
+        since = failing_since or iso_time(self._clock.now()) or ""
+        return Update(view.update.content, text, since)
 
     def refresh(self) -> None:
         """Read every view now, because something was changed here."""

@@ -31,7 +31,7 @@ class DashboardOptions(msgspec.Struct, frozen=True, kw_only=True):
     proxy_header: str = ""
     """The header in which a trusted proxy names the user."""
     proxies: tuple[str, ...] = ()
-    """Addresses of the proxies whose header is trusted."""
+    """Addresses of the proxies that are trusted to name the user and the client's address."""
     mask: tuple[str, ...] = ()
     """Names of arguments and fields whose values are not shown to viewers."""
 
@@ -66,8 +66,13 @@ class DashboardOptions(msgspec.Struct, frozen=True, kw_only=True):
 
         An option for a reverse proxy ends this: its connections come from this machine, too.
         """
-        is_proxied = self.hosts or self.prefix or self.is_https or self.proxy_header
+        is_proxied = self.own_names or self.prefix or self.is_https or self.proxies
         return self.is_loopback and not self.login and not is_proxied
+
+    @property
+    def own_names(self) -> frozenset[str]:
+        """The names under which browsers reach it, in lower case: pages of these may act."""
+        return frozenset(map(str.lower, self.hosts))
 
     @property
     def accepted_hosts(self) -> frozenset[str]:

@@ -28,6 +28,7 @@ from umbel.operations import (
     BuriedGroup,
     JobSearch,
     Operations,
+    PoolView,
     QueueView,
     WorkerView,
     body_value,
@@ -293,10 +294,8 @@ async def read_buried(view: View) -> dict[str, Any]:
 
 
 def _groups(groups: Iterable[BuriedGroup], view: View) -> list[dict[str, Any]]:
-    hidden = not view.visibility.may_search_texts
-    found = [msgspec.to_builtins(group) for group in groups]
-    # The text of an error may contain the value of an argument.
-    return [one | {"error": one["error"].partition(":")[0]} if hidden else one for one in found]
+    hide = view.visibility.error
+    return [msgspec.to_builtins(group) | {"error": hide(group.error)} for group in groups]
 
 
 # --- schedules, gates, routes, deployments, tasks, audit -------------------------------------
@@ -349,9 +348,17 @@ async def read_gates(view: View) -> dict[str, Any]:
     found = [_gate_document(gate) for gate in gates if gate.kind != "pool"]
     return {
         "gates": sorted(found, key=lambda gate: (-gate["waiting"], gate["key"])),
-        "pools": [msgspec.to_builtins(pool) for pool in pools],
+        "pools": [_pool(pool) for pool in pools],
         "is_more": len(gates) >= _MAX_GATES,
     }
+
+
+def _pool(pool: PoolView) -> dict[str, Any]:
+    """Return a pool. The data of its members may be secret, and no page needs them."""
+    names = ("name", "condition", "job", "failures")
+    members = [{name: getattr(one, name) for name in names} for one in pool.members]
+    document: dict[str, Any] = msgspec.to_builtins(pool)
+    return document | {"members": members}
 
 
 async def read_gate(view: View) -> dict[str, Any]:

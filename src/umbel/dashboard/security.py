@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
-import secrets
 from collections import deque
+from collections.abc import Awaitable, Callable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -19,9 +19,11 @@ from umbel.control import Access, User
 from umbel.dashboard.options import DashboardOptions
 
 _LOGIN_TRIES = 5
+_ADDRESS_TRIES = 20
 _LOGIN_SECONDS = 60.0
 _MAX_TRIED = 10_000
-"""How many pairs of user and address are remembered."""
+"""How many addresses, and pairs of user and address, are remembered: those used last."""
+_MAX_PROXIES = 20
 
 _PROXY_HEADERS = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
@@ -37,20 +39,30 @@ HEADERS = {
 }
 
 
-class HostCheck:
-    """Refuses requests for another host, as a DNS rebinding attack makes them; adds headers."""
+AnswerError = Callable[[Request, Exception], Awaitable[Response]]
 
-    def __init__(self, app: ASGIApp, options: DashboardOptions) -> None:
+
+class Protection:
+    """Adds headers to all answers, refuses other hosts, and answers requests that fail.
+
+    A request for another host is what a DNS rebinding attack makes.
+    """
+
+    def __init__(self, app: ASGIApp, options: DashboardOptions, answer_error: AnswerError) -> None:
         self._app = app
         self._hosts = options.accepted_hosts
+        self._answer_error = answer_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        has_started = False
 
         async def send_with_headers(message: Message) -> None:
+            nonlocal has_started
             if message["type"] == "http.response.start":
+                has_started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
@@ -61,7 +73,13 @@ class HostCheck:
             text = f"Host {host!r:.100} is not accepted; start the dashboard with --host-name NAME"
             await JSONResponse({"error": text}, 421)(scope, receive, send_with_headers)
             return
-        await self._app(scope, receive, send_with_headers)
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception as error:
+            if has_started:
+                raise
+            answer = await self._answer_error(Request(scope, receive), error)
+            await answer(scope, receive, send_with_headers)
 
 
 def _host_name(host: str) -> str:
@@ -78,60 +96,95 @@ class Guard:
     def __init__(self, options: DashboardOptions, access: Access, clock: Clock) -> None:
         self._options = options
         self._access = access
-        self._key = secrets.token_bytes(32)
+        self._key = b""
         self._tries = LoginTries(clock)
         self.cookie = _cookie_name(options)
 
     async def find_user(self, request: Request) -> User | None:
         """Return who makes a request; None if a login is needed."""
-        header = request.headers.get("authorization", "")
-        if header:
-            scheme, _, secret = header.partition(" ")
-            if scheme.lower() != "bearer":
-                return None
-            return await self._access.user_of_token(secret.strip())
-        if (user := await self._proxy_user(request)) is not None:
-            return user
+        # A proxy may pass the password on with which it let a user in: Basic says nothing here.
+        if (token := _bearer_token(request)) is not None:
+            return await self._access.user_of_token(token)
+        if name := self._proxy_user(request):
+            return await self._access.user(name) or User(name=name[:64], role="viewer")
         if cookie := request.cookies.get(self.cookie):
             user = await self._access.user_of_session(cookie)
             if user is not None:
                 return user
-        if self._options.is_open and _is_local(request):
-            return User(name="local", role="admin", is_local=True)
-        return None
+        return _LOCAL if self._is_open_to(request) else None
 
-    async def _proxy_user(self, request: Request) -> User | None:
-        """Return the user that a trusted proxy names. Unknown users are viewers."""
+    def _proxy_user(self, request: Request) -> str:
+        """Return the name of the user that a trusted proxy names; an empty text if none does."""
         options = self._options
-        address = request.client.host if request.client else ""
-        if not options.proxy_header or address not in options.proxies:
-            return None
-        name = request.headers.get(options.proxy_header, "").strip()
-        if not name:
-            return None
-        known = {user.name: user for user in await self._access.users()}
-        return known.get(name) or User(name=name[:64], role="viewer")
+        if not options.proxy_header or _peer(request) not in options.proxies:
+            return ""
+        return request.headers.get(options.proxy_header, "").strip()
 
-    def csrf_token(self, request: Request) -> str:
-        """Return the token that forms of this user must contain."""
-        owner = request.cookies.get(self.cookie, "") or "local"
-        return hmac.new(self._key, owner.encode(), hashlib.sha256).hexdigest()
+    def _is_open_to(self, request: Request) -> bool:
+        return self._options.is_open and _is_local(request)
 
-    def refusal(self, request: Request, token: str) -> str | None:
+    def address(self, request: Request) -> str:
+        """Return the address of the client, which a trusted proxy names in X-Forwarded-For."""
+        address, proxies = _peer(request), self._options.proxies
+        if address not in proxies:
+            return address
+        named = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
+        for text in reversed(named[-_MAX_PROXIES:]):
+            try:
+                found = str(ipaddress.ip_address(text.strip()))
+            except ValueError:
+                break
+            if found not in proxies:
+                return found
+        return address
+
+    # --- forms -------------------------------------------------------------------------------
+
+    async def form_token(self, request: Request) -> str:
+        """Return the token that forms of this user must contain.
+
+        It is the same in all processes that use the store, also after a restart.
+        """
+        if not self._key:
+            self._key = await self._access.form_key()
+        owner = self._owner(request).encode(errors="surrogatepass")
+        return hmac.new(self._key, owner, hashlib.sha256).hexdigest()
+
+    def _owner(self, request: Request) -> str:
+        """Return what the login of a request is: tokens of one owner are of no use to others."""
+        if name := self._proxy_user(request):
+            return f"user {name}"
+        if cookie := request.cookies.get(self.cookie):
+            return f"session {cookie}"
+        return "local" if self._is_open_to(request) else "nobody"
+
+    async def refusal(self, request: Request, token: str) -> str | None:
         """Return why a change is refused; None if it was made on a page of this dashboard."""
-        if request.headers.get("authorization"):
+        if _bearer_token(request) is not None:
             return None  # a browser does not add it by itself
         site = request.headers.get("sec-fetch-site", "")
         if site and site not in ("same-origin", "none"):
             return "Sec-Fetch-Site: the request comes from another site"
         origin = request.headers.get("origin", "")
-        if origin and origin != "null" and urlsplit(origin).netloc != request.headers.get("host"):
-            return "Origin: the request comes from another site"
         if origin == "null" or not (site or origin):
             return "Origin: it is missing; use an API token for programs"
-        if not hmac.compare_digest(token.encode(), self.csrf_token(request).encode()):
+        if origin and not self._is_own(origin, request.headers.get("host", "")):
+            return (
+                f"Origin: the request comes from another site, {origin!r:.100}. If a proxy serves"
+                " the dashboard under this name, start it with --host-name NAME"
+            )
+        expected = await self.form_token(request)
+        if not hmac.compare_digest(token.encode(errors="replace"), expected.encode()):
             return "csrf: the page is out of date; reload it and try again"
         return None
+
+    def _is_own(self, origin: str, host: str) -> bool:
+        """Return whether an origin is this dashboard, also if a proxy has changed the Host."""
+        try:
+            parts = urlsplit(origin)
+            return parts.netloc == host or parts.hostname in self._options.own_names
+        except ValueError:
+            return False
 
     # --- login -------------------------------------------------------------------------------
 
@@ -141,12 +194,11 @@ class Guard:
         Raises:
             TooManyTries: there were too many attempts in a minute.
         """
-        address = request.client.host if request.client else ""
-        self._tries.count(name[:64], address)
+        self._tries.count(name[:64], self.address(request))
         return await self._access.log_in(name, password)
 
     def set_cookie(self, response: Response, secret: str, root: str) -> None:
-        """Store a session in the browser."""
+        """Store a session in the browser. An empty secret deletes the one that is there."""
         response.set_cookie(
             self.cookie,
             secret,
@@ -154,16 +206,19 @@ class Guard:
             samesite="lax",
             secure=self._options.is_https,
             path="/" if self.cookie.startswith("__Host-") else (root or "/"),
-            max_age=12 * 3600,
+            max_age=12 * 3600 if secret else 0,
         )
 
 
 class TooManyTries(Exception):
-    """There were too many logins of one user or from one address."""
+    """There were too many logins from one address, or of one user from there."""
 
 
 class LoginTries:
-    """Counts logins of each user and address in the last minute, whether they succeed or not."""
+    """Counts the logins of the last minute, whether they succeed or not.
+
+    They are counted for each address, so that nobody can lock out a user elsewhere.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -171,25 +226,51 @@ class LoginTries:
 
     def count(self, name: str, address: str) -> None:
         """Count one login. Raises TooManyTries."""
+        network = _network(address)
+        self._count(f"from {network}", _ADDRESS_TRIES)
+        self._count(f"from {network} as {name}", _LOGIN_TRIES)
+        while len(self._times) > _MAX_TRIED:
+            del self._times[next(iter(self._times))]
+
+    def _count(self, key: str, most: int) -> None:
         now = self._clock.monotonic()
-        if len(self._times) > _MAX_TRIED:
-            self._times = {k: t for k, t in self._times.items() if t[-1] > now - _LOGIN_SECONDS}
-        if len(self._times) > _MAX_TRIED:
+        times = self._times.pop(key, deque())
+        self._times[key] = times  # the one used last is the last one
+        while times and times[0] <= now - _LOGIN_SECONDS:
+            times.popleft()
+        if len(times) >= most:
             raise TooManyTries
-        # Both are counted: one address tries many users, and many addresses try one user.
-        for key, most in ((f"user {name}", _LOGIN_TRIES), (f"from {address}", 4 * _LOGIN_TRIES)):
-            times = self._times.setdefault(key, deque())
-            while times and times[0] <= now - _LOGIN_SECONDS:
-                times.popleft()
-            if len(times) >= most:
-                raise TooManyTries
-            times.append(now)
+        times.append(now)
+
+
+def _network(address: str) -> str:
+    """Return an address, of IPv6 its network: a client has all addresses of one."""
+    try:
+        version = ipaddress.ip_address(address).version
+    except ValueError:
+        return address
+    if version == 4:
+        return address
+    return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
 
 
 def _cookie_name(options: DashboardOptions) -> str:
     if not options.is_https:
         return "umbel-session"
     return "__Secure-umbel-session" if options.prefix else "__Host-umbel-session"
+
+
+_LOCAL = User(name="local", role="admin", is_local=True)
+
+
+def _peer(request: Request) -> str:
+    """Return the address of the other end of the connection: a client, or a proxy."""
+    return request.client.host if request.client else ""
+
+
+def _bearer_token(request: Request) -> str | None:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def _is_local(request: Request) -> bool:
@@ -204,7 +285,10 @@ def _is_local(request: Request) -> bool:
 
 def local_path(text: str, root: str) -> str:
     """Return a path of this dashboard; its first page if the text leads elsewhere."""
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return f"{root}/"
     is_local = not parts.scheme and not parts.netloc and text.startswith("/")
     if is_local and not text.startswith("//") and "\\" not in text and text.isprintable():
         return text

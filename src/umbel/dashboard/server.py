@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ from umbel.dashboard.audit_file import audit_csv
 from umbel.dashboard.live import LiveViews, TooManyStreams, Update
 from umbel.dashboard.openapi import api_path, describe
 from umbel.dashboard.options import DashboardOptions
+from umbel.dashboard.read_limit import ReadLimit, TooBusy
 from umbel.dashboard.readers import PAGES
 from umbel.dashboard.rendering import make_environment
 from umbel.dashboard.requests import Request as ActionRequest
-from umbel.dashboard.security import Guard, HostCheck, TooManyTries, local_path
-from umbel.dashboard.views import Page, View
+from umbel.dashboard.security import Guard, Protection, TooManyTries, local_path
+from umbel.dashboard.views import Page, View, path_pattern
 from umbel.errors import (
     BadArguments,
     DeploymentUnderWay,
@@ -46,17 +47,22 @@ from umbel.errors import (
     Unavailable,
 )
 from umbel.operations import Operations
+from umbel.telemetry import events
 
 API = "/api/v1"
 _READ_SECONDS = 5.0
 _MAX_BODY_BYTES = 2_000_000
+_MAX_FORM_BYTES = 20_000
+"""Of a login, which is read before the user is known."""
 _MAX_URL = 4_000
 _MAX_AUDIT_LINES = 50_000
 _USER_CHECK_SECONDS = 10.0
 """How often an open page checks that its user may still see it."""
-_PATTERNS = [(compile_path(page.path)[0], page) for page in PAGES]
+_PATTERNS = [(compile_path(path_pattern(page.path))[0], page) for page in PAGES]
 _NAVIGATION = [page for page in PAGES if "{" not in page.path]
+_RETRY_SECONDS = "5"
 _STATUS: tuple[tuple[type[Exception], int], ...] = (
+    (TooBusy, 503),
     (Unavailable, 503),
     (NotAllowed, 409),
     (DeploymentUnderWay, 409),
@@ -72,6 +78,10 @@ class _Refused(Exception):
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
+
+
+_EXPECTED = (UmbelError, _Refused, TooBusy, HTTPException)
+"""Errors whose text is for users."""
 
 
 def dashboard(
@@ -95,12 +105,13 @@ class _Dashboard:
         self._operations: Operations | None = None
         self._guard: Guard | None = None
         self._live = LiveViews(app.clock, app.telemetry)
+        self._reads = ReadLimit()
         self._templates = make_environment()
 
     def asgi(self) -> Starlette:
         static = StaticFiles(directory=Path(__file__).parent / "static")
-        pages = [Route(page.path, partial(self._page, page)) for page in PAGES]
-        data = [Route(api_path(page), partial(self._data, page)) for page in PAGES]
+        pages = [Route(path_pattern(page.path), partial(self._page, page)) for page in PAGES]
+        data = [Route(path_pattern(api_path(page)), partial(self._data, page)) for page in PAGES]
         return Starlette(
             routes=[
                 Route("/login", self._login, methods=["GET", "POST"]),
@@ -119,12 +130,8 @@ class _Dashboard:
                 Mount("/static", static),
                 *pages,
             ],
-            middleware=[Middleware(HostCheck, options=self._options)],
-            exception_handlers={
-                UmbelError: self._error,
-                _Refused: self._error,
-                HTTPException: self._error,
-            },
+            middleware=[Middleware(Protection, options=self._options, answer_error=self._error)],
+            exception_handlers=dict.fromkeys(_EXPECTED, self._error),
             lifespan=self._lifespan,
         )
 
@@ -140,14 +147,16 @@ class _Dashboard:
     # --- pages and data ----------------------------------------------------------------------
 
     async def _page(self, page: Page, request: Request) -> Response:
-        user = await self._user_for(page.role, request)
-        data = await self._read(page, user, request.path_params, request.query_params)
-        return self._html(request, f"{page.name}.html", user, page=page, data=data)
+        user, data = await self._read_for_user(page, request)
+        return await self._html(request, f"{page.name}.html", user, page=page, data=data)
 
     async def _data(self, page: Page, request: Request) -> Response:
-        user = await self._user_for(page.role, request)
-        data = await self._read(page, user, request.path_params, request.query_params)
-        return _json(data)
+        return _json((await self._read_for_user(page, request))[1])
+
+    async def _read_for_user(self, page: Page, request: Request) -> tuple[User, dict[str, Any]]:
+        async with self._reads.read():
+            user = await self._user_for(page.role, request)
+            return user, await self._read(page, user, request.path_params, request.query_params)
 
     async def _read(
         self, page: Page, user: User, path: Mapping[str, str], query: Mapping[str, str]
@@ -176,7 +185,8 @@ class _Dashboard:
         root = _root(request)
 
         async def render() -> str:
-            data = await self._read(page, user, path, query)
+            async with self._reads.read(None):
+                data = await self._read(page, user, path, query)
             return _encode(data).decode() if as_json else self._fragment(page, user, data, root)
 
         # What an update contains depends on the role, so all users of a role share it.
@@ -184,33 +194,35 @@ class _Dashboard:
         key = (page.name, *parts, user.role, root, as_json)
         updates = self._live.follow(key, user.name, render, page.seconds)
         try:
-            self._live.check_room(user.name)
+            first = await anext(updates)
         except TooManyStreams:
             raise _Refused(
                 503, "Too many pages are open; this one is updated less often."
             ) from None
+        sent = self._events(first, updates, request, user, as_json)
         headers = {"x-accel-buffering": "no"}
-        return StreamingResponse(
-            self._events(updates, request, as_json), media_type="text/event-stream", headers=headers
-        )
+        return StreamingResponse(sent, media_type="text/event-stream", headers=headers)
 
     async def _events(
-        self, updates: AsyncIterator[Update | None], request: Request, as_json: bool
+        self,
+        first: Update | None,
+        updates: AsyncGenerator[Update | None],
+        request: Request,
+        user: User,
+        as_json: bool,
     ) -> AsyncIterator[bytes]:
         guard, clock = self._guarded(), self._app.clock
         checked = clock.monotonic()
-        async for update in updates:
-            if clock.monotonic() - checked > _USER_CHECK_SECONDS:
-                with suppress(Unavailable):  # the update says so
-                    if await guard.find_user(request) is None:
-                        return  # the session has ended, or its user was removed
-                    checked = clock.monotonic()
-            document: dict[str, Any] = {"now": self._app.clock.now()}
-            if update is not None:
-                content = {"data": msgspec.Raw(update.content.encode() or b"null")}
-                document |= content if as_json else {"html": update.content}
-                document |= {"error": update.error, "since": update.since}
-            yield b"data: " + msgspec.json.encode(document) + b"\n\n"
+        async with aclosing(updates):
+            yield _event(first, clock.now(), as_json)
+            async for update in updates:
+                if clock.monotonic() - checked > _USER_CHECK_SECONDS:
+                    with suppress(Unavailable):  # the update says so
+                        found = await guard.find_user(request)
+                        if found is None or found.role != user.role:
+                            return  # the session has ended, or the user was removed or changed
+                        checked = clock.monotonic()
+                yield _event(update, clock.now(), as_json)
 
     # --- actions -----------------------------------------------------------------------------
 
@@ -218,38 +230,33 @@ class _Dashboard:
         action = ACTIONS.get(request.path_params["action"])
         if action is None:
             raise _Refused(404, f"There is no such action; {API}/openapi.json lists them.")
-        fields = await _fields(request)
         user = await self._user_for(action.role, request)
+        fields = await _fields(request, _MAX_BODY_BYTES)
+        guard, operations = self._guarded(), self._open()
         token = request.headers.get("x-csrf") or fields.pop("csrf", "")
-        if (why := self._guarded().refusal(request, token)) is not None:
+        if (why := await guard.refusal(request, token)) is not None:
             raise _Refused(403, why)
-        operations = self._open()
         asked = ActionRequest(app=self._app, operations=operations, user=user, fields=fields)
-        outcome = "failed"
-        try:
-            outcome = await action.act(asked)
-        except UmbelError as error:
-            outcome = f"refused: {error}"
-            raise
-        finally:
-            await operations.audit.write(
-                user=user.name,
-                address=request.client.host if request.client else "",
-                action=action.name,
-                subject=fields.get(action.subject, ""),
-                reason=fields.get("reason", ""),
-                outcome=outcome,
-            )
+        line = operations.audit.recorded(
+            user=user.name,
+            address=guard.address(request),
+            action=action.name,
+            subject=fields.get(action.subject, ""),
+            reason=fields.get("reason", ""),
+        )
+        async with line as outcome:
+            outcome.text = await action.act(asked)
         operations.reread()
         self._live.refresh()
-        return _json({"done": outcome})
+        return _json({"done": outcome.text})
 
     async def _audit_csv(self, request: Request) -> Response:
         await self._user_for("admin", request)
         lines: list[AuditLine] = []
         after = ""
         while len(lines) < _MAX_AUDIT_LINES:
-            page, following = await self._open().audit.read(after, limit=1_000)
+            async with self._reads.read():
+                page, following = await self._open().audit.read(after, limit=1_000)
             lines += page
             if following is None:
                 break
@@ -279,10 +286,8 @@ class _Dashboard:
         guard, root = self._guarded(), _root(request)
         if request.method == "GET":
             following = local_path(request.query_params.get("next", ""), root)
-            return self._html(request, "login.html", None, following=following, error="")
-        fields = await _fields(request)
-        if (why := guard.refusal(request, fields.get("csrf", ""))) is not None:
-            raise _Refused(403, why)
+            return await self._html(request, "login.html", None, following=following, error="")
+        fields = await self._form(request)
         following = local_path(fields.get("next", ""), root)
         name = fields.get("name", "")
         try:
@@ -291,41 +296,69 @@ class _Dashboard:
             raise _Refused(429, "Too many logins; wait a minute.") from None
         if secret is None:
             error = "The name or the password is wrong."
-            return self._html(
+            await self._record(request, name, "log-in", f"refused: {error}")
+            return await self._html(
                 request, "login.html", None, following=following, error=error, status=401
             )
+        await self._record(request, name, "log-in", "done")
         response = RedirectResponse(following, 303)
         guard.set_cookie(response, secret, root)
         return response
 
     async def _logout(self, request: Request) -> Response:
-        guard, fields = self._guarded(), await _fields(request)
-        if (why := guard.refusal(request, fields.get("csrf", ""))) is not None:
-            raise _Refused(403, why)
-        if secret := request.cookies.get(guard.cookie):
+        guard, root = self._guarded(), _root(request)
+        await self._form(request)
+        user = await guard.find_user(request)
+        if user is not None and (secret := request.cookies.get(guard.cookie)):
             await self._open().access.log_out(secret)
-        response = RedirectResponse(f"{_root(request)}/login", 303)
-        response.delete_cookie(guard.cookie)
+            await self._record(request, user.name, "log-out", "done")
+        response = RedirectResponse(f"{root}/login", 303)
+        guard.set_cookie(response, "", root)
         return response
+
+    async def _form(self, request: Request) -> dict[str, str]:
+        """Return the fields of a form of this dashboard. Raises _Refused."""
+        fields = await _fields(request, _MAX_FORM_BYTES)
+        if (why := await self._guarded().refusal(request, fields.get("csrf", ""))) is not None:
+            raise _Refused(403, why)
+        return fields
+
+    async def _record(self, request: Request, user: str, action: str, outcome: str) -> None:
+        address = self._guarded().address(request)
+        await self._open().audit.write(
+            user=user[:64], address=address, action=action, outcome=outcome
+        )
 
     # --- answers -----------------------------------------------------------------------------
 
     async def _error(self, request: Request, error: Exception) -> Response:
-        status = getattr(error, "status", None) or getattr(error, "status_code", None)
-        if status is None:
-            status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-        text = str(getattr(error, "detail", "") or error)
-        path = request.url.path.removeprefix(_root(request))
+        status, text = _status(error), str(getattr(error, "detail", "") or error)
+        if not isinstance(error, _EXPECTED):
+            what = f"{type(error).__name__}: {error}"
+            failed = events.ServiceFailed(service="dashboard", error=what, delay=0.0)
+            self._app.telemetry.emit(failed)
+            text = "The dashboard failed; its log says why."
+        response = await self._error_page(request, status, text, is_busy=isinstance(error, TooBusy))
+        response.headers.update(getattr(error, "headers", None) or {})
+        if status == 503:
+            response.headers["retry-after"] = _RETRY_SECONDS
+        return response
+
+    async def _error_page(
+        self, request: Request, status: int, text: str, *, is_busy: bool
+    ) -> Response:
+        root = _root(request)
+        path = request.scope["path"].removeprefix(root)
         wants_page = "text/html" in request.headers.get("accept", "")
         if path.startswith((API, "/live", "/static")) or not wants_page:
             return JSONResponse({"error": text}, status)
-        root = _root(request)
         if status == 401:
-            here = quote(request.url.path + (f"?{request.url.query}" if request.url.query else ""))
-            return RedirectResponse(f"{root}/login?next={here}", 303)
-        return self._html(request, "error.html", None, text=text, code=status, status=status)
+            return RedirectResponse(f"{root}/login?next={quote(_address(request))}", 303)
+        return await self._html(
+            request, "error.html", None, text=text, code=status, is_busy=is_busy, status=status
+        )
 
-    def _html(
+    async def _html(
         self,
         request: Request,
         template: str,
@@ -334,7 +367,9 @@ class _Dashboard:
         status: int = 200,
         **values: Any,
     ) -> Response:
-        root, token = _root(request), self._guarded().csrf_token(request)
+        root = _root(request)
+        has_form = user is not None or template == "login.html"
+        token = await self._guarded().form_token(request) if has_form else ""
         page = values.get("page")
         content = ""
         if page is not None and user is not None:
@@ -353,8 +388,7 @@ class _Dashboard:
             namespace=self._app.settings.namespace,
             store=self._app.settings.public()["broker"],
             now=self._app.clock.now(),
-            path=request.url.path.removeprefix(root)
-            + (f"?{request.url.query}" if request.url.query else ""),
+            path=_address(request).removeprefix(quote(root)),
         )
         return HTMLResponse(document, status)
 
@@ -382,6 +416,12 @@ def _root(request: Request) -> str:
     return root.removesuffix(API).rstrip("/")
 
 
+def _address(request: Request) -> str:
+    """Return the path and the query of a request, as in the address bar of a browser."""
+    query = request.scope["query_string"].decode("latin-1")
+    return quote(request.scope["path"]) + (f"?{query}" if query else "")
+
+
 def _json(document: Any) -> Response:
     return Response(_encode(document), media_type="application/json")
 
@@ -390,24 +430,45 @@ def _encode(document: Any) -> bytes:
     return msgspec.json.encode(document, enc_hook=repr)
 
 
+def _event(update: Update | None, now: float, as_json: bool) -> bytes:
+    document: dict[str, Any] = {"now": now}
+    if update is not None:
+        content = {"data": msgspec.Raw(update.content.encode() or b"null")}
+        document |= content if as_json else {"html": update.content}
+        document |= {"error": update.error, "since": update.since}
+    return b"data: " + msgspec.json.encode(document) + b"\n\n"
+
+
+def _status(error: Exception) -> int:
+    """Return the status of an answer to a request that has failed."""
+    status = getattr(error, "status", None) or getattr(error, "status_code", None)
+    if status is not None:
+        return int(status)
+    if not isinstance(error, _EXPECTED):
+        return 500
+    return next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+
+
 def _find_page(view: str) -> tuple[Page, dict[str, str], dict[str, str]]:
     """Return the page that a URL names, with the values in its path and query. Raises _Refused."""
-    parts = urlsplit(view[:_MAX_URL])
-    if parts.scheme or parts.netloc:
+    if len(view) > _MAX_URL:
+        raise _Refused(400, f"view: at most {_MAX_URL:,} characters are allowed")
+    if not view.startswith("/") or view.startswith("//"):
         raise _Refused(404, "view: give a path of this dashboard")
+    parts = urlsplit(view)
     for pattern, page in _PATTERNS:
         if (found := pattern.match(unquote(parts.path))) and page.seconds:
             return page, found.groupdict(), dict(parse_qsl(parts.query))
     raise _Refused(404, "view: this page has no updates")
 
 
-async def _fields(request: Request) -> dict[str, str]:
+async def _fields(request: Request, limit: int) -> dict[str, str]:
     """Return the fields of a form or of a JSON object. Raises _Refused."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > _MAX_BODY_BYTES:
-            raise _Refused(413, f"At most {_MAX_BODY_BYTES:,} bytes are accepted.")
+        if len(body) > limit:
+            raise _Refused(413, f"At most {limit:,} bytes are accepted.")
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind == "application/json":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Any
 
@@ -10,11 +11,14 @@ import msgspec
 from umbel.control import User
 from umbel.messages import BodyCodec, Failure, Record
 from umbel.operations import job_document
-from umbel.tasks import Registry
+from umbel.tasks import Registry, Task
 from umbel.terminal import make_visible
 
 MASKED = "••••••"
 _MAX_DEPTH = 50
+_UNREADABLE = {"unreadable", "content_type", "data_base64"}
+"""The fields of a body that cannot be decoded: it may contain any value."""
+_ERROR_TYPE = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning|Group)(?=: )", re.ASCII)
 
 
 def visible(text: object, limit: int = 200) -> str:
@@ -67,7 +71,8 @@ class Visibility:
         del document["args"], document["kwargs"]
         if self._mask:
             document["result"] = self._masked(document["result"])
-            document["body"] = self._masked(document["body"])
+            # Its values have no names.
+            document["body"] = None if document["body"] is None else MASKED
             document["headers"] = dict.fromkeys(document["headers"], MASKED)
             document["failure"] = self._without_text(document["failure"])
             # Texts and keys may be made of arguments.
@@ -95,32 +100,39 @@ class Visibility:
             "runs": len(document["attempts"]),
         }
 
-    def value(self, value: Any, name: str = "") -> Any:
-        """Return a value, or what the user may see of it. ``name`` is the argument that it is."""
-        return MASKED if name in self._mask else self._masked(value)
+    def value(self, value: Any) -> Any:
+        """Return a value, or what the user may see of it."""
+        return self._masked(value)
+
+    def argument(self, value: Any, *names: str) -> Any:
+        """Return the value of an argument, or what the user may see of it.
+
+        ``names`` are those of the argument and of its parameter. If one is empty, because it is not
+        known, it may be one that is masked.
+        """
+        is_hidden = bool(self._mask) and any(not one or one in self._mask for one in names)
+        return MASKED if is_hidden else self._masked(value)
 
     def error(self, text: str) -> str:
-        """Return an error, or only its type: its text may contain the value of an argument."""
-        name = text.partition(":")[0]
+        """Return an error or a reason. A user who may not see values sees the type of an error.
+
+        Other texts may contain the value of an argument.
+        """
         if not self._mask or not text:
             return text
-        return name if name.replace(".", "").isidentifier() else MASKED
+        found = _ERROR_TYPE.match(text)
+        return MASKED if found is None else found[0]
 
     def _arguments(self, record: Record, document: dict[str, Any]) -> list[dict[str, Any]]:
         task = self._registry.get(record.task)
-        names = [] if task is None else [*task.parameters.signature.parameters]
-        found: list[dict[str, Any]] = []
         args = document["args"] if isinstance(document["args"], list) else []
         kwargs = document["kwargs"] if isinstance(document["kwargs"], dict) else {}
-        for place, value in enumerate(args):
-            name = names[place] if place < len(names) else ""
-            # Without the code, the name of a positional argument is not known: it may be masked.
-            hidden = bool(self._mask) and (not name or name in self._mask)
-            found.append({"name": name, "value": MASKED if hidden else self._masked(value)})
-        for name, value in kwargs.items():
-            hidden = name in self._mask
-            found.append({"name": name, "value": MASKED if hidden else self._masked(value)})
-        return found
+        named = [(parameter_name(task, place), value) for place, value in enumerate(args)]
+        shown = [{"name": name, "value": self.argument(value, name)} for name, value in named]
+        return shown + [
+            {"name": name, "value": self.argument(value, name, parameter_name(task, name) or name)}
+            for name, value in kwargs.items()
+        ]
 
     def _masked(self, value: Any, depth: int = 0) -> Any:
         if not self._mask:
@@ -128,6 +140,8 @@ class Visibility:
         if depth > _MAX_DEPTH:
             return MASKED
         if isinstance(value, dict):
+            if value.keys() == _UNREADABLE:
+                return MASKED
             return {
                 name: MASKED if name in self._mask else self._masked(one, depth + 1)
                 for name, one in value.items()
@@ -139,3 +153,28 @@ class Visibility:
     def _without_text(self, failure: Failure | None) -> Failure | None:
         """Return only the type of a failure: its text may contain the value of an argument."""
         return None if failure is None else Failure(failure.type, MASKED)
+
+
+def parameter_name(task: Task[Any, Any] | None, place: int | str) -> str:
+    """Return the parameter that gets an argument; an empty text if it is not known.
+
+    ``place`` is the position of the argument, or the name with which it was given.
+    """
+    if task is None:
+        return ""
+    by_position: list[str] = []
+    by_name: list[str] = []
+    rest = {int: "", str: ""}
+    for name, one in task.parameters.signature.parameters.items():
+        match one.kind:
+            case one.VAR_POSITIONAL:
+                rest[int] = name
+            case one.VAR_KEYWORD:
+                rest[str] = name
+            case one.KEYWORD_ONLY:
+                by_name.append(name)
+            case _:
+                by_position.append(name)
+    if isinstance(place, int):
+        return by_position[place] if place < len(by_position) else rest[int]
+    return place if place in (*by_position, *by_name) else rest[str]
