@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import subprocess
@@ -23,6 +24,17 @@ def test_code_publishes_jobs_and_reads_them_without_await(shell: Shell) -> None:
     )
     said = "tasks.add True True True 1 None 1 [] [] [] ([], None)"
     assert shell.say("shell", "-c", code) == said
+
+
+def test_the_value_of_an_expression_is_printed_as_json(shell: Shell) -> None:
+    handle = shell.say("send", "add", "1", "2")
+    found = shell.ask("shell", "-c", "[job.id for job in operations.jobs(JobFilter())]")
+    assert found == [handle.split()[0]]
+    assert shell.ask("shell", "-c", f" operations.job({found[0]!r}) ")["task"] == "tasks.add"
+    done = shell.run("shell", "--json", "-c", "operations.job('nothing')")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no job nothing" in json.loads(done.stderr)["error"]["message"]
+    assert shell.run("shell", "--json", "-c", "x = 1").returncode == 1
 
 
 def test_code_is_read_from_standard_input(shell: Shell) -> None:

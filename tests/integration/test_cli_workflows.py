@@ -12,13 +12,15 @@ from umbel import Umbel
 from umbel.graphs import Graph
 
 TASKS = '''
-import os
+import os, time
 from umbel import Signal, Umbel
 
 app = Umbel()
 
 @app.task
 def reserve(order: dict) -> str:
+    while os.path.exists("held"):
+        time.sleep(0.01)
     return f"stock of {order['id']}"
 
 @app.task
@@ -129,7 +131,38 @@ def test_a_run_is_resolved_and_cancelled(shop: Shell) -> None:
         refused(shop, 1, "has succeeded", "graphs", "resolve", first, "ship", "--result", "1")
         shop.say("graphs", "cancel", second, "--yes", "--reason", "no more")
         assert ended(shop, second) == "cancelled"
+        refused(shop, 1, "had ended already: succeeded", "graphs", "cancel", first, "--yes")
+        done = shop.run("graphs", "cancel", first, "--yes", "--json")
+        assert (done.returncode, json.loads(done.stdout)["cancelled"]) == (1, False)
         refused(shop, 1, "no more", "workflows", "signal", second, "approved")
+
+
+def test_a_node_that_runs_is_not_resolved(shop: Shell, tmp_path: Path) -> None:
+    (tmp_path / "held").touch()
+    with shop.worker():
+        run = shop.ask("workflows", "start", "shop.fulfil", '{"id": 1}')["id"]
+        wait_until(lambda: nodes(shop, run).get("reserve") == "running")
+        refused(shop, 1, "runs now", "graphs", "resolve", run, "reserve", "--result", '"box"')
+        done = shop.run("graphs", "resolve", run, "reserve", "--result", '"box"', "--json")
+        assert (done.returncode, json.loads(done.stdout)) == (1, {"resolved": False})
+        (tmp_path / "held").unlink()
+        wait_until(lambda: nodes(shop, run).get("reserve") == "succeeded")
+
+
+def test_changes_to_the_job_of_a_graph_are_refused(shop: Shell, tmp_path: Path) -> None:
+    run = shop.ask("workflows", "start", "shop.fulfil", '{"id": 1}')["id"]
+    shop.say("graphs", "cancel", run, "--yes")
+    for words in (("retry", run, "--from-scratch"), ("edit", run, "--queue", "slow")):
+        refused(shop, 1, f"umbel graphs retry {run}", "jobs", *words)
+    assert ended(shop, run) == "cancelled"
+
+
+def test_workflows_are_listed_without_the_application(shop: Shell) -> None:
+    shop.say("workflows", "start", "shop.fulfil", '{"id": 1}')
+    (declared,) = shop.ask("workflows", "list")
+    for words in (("workflows",), ("workflows", "list")):
+        found = json.loads(shop.run(*words, "--json", app=None).stdout)
+        assert found == [declared | {"origin": ""}]
 
 
 def test_bad_input_is_refused_with_a_remedy(shop: Shell) -> None:

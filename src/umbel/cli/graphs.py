@@ -25,6 +25,7 @@ from umbel.operations import (
     graph_document,
     graph_state,
 )
+from umbel.processes.exit_codes import FAILED
 
 _WATCH_SECONDS = 1.0
 
@@ -172,7 +173,7 @@ def retry(
     arguments: str | None,
     as_json: bool,
 ) -> None:
-    """Continue a failed graph: run its failed nodes again, and not those that have succeeded."""
+    """Continue a failed graph: run its failed nodes again. Nodes that have succeeded do not run."""
     if node is not None and start is not None:
         raise click.UsageError("--node and --from: give one of them.")
     changed = None if arguments is None else _read_json("--arguments", arguments)
@@ -198,8 +199,11 @@ def retry(
 @click.argument("graph")
 @click.option("--reason", default="cancelled by an operator", show_default=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def cancel(context: CommandContext, graph: str, reason: str, yes: bool, as_json: bool) -> None:
-    """Cancel a graph: waiting nodes are cancelled, running ones are stopped."""
+def cancel(context: CommandContext, graph: str, reason: str, yes: bool, as_json: bool) -> int:
+    """Cancel a graph: waiting nodes are cancelled, running ones are stopped.
+
+    The exit code is 1 if it had ended already.
+    """
 
     async def find(operations: Operations) -> Graph:
         return await operations.graphs.show(await find_job_id(operations, graph))
@@ -220,14 +224,15 @@ def cancel(context: CommandContext, graph: str, reason: str, yes: bool, as_json:
         print_line(f"Cancelled graph {found.id}.")
     else:
         print_note(f"Graph {found.id} had ended already: {graph_state(found.state)}.")
+    return 0 if cancelled else FAILED
 
 
 @command()
 @click.argument("graph")
 @click.argument("node")
 @click.option("--result", required=True, metavar="JSON", help="The result, as in '{\"id\": 7}'.")
-def resolve(context: CommandContext, graph: str, node: str, result: str, as_json: bool) -> None:
-    """Mark a node as succeeded, with a result that you supply."""
+def resolve(context: CommandContext, graph: str, node: str, result: str, as_json: bool) -> int:
+    """Mark a node as succeeded, with a result that you supply. The exit code is 1 if it runs."""
     value = _read_json("--result", result)
 
     async def work(operations: Operations) -> bool:
@@ -241,6 +246,7 @@ def resolve(context: CommandContext, graph: str, node: str, result: str, as_json
         print_line(f"Node {node} has succeeded with this result; the graph goes on.")
     else:
         print_note(f"Node {node} runs now: cancel its job first, or wait.")
+    return 0 if resolved else FAILED
 
 
 def _read_json(option: str, text: str) -> Any:

@@ -17,6 +17,7 @@ import click
 from umbel.app import Umbel
 from umbel.backends import JobFilter
 from umbel.cli.command_context import CommandContext, command
+from umbel.cli.output import print_json
 from umbel.errors import UmbelError
 from umbel.messages import State
 from umbel.operations import JobSearch, Operations
@@ -38,6 +39,7 @@ def shell(context: CommandContext, code_text: str | None, as_json: bool) -> int:
     JobFilter, JobSearch, State
 
     It uses IPython if that is installed. -c runs code for scripts, and so does a file on stdin.
+    With --json, the code is one expression, whose value is printed.
 
     \b
     umbel -A shop shell -c 'print(operations.job("01a1e3af-…").state)'
@@ -48,9 +50,11 @@ def shell(context: CommandContext, code_text: str | None, as_json: bool) -> int:
     try:
         names = _names(app, BlockingOperations(opened, bridge))
         if code_text is not None:
-            return _execute(code_text, "-c", names)
+            return _execute(code_text, "-c", names, as_json)
         if not sys.stdin.isatty():
-            return _execute(sys.stdin.read(), "<stdin>", names)
+            return _execute(sys.stdin.read(), "<stdin>", names, as_json)
+        if as_json:
+            raise click.UsageError("--json: give an expression with -c or on standard input.")
         _interact(names, _banner(app, names))
         return 0
     finally:
@@ -137,10 +141,13 @@ def _enable_completion(names: dict[str, Any]) -> None:
     readline.parse_and_bind("tab: complete")
 
 
-def _execute(text: str, name: str, names: dict[str, Any]) -> int:
+def _execute(text: str, name: str, names: dict[str, Any], as_json: bool) -> int:
     """Run code. An exception that is not Umbel's own ends it with its traceback."""
     try:
-        exec(compile(text, name, "exec"), names)  # noqa: S102 - the user's own code
+        program = compile(text.strip() if as_json else text, name, "eval" if as_json else "exec")
+        value = eval(program, names)
+        if as_json:
+            print_json(value)
     except UmbelError:
         raise
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything

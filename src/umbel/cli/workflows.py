@@ -32,18 +32,15 @@ def list_workflows(context: CommandContext, as_json: bool) -> None:
 
 
 def _show_list(context: CommandContext, as_json: bool) -> None:
-    declared = context.app.workflows
+    declared = {name: one.version for name, one in context.app_or_bare.workflows.items()}
 
     async def work(operations: Operations) -> list[WorkflowVersion]:
-        return await operations.graphs.workflow_versions()
+        return await operations.graphs.workflow_versions(declared=declared)
 
-    runs = {(one.workflow, one.version): one for one in context.run(work)}
-    current = {(name, one.version) for name, one in declared.items()}
-    rows = []
-    for key in sorted({*runs, *current}):
-        found = runs.get(key)
-        origin = "declared" if key in current else "earlier code"
-        rows.append((*key, origin, found.live if found else 0, found.ended if found else 0))
+    rows = [
+        (one.workflow, one.version, _origin(context, one), one.live, one.ended)
+        for one in context.run(work)
+    ]
     if as_json:
         names = ("workflow", "version", "origin", "running", "ended")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
@@ -52,6 +49,13 @@ def _show_list(context: CommandContext, as_json: bool) -> None:
     else:
         head = ("workflow", "version", "origin", "running", "ended")
         print_table(head, rows, right=("running", "ended"))
+
+
+def _origin(context: CommandContext, version: WorkflowVersion) -> str:
+    """Return where a version is declared; empty if this command does not know the application."""
+    if context.address is None:
+        return ""
+    return "declared" if version.is_declared else "earlier code"
 
 
 @command()

@@ -189,7 +189,8 @@ class Operations:
         The graph of a node goes on.
 
         Raises:
-            UnknownJob: one is unknown. NotAllowed: one has not ended, or has succeeded.
+            UnknownJob: one is unknown.
+            NotAllowed: one has not ended, or has succeeded, or there are changes for a graph.
         """
         replayed = await self._replay(jobs, changes)
         for job in jobs:
@@ -215,6 +216,12 @@ class Operations:
             with suppress(UnknownJob):
                 record = await self._roles.records.find(job)
                 if record.task == GRAPH_TASK and record.state in FAILED:
+                    if changes != UNCHANGED:
+                        raise NotAllowed(
+                            f"job {job} is a graph: it runs no task, so it has nothing to change."
+                            f" To run its failed nodes again: umbel graphs retry {job}, with --node"
+                            " and --arguments to change one"
+                        )
                     graphs.append(job)
                 elif GROUP_HEADER in record.headers and record.state in FAILED:
                     nodes.setdefault(record.headers[GROUP_HEADER], []).append(job)
