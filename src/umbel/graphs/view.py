@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -14,6 +15,7 @@ from umbel.graphs.failures import failed_node, is_failure
 from umbel.messages import (
     GRAPH_TASK,
     NODE_HEADER,
+    REFERENCE,
     Member,
     NodeSpec,
     Record,
@@ -54,6 +56,10 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     undoes: str = ""
     """Of an undo: the job whose effect it takes back."""
+    replaced: bool = False
+    """Whether other nodes have taken its place when it ran, as in a map over a result."""
+    resolved_in: str = ""
+    """Of a node whose result an operator gave after its end: the queue in which it would run."""
 
     @property
     def runs_task(self) -> bool:
@@ -138,6 +144,11 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
                     found[node.job] = node
                     left.append(node.job)
         return [*found.values()]
+
+    def in_order(self, jobs: Iterable[str]) -> list[str]:
+        """Return these jobs, each after those of them that it waits for."""
+        ranks = _ranks([*self.nodes, self.root])
+        return sorted({*jobs}, key=lambda job: (ranks.get(job, 0), job))
 
     def waits(self) -> dict[str, tuple[str, ...]]:
         """Return the jobs for which each node waits.
@@ -244,6 +255,8 @@ def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
         failed=is_failed,
         worker=member.worker,
         undoes=spec.undoes,
+        replaced=spec.kind in ("", "map") and (member.result_type or "").startswith(REFERENCE),
+        resolved_in=unquote(mark_of(member.result_type, "resolved") or ""),
     )
 
 
@@ -265,22 +278,7 @@ def graph_note(root: Record) -> str:
 def in_reading_order(nodes: Iterable[GraphNode]) -> tuple[GraphNode, ...]:
     """Return nodes by their paths; those with names come after the nodes that they wait for."""
     listed = [*nodes]
-    by_job = {node.job: node for node in listed}
-    after: dict[str, list[str]] = {}
-    waiting: dict[str, int] = {}
-    for node in listed:
-        before = {job for job in node.before if job in by_job}
-        waiting[node.job] = len(before)
-        for job in before:
-            after.setdefault(job, []).append(node.job)
-    ranks = dict.fromkeys(by_job, 0)
-    ready = [job for job, count in waiting.items() if count == 0]
-    for job in ready:  # it grows meanwhile
-        for following in after.get(job, ()):
-            ranks[following] = max(ranks[following], ranks[job] + 1)
-            waiting[following] -= 1
-            if waiting[following] == 0:
-                ready.append(following)
+    ranks = _ranks(listed)
     first = {node.path: ranks[node.job] for node in listed}
 
     def key(node: GraphNode) -> list[tuple[int, int, str]]:
@@ -290,6 +288,26 @@ def in_reading_order(nodes: Iterable[GraphNode]) -> tuple[GraphNode, ...]:
         return parts
 
     return tuple(sorted(listed, key=key))
+
+
+def _ranks(nodes: Sequence[GraphNode]) -> dict[str, int]:
+    """Return for each job how many nodes come before it, on the longest way."""
+    ranks = dict.fromkeys((node.job for node in nodes), 0)
+    after: dict[str, list[str]] = {}
+    waiting: dict[str, int] = {}
+    for node in nodes:
+        before = {job for job in node.before if job in ranks}
+        waiting[node.job] = len(before)
+        for job in before:
+            after.setdefault(job, []).append(node.job)
+    ready = [job for job, count in waiting.items() if count == 0]
+    for job in ready:  # it grows meanwhile
+        for following in after.get(job, ()):
+            ranks[following] = max(ranks[following], ranks[job] + 1)
+            waiting[following] -= 1
+            if waiting[following] == 0:
+                ready.append(following)
+    return ranks
 
 
 def path_key(path: str) -> list[tuple[int, int, str]]:

@@ -30,8 +30,8 @@ _NOT_REACHED = frozenset(
     {cancel_reason("success"), cancel_reason("failure"), BEFORE_IT_FAILED, NOT_IN_SCOPE}
 )
 _NOT_NEEDED = frozenset({cancel_reason("failure"), NOT_IN_SCOPE})
-_MARKS = ("finish", "skipped", "failed", "sender", "early")
-Mark = Literal["finish", "skipped", "failed", "sender", "early"]
+_MARKS = ("finish", "skipped", "failed", "sender", "early", "resolved")
+Mark = Literal["finish", "skipped", "failed", "sender", "early", "resolved"]
 
 
 ALL_PARTS = -1
@@ -116,6 +116,8 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a map: how many calls each job makes; 0 if the jobs are no chunks."""
     part: tuple[int, int] | None = None
     """Of a part of a large map: its first item, and the item after its last one."""
+    others: bool = False
+    """Whether it waits for jobs that were published before the graph."""
     when: Any = None
     """The condition under which it runs: see ``graphs.conditions``."""
     signal: str = ""
@@ -141,8 +143,8 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def must_read(self) -> bool:
         """Whether the worker reads or writes graphs before it can start."""
-        reads = self.inputs or self.checks or self.is_later or self.when is not None
-        return bool(reads) or not self.runs_task
+        reads = self.inputs or self.checks or self.is_later or self.others
+        return bool(reads) or self.when is not None or not self.runs_task
 
     def needs(self, position: int) -> bool:
         """Whether the part at this position has to succeed before it can run."""
@@ -208,7 +210,7 @@ def was_not_needed(reason: str) -> bool:
 
 def with_mark(body: Body, name: Mark, value: str = "1") -> Body:
     """Return a result with a mark: it ends this chain early, its node was skipped, these calls of
-    a chunk have failed, or the whole graph was ended early with it."""
+    a chunk have failed, the whole graph was ended early with it, or an operator gave it."""
     return Body(f"{body.content_type}; {name}={value or '*'}", body.data)
 
 

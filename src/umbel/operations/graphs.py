@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
+from msgspec import structs
 
 from umbel.backends import UNCHANGED, Changes, JobFilter, Roles
-from umbel.errors import NotAllowed, Unavailable, UnknownJob
+from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
 from umbel.graphs import Graph, GraphNode, cancel_graph, give_signal, named_id, read_graph
 from umbel.messages import (
     GRAPH_TASK,
@@ -21,15 +25,18 @@ from umbel.messages import (
     Succeeded,
     read_node,
 )
+from umbel.messages.nodes import with_mark
 from umbel.operations.graph_documents import is_run_of
 from umbel.operations.graph_values import NodeInput, read_inputs, read_result
 
 _PAGE = 200
 _MAX_READ = 2_000
 """How many roots are read for a page."""
-_RESOLVING = "umbel.resolving"
-"""A queue that no worker serves: a node is in it between the two steps of ``resolve``."""
-
+_RESOLVING = "umbel.resolving."
+"""The beginning of a queue that no worker serves; its own queue follows. A node is in it between
+the steps of ``resolve``."""
+_MAX_NAMED = 2_000
+"""How many jobs are named in one step. Those that wait for them are reopened with them."""
 
 _ACTING = ("cancel", "release", "undo")
 """Kinds of nodes that act when others have failed: they may have to act again."""
@@ -185,7 +192,7 @@ class GraphOperations:
                 f"arguments: node {node or start} follows nodes that were undone, which run again"
                 " first; retry without arguments, or start a new run"
             )
-        again = await self._reopen(first, named, changes)
+        again = await self._reopen_all(graph, first, named, changes)
         by_job = {one.job: one for one in graph.nodes}
         paths = tuple(by_job[job].path for job in named if job in by_job and by_job[job].runs_task)
         return RetriedGraph(graph=graph_id, nodes=paths, jobs=len(again))
@@ -195,11 +202,12 @@ class GraphOperations:
 
         They get the ``changes``. What acts on their failures runs again, too.
         """
-        try:
-            named = self._again(await self.show(graph_id), [*jobs])
-        except UnknownJob:  # the root was deleted
-            named = [*jobs]
-        again = {*(await self._reopen(jobs, named, changes))}
+        graph: Graph | None = None
+        named: Sequence[str] = jobs
+        with suppress(UnknownJob):  # the root was deleted
+            graph = await self.show(graph_id)
+            named = self._again(graph, [*jobs])
+        again = {*(await self._reopen_all(graph, jobs, named, changes))}
         return [job for job in jobs if job in again]
 
     async def resolve(self, graph_id: str, name: str, result: Any) -> bool:
@@ -215,13 +223,16 @@ class GraphOperations:
         if node.state in ("skipped", State.SUCCEEDED):
             raise NotAllowed(f"node {node.path} has succeeded; it needs no result")
         body = self._codec.encode(result, what=f"result of node {node.path}", name="result")
-        if isinstance(node.state, State) and node.state.finished:
+        queue = (await self._roles.records.find(node.job)).queue
+        if node.has_ended or queue.startswith(_RESOLVING):
             _refuse_undoing(graph)
-            # No worker takes it from this queue before it is resolved.
-            await self._roles.joins.reopen([node.job], Changes(queue=_RESOLVING))
             again = [job for job in self._again(graph, [node.job]) if job != node.job]
-            if again:
-                await self._roles.joins.reopen(again)
+            # No worker takes it from this queue before it is resolved. If this process dies, it
+            # stays there until ``resolve`` is repeated.
+            queue = queue.removeprefix(_RESOLVING)
+            await self._reopen(graph, [node.job], Changes(queue=_RESOLVING + queue))
+            await self._reopen(graph, again)
+            body = with_mark(body, "resolved", quote(queue, safe=""))
         resolved = await self._roles.joins.resolve(node.job, Succeeded(body))
         await self._advance()
         return resolved
@@ -256,7 +267,7 @@ class GraphOperations:
             return jobs
         found = dict.fromkeys(jobs)
         for node in _undone(graph):
-            found |= dict.fromkeys(self._from(graph, node.path))
+            found |= dict.fromkeys(self._following(graph, node))
         if any(node.undoes for node in graph.nodes):  # undos have taken the place of their node
             found[named_id(graph.id, "undo")] = None
         following = graph.after(found)
@@ -273,39 +284,59 @@ class GraphOperations:
     def _from(self, graph: Graph, name: str) -> list[str]:
         """Return the jobs of a node and of all that follow it."""
         node = graph.find(name)
-        following = [node, *graph.after([node.job])]
-        running = next((one for one in following if one.state is State.RUNNING), None)
-        if running is not None:
-            raise NotAllowed(f"node {running.path} runs: wait until it has ended, or cancel it")
-        grown = [one for one in following if self._has_grown(graph, one.path)]
+        grown = [one for one in (node, *graph.after([node.job])) if one.replaced]
         if grown:
             raise NotAllowed(
                 f"node {grown[0].path} was replaced by other nodes when it ran, which cannot be"
                 " taken back; name a node inside it, or publish the graph again"
             )
-        jobs = [one.job for one in following if one.has_ended and one.kind != "signal"]
+        return self._following(graph, node)
+
+    def _following(self, graph: Graph, node: GraphNode) -> list[str]:
+        """Return the jobs of a node and of all that follow it, except nodes that were replaced."""
+        following = [node, *graph.after([node.job])]
+        running = next((one for one in following if one.state is State.RUNNING), None)
+        if running is not None:
+            raise NotAllowed(f"node {running.path} runs: wait until it has ended, or cancel it")
+        jobs = [
+            one.job
+            for one in following
+            if one.has_ended and one.kind != "signal" and not one.replaced
+        ]
         return [*jobs, *([node.job] if node.kind == "signal" else [])]
 
-    def _has_grown(self, graph: Graph, path: str) -> bool:
-        inside = [
-            one
-            for one in graph.nodes
-            if one.path.startswith(f"{path}.") and not (one.undoes or one.handler)
-        ]
-        return bool(path and inside) and any(
-            one.path == path and one.kind in ("", "map") for one in graph.nodes
-        )
+    async def _reopen_all(
+        self, graph: Graph | None, first: Sequence[str], named: Sequence[str], changes: Changes
+    ) -> list[str]:
+        """Reopen jobs; the first ones get the changes, so they are reopened by themselves."""
+        changed = [] if changes is UNCHANGED else [*first]
+        again = await self._reopen(graph, changed, changes)
+        others = {*named} - {*changed}
+        return [*again, *await self._reopen(graph, [job for job in named if job in others])]
 
     async def _reopen(
-        self, changed: Sequence[str], named: Sequence[str], changes: Changes
+        self, graph: Graph | None, jobs: Sequence[str], changes: Changes = UNCHANGED
     ) -> list[str]:
-        joins = self._roles.joins
-        if changes is UNCHANGED:
-            return await joins.reopen([*named], UNCHANGED)
-        # All jobs of a call get the changes, so the changed node is reopened by itself.
-        again = await joins.reopen([*changed], changes)
-        others = [job for job in named if job not in changed]
-        return [*again, *(await joins.reopen(others) if others else [])]
+        """Reopen jobs, each not before those that it waits for, in steps of a bounded size.
+
+        If this process dies between two steps, another retry does the rest.
+        """
+        queues = {node.job: node.resolved_in for node in graph.nodes} if graph else {}
+        ordered = graph.in_order(jobs) if graph else jobs
+        again: list[str] = []
+        # All jobs of a step get the same changes. Nodes that were resolved get their queues back.
+        for queue, some in groupby(ordered, lambda job: queues.get(job, "")):
+            given = structs.replace(changes, queue=changes.queue or queue) if queue else changes
+            step = [*some]
+            for at in range(0, len(step), _MAX_NAMED):
+                try:
+                    again += await self._roles.joins.reopen(step[at : at + _MAX_NAMED], given)
+                except ConfigurationError as error:
+                    raise NotAllowed(
+                        f"too many nodes wait for the ones that are to run again ({error}); start"
+                        " a new graph instead"
+                    ) from None
+        return again
 
     def _body(self, arguments: Any) -> Any:
         data = arguments

@@ -185,11 +185,15 @@ from unnest(%(jobs)s::uuid[]) as given (job),
            where w.namespace = %(namespace)s and w.join_id = o.id offset 0) w
 
 -- name: lock_joins
--- Locks the joins of which these jobs are parts, in the order of their ids.
+-- Locks the joins of which these jobs are parts, and those that they wait for, in the order of their
+-- ids. So no part of the latter ends between the check whether a job is blocked, and its insertion.
 select id from $schema.job_join j
 where j.namespace = %(namespace)s
   and j.id in (select e.join_id from $schema.job_edge e
-               where e.job = any(%(jobs)s::uuid[]) and e.namespace = %(namespace)s)
+               where e.job = any(%(jobs)s::uuid[]) and e.namespace = %(namespace)s
+               union all
+               select w.join_id from $schema.job_wait w
+               where w.job = any(%(jobs)s::uuid[]) and w.namespace = %(namespace)s)
 order by id for update
 
 -- name: uncount
