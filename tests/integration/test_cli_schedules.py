@@ -27,6 +27,13 @@ def report(days: int) -> int:
     return days
 """
 
+WORKFLOW = """
+
+@app.workflow
+def weekly_report(days: int):
+    return report.s(report.s(days))
+"""
+
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Shell:
@@ -91,6 +98,31 @@ def test_a_schedule_is_added_paused_resumed_triggered_and_removed(known: Shell) 
     assert known.say("schedules", "resume", "extra").startswith("extra: resumed; next 20")
     known.say("schedules", "remove", "extra")
     assert [one["name"] for one in known.ask("schedules")] == ["tasks.beat", "tasks.clean_up"]
+
+
+def test_a_workflow_is_scheduled_by_its_name(shell: Shell) -> None:
+    code = shell.folder / "tasks.py"
+    code.write_text(f"{code.read_text()}{WORKFLOW}")
+    add = ("schedules", "add", "nightly", "weekly_report")
+    assert "'many' for days" in refused(shell, 2, *add, "many", "--every", "60")
+    added = shell.ask(*add, "7", "--every", "60", "--phase", "20")
+    assert added["plan"]["fires"] == "every 60 s + 20 s"
+    assert shell.ask("schedules", "edit", "nightly", "--phase", "5")["next"].endswith(":05.000Z")
+    with shell.worker():
+        job = shell.say("schedules", "trigger", "nightly").strip()
+        wait_until(lambda: shell.ask("jobs", "show", job)["state"] == "succeeded")
+        wait_until(lambda: shell.ask("graphs")[0]["state"] == "succeeded")
+    (run,) = shell.ask("graphs")
+    assert (run["workflow"], run["tasks"]) == ("tasks.weekly_report", 2)
+
+
+def test_the_next_times_of_all_schedules_are_listed(known: Shell) -> None:
+    found = known.ask("schedules", "next", "-n", "3")
+    assert [one["name"] for one in found] == ["tasks.beat"] * 3
+    assert [one["time"] for one in found] == sorted(one["time"] for one in found)
+    lines = known.say("schedules", "next").splitlines()
+    assert lines[0].split() == ["time", "in", "name"]
+    assert len(lines) == 6
 
 
 def test_wrong_commands_are_refused_with_the_remedy(known: Shell) -> None:

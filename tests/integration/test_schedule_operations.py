@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -156,6 +157,30 @@ async def test_history_and_next_times_are_told() -> None:
         ]
         view = await operator.show("minutely")
         assert (view.published, view.missed) == (3, 59)
+
+
+async def test_the_next_times_of_all_active_schedules_are_told_in_order() -> None:
+    async with open_world(minutely) as world:
+        world.app.schedule("half", world.report.s(), every=60, phase=30)
+        world.app.schedule("idle", world.report.s(), every=1)
+        scheduler, operator = world.scheduler(), operations(world)
+        await settle(scheduler)
+        await operator.pause("idle", "", "ada")
+        found = [(at - int(NOON), view.name) for at, view in await operator.upcoming(3)]
+        assert found == [(30, "half"), (60, "minutely"), (90, "half")]
+
+
+async def test_the_zone_of_a_calendar_is_changed_in_the_code_only() -> None:
+    def daily(after: datetime) -> datetime:
+        return after + timedelta(days=1)
+
+    async with open_world() as world:
+        world.app.schedule("daily", world.report.s(), calendar=daily, zone="Europe/Vienna")
+        operator = operations(world)
+        await settle(world.scheduler())
+        with pytest.raises(ConfigurationError, match=r"zone of schedule 'daily'.*in the code"):
+            await operator.edit("daily", {"zone": "UTC"}, reset=False, who="ada")
+        assert (await operator.show("daily")).plan.timing.zone == "Europe/Vienna"
 
 
 async def test_wrong_changes_are_refused_and_nothing_is_changed() -> None:

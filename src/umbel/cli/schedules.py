@@ -14,7 +14,7 @@ from umbel.cli.formatting import count as counted
 from umbel.cli.formatting import relative_time
 from umbel.cli.operator import operator_name
 from umbel.cli.output import print_json, print_line, print_note, print_table
-from umbel.cli.short_names import find_task_name
+from umbel.cli.short_names import find_callable
 from umbel.clock import iso_time
 from umbel.messages import Envelope, State
 from umbel.messages.wire import read
@@ -47,6 +47,7 @@ def _plan_options(function: Callable[..., Any]) -> Callable[..., Any]:
         [
             click.option("--cron", metavar="EXPR", help="Cron expression, as in '0 3 * * *'."),
             click.option("--every", type=int, metavar="SECONDS", help="Interval."),
+            click.option("--phase", type=int, metavar="SECONDS", help="Delay of --every (0)."),
             click.option("--at", type=Moment(), help="Once, at this time in the zone."),
             click.option("--zone", metavar="ZONE", help="Time zone, as in Europe/Vienna (UTC)."),
             click.option(
@@ -152,10 +153,13 @@ def _values(plan: Plan) -> dict[str, str]:
 
 
 @command(name="next")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("-n", "--count", default=5, show_default=True, type=click.IntRange(1, 1_000))
-def next_times(context: CommandContext, name: str, count: int, as_json: bool) -> None:
-    """Print the next times of a schedule, in its time zone with the offset."""
+def next_times(context: CommandContext, name: str | None, count: int, as_json: bool) -> None:
+    """Print the next times of a schedule, or of all, in its time zone with the offset."""
+    if name is None:
+        _show_upcoming(context, count, as_json)
+        return
 
     async def work(operations: Operations) -> tuple[ScheduleView, list[int]]:
         view = await operations.schedules.show(name)
@@ -171,6 +175,24 @@ def next_times(context: CommandContext, name: str, count: int, as_json: bool) ->
         print_line(f"{name} has no next time.")
     for one in found:
         print_line(_time(one, view))
+
+
+def _show_upcoming(context: CommandContext, count: int, as_json: bool) -> None:
+    async def work(operations: Operations) -> list[tuple[int, ScheduleView]]:
+        return await operations.schedules.upcoming(count)
+
+    found = context.run(work)
+    if as_json:
+        times = [(_local(at, view).isoformat(), view.name) for at, view in found]
+        print_json([{"time": time, "name": name} for time, name in times])
+    elif not found:
+        print_line("No schedule has a next time.")
+    else:
+        rows = [
+            (_local(at, view).isoformat(sep=" "), relative_time(at, view.now), view.name)
+            for at, view in found
+        ]
+        print_table(("time", "in", "name"), rows)
 
 
 @command()
@@ -224,7 +246,7 @@ def add(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Add a schedule that publishes TASK with these arguments.
+    """Add a schedule that publishes TASK, a task or a workflow, with these arguments.
 
     It does not depend on the code: it stays until umbel schedules remove.
 
@@ -234,7 +256,7 @@ def add(
     from umbel.schedules import Plan, make_timing
 
     app = context.app_or_bare
-    timing = make_timing(**{field: options[field] for field in ("cron", "every", "at", "zone")})
+    timing = make_timing(**_given(options, "cron", "every", "phase", "at", "zone"))
     plan = Plan(timing=timing, **_given(options, "overlap", "catch_up", "jitter"))
     template = _template(app, name, task, words, queue)
 
@@ -254,7 +276,7 @@ def _template(
         # Without an application the task is unknown here; its worker checks the arguments.
         found = read(build_cloudevent(task, call, chosen))
         return Envelope(id="", subject=task, body=found.body, queue=found.queue)
-    known = app.registry.find(find_task_name(app.registry, task))
+    known = find_callable(app, task)
     args, kwargs = fit_to_task(known, call)
     options: Any = chosen
     return make_template(name, known.options(**options).s(*args, **kwargs), app.build)
@@ -274,14 +296,15 @@ def edit(context: CommandContext, name: str, reset: bool, as_json: bool, **optio
     umbel schedules edit nightly --reset
     """
     changes = _given(options, "zone", "overlap", "catch_up", "jitter")
-    timing = _given(options, "cron", "every", "at")
+    timing = _given(options, "cron", "every", "phase", "at")
     if not reset and not changes and not timing:
         raise click.UsageError("nothing to change: give an option, or --reset.")
 
     async def work(operations: Operations) -> ScheduleView:
         if timing:
-            zone = options["zone"] or (await operations.schedules.show(name)).plan.timing.zone
-            changes["timing"] = _timing(timing, zone)
+            old = (await operations.schedules.show(name)).plan.timing
+            every = {"every": old.every} if timing.keys() == {"phase"} else {}
+            changes["timing"] = _timing({**every, **timing}, options["zone"] or old.zone)
         return await operations.schedules.edit(name, changes, reset=reset, who=operator_name())
 
     _report(context.run(work), "reset" if reset and len(changes) == 0 else "changed", as_json)

@@ -1,16 +1,22 @@
-"""Finds a task by the end of its name, a limit by its task, a job by either end of its id."""
+"""Finds tasks and workflows by the ends of their names, limits by tasks, jobs by ends of ids."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from umbel.backends import Gate, JobFilter
 from umbel.errors import UnknownJob, UnknownTask
 from umbel.messages import POOL_PREFIX, TOKEN_SEPARATOR, State
 from umbel.operations import JobSearch, Operations
 from umbel.tasks import Registry
+
+if TYPE_CHECKING:
+    from umbel.app import Umbel
+    from umbel.tasks import Task
+    from umbel.tasks.workflow import Workflow
 
 _RECENT_JOBS = 1_000
 _SEARCH_WINDOW = 100_000
@@ -40,6 +46,28 @@ def find_task_name(registry: Registry, name: str) -> str:
     if not near:
         return registry.find(name).name
     raise UnknownTask(f"no task {name!r} is registered here; did you mean {', '.join(near)}?")
+
+
+def find_workflow(declared: Mapping[str, Workflow[..., Any]], name: str) -> Workflow[..., Any]:
+    """Return the declared workflow with this name, or whose name ends so. Raise UnknownTask."""
+    if name in declared:
+        return declared[name]
+    found = [one for one in declared if one.endswith(f".{name}")]
+    if len(found) == 1:
+        return declared[found[0]]
+    known = f"it has {', '.join(sorted(declared))}" if declared else "it has none"
+    raise UnknownTask(f"the application has no workflow {name!r:.80}; {known}")
+
+
+def find_callable(app: Umbel, name: str) -> Task[..., Any] | Workflow[..., Any]:
+    """Return the task with this name, or the workflow. Raise UnknownTask."""
+    if name not in app.workflows:
+        try:
+            return app.registry.find(find_task_name(app.registry, name))
+        except UnknownTask:
+            if not any(one.endswith(f".{name}") for one in app.workflows):
+                raise
+    return find_workflow(app.workflows, name)
 
 
 def find_rules(name: str, rules: Iterable[str]) -> list[str]:

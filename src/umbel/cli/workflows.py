@@ -12,8 +12,7 @@ from umbel.cli.command_context import CommandContext, command, group
 from umbel.cli.graphs import print_drawing
 from umbel.cli.operator import operator_name
 from umbel.cli.output import print_json, print_line, print_table
-from umbel.cli.short_names import find_job_id
-from umbel.errors import UnknownTask
+from umbel.cli.short_names import find_job_id, find_workflow
 from umbel.graphs import Graph, tree
 from umbel.operations import Operations, WorkflowVersion
 from umbel.tasks.workflow import Workflow
@@ -128,15 +127,7 @@ def signal(context: CommandContext, run: str, name: str, value: str, as_json: bo
 
 
 def _find(context: CommandContext, name: str) -> Workflow[..., Any]:
-    """Return the declared workflow with this name, or whose name ends so. Raise UnknownTask."""
-    declared = context.app.workflows
-    if name in declared:
-        return declared[name]
-    found = [one for one in declared if one.endswith(f".{name}")]
-    if len(found) == 1:
-        return declared[found[0]]
-    known = f"it has {', '.join(sorted(declared))}" if declared else "it has none"
-    raise UnknownTask(f"the application has no workflow {name!r:.80}; {known}")
+    return find_workflow(context.app.workflows, name)
 
 
 for _command in (list_workflows, show, draw, start, signal):

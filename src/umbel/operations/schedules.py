@@ -7,7 +7,9 @@ applies to all times after its commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice, repeat
 from typing import Any, Literal
 
 import msgspec
@@ -99,15 +101,23 @@ class ScheduleOperations:
         """Return the next times, without jitter. Raises UnknownSchedule."""
         catalog, states = await self._read()
         schedule = _find(catalog, name)
-        view, find_next = _view(schedule, states.get(name), catalog.now), schedule.find_next
-        found: list[int] = []
-        following = view.next
+        following = _view(schedule, states.get(name), catalog.now).next
         if schedule.is_paused:
-            following = find_next(int(catalog.now))
-        while following is not None and len(found) < count:
-            found.append(following)
-            following = find_next(following)
-        return found
+            following = schedule.find_next(int(catalog.now))
+        return [*islice(_times(schedule, following), count)]
+
+    async def upcoming(self, count: int) -> list[tuple[int, ScheduleView]]:
+        """Return the next times of all active schedules, without jitter, the earliest first."""
+        catalog, states = await self._read()
+        views = {
+            name: _view(one, states.get(name), catalog.now)
+            for name, one in catalog.schedules.items()
+        }
+        times = (
+            zip(_times(catalog.schedules[name], view.next), repeat(name))
+            for name, view in views.items()
+        )
+        return [(at, views[name]) for at, name in islice(merge(*times), count)]
 
     async def history(self, name: str) -> list[HistoryLine]:
         """Return the last ticks, newest first, also of a retired schedule. Raises UnknownSchedule.
@@ -172,7 +182,13 @@ class ScheduleOperations:
             old = schedule.override
             kept = Override(paused=old.paused, reason=old.reason, resumed=old.resumed)
             override = replace(kept if reset else old, **changes, since=now, who=who)
-            _check_fires(override.apply(schedule.definition.plan).timing, now)
+            timing = override.apply(schedule.definition.plan).timing
+            if "zone" in changes and timing.calendar is not None:
+                raise ConfigurationError(
+                    f"zone of schedule {name!r}: workers call its function {timing.calendar} with"
+                    " times in the zone that the code gives; change zone= in the code"
+                )
+            _check_fires(timing, now)
             return override
 
         return await self._change(name, change)
@@ -287,6 +303,13 @@ def _view(schedule: Schedule, state: ScheduleState | None, now: float) -> Schedu
         skipped=state.skipped,
         now=now,
     )
+
+
+def _times(schedule: Schedule, first: int | None) -> Iterator[int]:
+    """Yield the times of a schedule from this one on."""
+    while first is not None:
+        yield first
+        first = schedule.find_next(first)
 
 
 def _next_time(schedule: Schedule, state: ScheduleState | None, now: float) -> int | None:
