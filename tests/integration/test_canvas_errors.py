@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,103 @@ def test_a_nested_group_cancels_only_its_own_members(world: CanvasWorld) -> None
     first, second = handle.get(30)
     assert first == 1
     assert "0.1.0 fail" in second["node"]
+
+
+def test_the_join_of_cancelled_members_fails_when_none_of_them_runs(
+    world: CanvasWorld,
+) -> None:  # row 36, Q4
+    held, handled = label(), label()
+
+    @world.app.task(name="slow_to_stop")
+    async def slow_to_stop() -> None:
+        world.note(f"{held} started")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.5)
+            world.note(f"{held} stopped")
+
+    @world.app.task(name="look")
+    async def look(failure: NodeFailed) -> None:
+        world.note(handled, list(world.notes[f"{held} stopped"]))
+
+    @world.app.task(name="fail_later", retry=0)
+    async def fail_later() -> None:
+        while not world.notes[f"{held} started"]:
+            await asyncio.sleep(0.01)
+        raise ValueError("no")
+
+    members = group(slow_to_stop.si() | world.same.si(1), fail_later.s(), errors="cancel")
+    handle = members.on_error(look.s()).delay()
+    with pytest.raises(ValueError, match="no"):
+        handle.get(timeout=30)
+    world.ended(handle)
+    assert world.notes[handled] == [[None]]
+
+
+@pytest.mark.parametrize("errors", ["cancel", "fail"])
+def test_a_result_in_an_argument_belongs_to_the_part_that_uses_it(
+    world: CanvasWorld, errors: Any
+) -> None:  # rows 36, 43
+    handled, held = label(), label()
+    inner = (world.same.s(world.fail.s().result) | world.same.s()).on_error(world.handle.s(handled))
+    handle = group(inner, world.held.s(1, held), errors=errors).delay()
+    until(lambda: world.notes[handled], "the handler has run")
+    if errors == "fail":
+        world.signal(held).set()
+    with pytest.raises(ValueError, match="no"):
+        handle.get(timeout=30)
+    assert len(world.notes[f"{held} ended"]) == (errors == "fail")
+    assert len(world.notes[handled]) == 1
+
+
+def test_jobs_of_others_are_not_cancelled_with_a_graph(world: CanvasWorld) -> None:  # row 32
+    held = label()
+    with world.app.batch() as batch:
+        first = world.held.delay(1, held)
+    until(lambda: world.notes[f"{held} started"], "the task has started")
+    handle = chord([first, world.same.s(2)], world.total.s()).delay()
+    assert handle.cancel()
+    failed = group(first, world.fail.s(), errors="cancel").delay()
+    until(lambda: "succeeded" in _states_of(failed, "umbel.cancel"), "the group was cancelled")
+    world.signal(held).set()
+    assert batch.handle.get(timeout=30) == [1]
+    with pytest.raises(ValueError, match="no"):
+        failed.get(timeout=30)
+
+
+def test_a_node_of_another_graph_that_was_not_reached_is_a_failure(world: CanvasWorld) -> None:
+    other = chain(world.fail.s(), world.same.s()).delay()
+    graph = world.ended(other)
+    unreached = world.app.handle(graph.nodes[-1].job)
+    handle = (group(unreached) | world.total.s()).delay()
+    with pytest.raises(UmbelError, match="cancelled"):
+        handle.get(timeout=30)
+
+
+def _states_of(handle: Any, task: str) -> list[str]:
+    """Return the states of the nodes of a task."""
+    return [one.state for one in handle.graph.nodes if one.task == task]
+
+
+def test_a_job_that_is_replaced_ends_with_its_replacement(
+    world: CanvasWorld,
+) -> None:  # rows 32, 53
+    held = label()
+
+    @world.app.task(name="replaced_by_held")
+    async def replaced_by_held() -> Any:
+        return current.replace(group(world.held.s(1, held), world.same.s(2)))
+
+    handle = replaced_by_held.delay()
+    until(lambda: world.notes[f"{held} started"], "the task has started")
+    both = group(handle, world.same.s(3)).delay()
+    waits = (group(handle) | world.same.s()).delay()
+    until(lambda: "succeeded" in _states_of(both, "same"), "the other member has ended")
+    assert not both.state.finished
+    world.signal(held).set()
+    assert both.get(timeout=30) == [[1, 2], 3]
+    assert waits.get(timeout=30) == [[1, 2]]
 
 
 def test_cancelling_does_not_wait_behind_the_members(tmp_path: Path) -> None:  # row 36

@@ -39,7 +39,7 @@ def declare(app: Umbel) -> dict[str, Any]:
         return current.replace(group([plus.s(n, 1) for n in range(width)]))
 
     @app.task(name="fails", retry=0, **PATIENT)
-    async def fails(value: Any = None) -> int:
+    async def fails(value: Any = None) -> Any:
         raise ValueError("this node fails")
 
     return {task.name: task for task in (plus, total, count_to, twice, spread, fails)}

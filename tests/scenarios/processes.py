@@ -66,6 +66,10 @@ class Workers:
     def signal(self, index: int, number: signal.Signals) -> None:
         self._processes[index].send_signal(number)
 
+    def has_ended(self, index: int) -> bool:
+        """Return whether a worker has exited by itself, for example because it found no store."""
+        return self._processes[index].poll() is not None
+
     def started(self) -> int:
         """Return how many times a worker has reported that it has started."""
         return self.output().count("worker started")

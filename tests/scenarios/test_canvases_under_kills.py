@@ -30,7 +30,10 @@ WORKERS = 2
 
 
 class Killer:
-    """Kills one worker after the other, each when all are running, until it is ended."""
+    """Kills one worker after the other, each when all are running, until it is ended.
+
+    Like a supervisor, it starts workers again that have exited because the store was restarted.
+    """
 
     def __init__(self, workers: Workers) -> None:
         self.kills = 0
@@ -49,9 +52,12 @@ class Killer:
         self._thread.join()
 
     def _kill_in_turn(self) -> None:
-        while not self._ended.wait(SECONDS_BETWEEN_KILLS) and self.kills < MAX_KILLS:
+        while not self._ended.wait(SECONDS_BETWEEN_KILLS):
+            for index in range(WORKERS):
+                if self._workers.has_ended(index):
+                    self._workers.start(index)
             # On a busy machine, workers that are killed while they start would never run a node.
-            if self._workers.started() < WORKERS + self.kills:
+            if self.kills == MAX_KILLS or self._workers.started() < WORKERS + self.kills:
                 continue
             victim = self.kills % WORKERS
             self._workers.kill(victim)

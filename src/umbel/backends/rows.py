@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from umbel.backends.records import Changes
-from umbel.messages import NODE_HEADER, Body, Member, Record, State
+from umbel.messages import GROUP_HEADER, NODE_HEADER, Body, Member, Record, State
 from umbel.messages.columns import read_attempts, read_failure, read_headers, read_slots
 
 SENT = "sent"
@@ -103,13 +103,15 @@ def member(row: Sequence[Any]) -> Member:
     """Return the member of a row of ``members``."""
     (join, position, job, state, task, headers, result_type, failure, reason) = row[:9]
     (created, started, finished, worker) = row[9:]
+    attributes = read_headers(headers)
     return Member(
         join=join,
         position=position,
         job=job,
         task=task,
         state=State.QUEUED if state == SENT else State(state),
-        node=read_headers(headers).get(NODE_HEADER, ""),
+        node=attributes.get(NODE_HEADER, ""),
+        graph=attributes.get(GROUP_HEADER, ""),
         result_type=result_type,
         reason=reason,
         failure=read_failure(failure),

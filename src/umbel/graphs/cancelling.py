@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from umbel.backends import Roles
-from umbel.errors import BadMessage
-from umbel.messages import Member, NodeSpec, read_node
-
-_PAGE = 1_000
+from umbel.graphs.members import live_nodes
+from umbel.graphs.stopping import cancel_jobs
+from umbel.messages import NodeSpec, State
 
 
 async def cancel_graph(roles: Roles, root: str, reason: str) -> bool:
-    """Cancel all nodes of a graph. When it returns, nothing of the graph starts any more.
+    """Cancel all nodes of a graph. When it returns, nothing of the graph starts any more, except
+    undos.
 
     Return False if the graph had ended. A node that runs may end later, but does not grow.
     """
@@ -28,24 +28,13 @@ async def cancel_graph(roles: Roles, root: str, reason: str) -> bool:
 async def _cancel_nodes(
     roles: Roles, root: str, reason: str, chosen: Callable[[NodeSpec], bool]
 ) -> bool:
-    """Cancel the live nodes that are chosen. Return whether one had not started."""
-    found_one, after = False, ("", -1)
-    while page := await roles.joins.members(root, after, _PAGE):
-        live = [one for one in page if not one.state.finished and _is_own(one, chosen)]
-        if live:
-            states = await roles.control.cancel([one.job for one in live], reason)
-            found_one = found_one or "cancelled" in states.values()
-        after = (page[-1].join, page[-1].position)
-    return found_one
+    """Cancel the live nodes that are chosen. Return whether one had not started.
 
-
-def _is_own(member: Member, chosen: Callable[[NodeSpec], bool]) -> bool:
-    """Whether a part is such a node of the graph, and not a job that was published before it.
-
-    The node that undoes others is not cancelled: it runs when all others have ended.
+    Undos are not cancelled, nor the node that publishes them when all others have ended.
     """
-    try:
-        spec = read_node(member.node) if member.node else None
-        return spec is not None and spec.kind not in ("graph", "undo") and chosen(spec)
-    except BadMessage:
-        return True
+    found = [
+        member.job
+        for member, spec in await live_nodes(roles.joins, root)
+        if spec.kind not in ("graph", "undo") and not spec.undoes and chosen(spec)
+    ]
+    return State.CANCELLED in await cancel_jobs(roles, found, reason)

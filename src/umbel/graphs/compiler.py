@@ -561,6 +561,8 @@ class Compiler:
             node.parts += free
         if not node.parts:
             return
+        if any(part.is_external for part in node.parts):
+            node.extra["others"] = True
         node.fire = "failure" if "failure" in fires else "all" if "all" in fires else "success"
         node.checks = node.fire == "all" and needed > 0
         if len(outputs) > 1 or outputs[0][0].lanes:
@@ -622,10 +624,9 @@ class Compiler:
         known = self._outputs.get(id(canvas)) or self._output_of_flat(canvas)
         if known is None:
             self._count(canvas)
-            at = Where(
-                below(self._base, self._name(canvas)), defaults=self._defaults,
-                is_aside=node.is_aside,
-            )  # fmt: skip
+            around = _numbered(node.path.removeprefix(self._base).removeprefix("."))
+            path = below(below(self._base, around) if around else self._base, self._name(canvas))
+            at = Where(path, defaults=self._defaults, is_aside=node.is_aside)
             known = self._compile(canvas, None, at)
         if isinstance(source, ResultOf) and source.pick:
             return replace(known, pick=source.pick, joins={}, returns=Any)
@@ -664,6 +665,14 @@ class Compiler:
             elif isinstance(one, WorkflowCall):
                 left.append(one.canvas)
             left += getattr(one, "handlers", ())
+
+
+def _numbered(path: str) -> str:
+    """Return the path of the form of canvas that contains a node: ``0.1`` of ``0.1.charge``."""
+    parts = path.split(".")
+    while parts and not parts[-1].isdigit():
+        parts.pop()
+    return ".".join(parts)
 
 
 def _may_fail(output: Output) -> list[CompiledNode]:

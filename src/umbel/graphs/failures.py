@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from umbel.backends import Joins
-from umbel.errors import BadMessage, NodeFailed
-from umbel.messages import Failure, Member, NodeSpec, State, read_node
+from umbel.errors import NodeFailed
+from umbel.graphs.members import all_members, own_spec
+from umbel.messages import Failure, Member, NodeSpec, State
 from umbel.messages.nodes import MEMBER_FAILED, was_not_needed, was_not_reached
 from umbel.urls import mask_secrets
 
-_PAGE = 1_000
 _NODE_FAILED = f"umbel.errors:{NodeFailed.__name__}"
 
 
@@ -63,21 +63,20 @@ async def find_failures(
     of this part of the graph are returned.
     """
     failed: dict[str, list[Member]] = {}
-    after = ("", -1)
-    while page := await joins.members(group, after, _PAGE, failed=True):
-        for member in page:
-            failed.setdefault(member.join, []).append(member)
-        after = (page[-1].join, page[-1].position)
+    async for member in all_members(joins, group, failed=True):
+        failed.setdefault(member.join, []).append(member)
     found: dict[str, FailedNode] = {}
     left = [(one, True) for one in failed.get(spec.join, ()) if spec.needs(one.position)]
     seen = {spec.join}
     while left:
         member, is_direct = left.pop()
-        before = _spec(member)
-        if not (member.state is State.CANCELLED and was_not_reached(member.reason)):
+        before = own_spec(member, group)
+        if before is None or not (
+            member.state is State.CANCELLED and was_not_reached(member.reason)
+        ):
             if _is_in(before, scope, is_direct):
                 found[member.job] = failed_node(member)
-        elif before is not None and before.join not in seen:
+        elif before.join not in seen:
             seen.add(before.join)
             is_direct = is_direct and not before.runs_task
             left += [
@@ -118,13 +117,6 @@ def is_failure(state: State, reason: str) -> bool:
     return state.finished and state is not State.SUCCEEDED
 
 
-def _spec(member: Member) -> NodeSpec | None:
-    try:
-        return read_node(member.node) if member.node else None
-    except BadMessage:
-        return None
-
-
 def _path(member: Member) -> str:
-    spec = _spec(member)
+    spec = own_spec(member, member.graph)
     return spec.path if spec is not None else ""

@@ -9,6 +9,7 @@ from umbel.errors import BadArguments, BadMessage, NodeFailed, UmbelError, Unava
 from umbel.graphs.conditions import WHEN, holds
 from umbel.graphs.failures import find_failures
 from umbel.graphs.growing import MapExpander, as_items
+from umbel.graphs.stopping import end_early
 from umbel.graphs.values import SKIPPED, ResultReader
 from umbel.graphs.workflow_nodes import RUNS, PreparedNode, cancel_timers
 from umbel.messages import (
@@ -35,8 +36,6 @@ from umbel.messages.nodes import (
 )
 from umbel.tasks import Registry
 from umbel.tasks.failures import describe
-
-_PAGE = 1_000
 
 
 def must_prepare(delivery: Delivery) -> bool:
@@ -75,12 +74,14 @@ class NodePreparer:
             return PreparedNode([], Failed(describe(error)))
 
     async def _prepare(self, delivery: Delivery, spec: NodeSpec, group: str) -> PreparedNode:
+        if spec.others and (outcome := await self._reader.others(spec)) is not None:
+            return PreparedNode([], outcome)
         if spec.kind == "graph":
             return PreparedNode([], await self._end_graph(spec, group))
         if spec.kind in RUNS:
             return await RUNS[spec.kind](self._roles, self._codec, delivery, spec, group)
         if spec.kind == "cancel":
-            return PreparedNode([], await self._cancel_group(spec, group, delivery.id))
+            return PreparedNode([], await self._cancel_group(spec, group))
         if spec.kind == "gather":
             return PreparedNode(
                 [], await self._reader.check(spec, group) or await self._pass_on(spec)
@@ -131,24 +132,16 @@ class NodePreparer:
             return Succeeded(with_mark(without_marks(result), "early"))
         return Succeeded(without_marks(result))
 
-    async def _cancel_group(self, spec: NodeSpec, group: str, own: str) -> Outcome:
+    async def _cancel_group(self, spec: NodeSpec, group: str) -> Outcome:
         """Cancel the live nodes of a group if a member has failed, and was not just unreached."""
-        roles, after = self._roles, ("", -1)
-        if not await find_failures(roles.joins, group, spec, scope=spec.label):
+        member = await self._reader.parts(spec.join, 1)
+        if member and member[0].reason == MEMBER_FAILED:
+            return Cancelled(NOT_IN_SCOPE)  # the member that failed cancels the others
+        if not await find_failures(self._roles.joins, group, spec, scope=spec.label):
             return Cancelled(NOT_IN_SCOPE)
-        while page := await roles.joins.members(group, after, _PAGE):
-            found = [
-                member.job
-                for member in page
-                if not member.state.finished
-                and member.job != own
-                and member.node
-                and _is_member(read_node(member.node), spec.label)
-            ]
-            if found:
-                await roles.control.cancel(found, MEMBER_FAILED)
-            after = (page[-1].join, page[-1].position)
-        return Succeeded()
+        return await end_early(
+            self._roles, group, MEMBER_FAILED, lambda one: _is_member(one, spec.label)
+        )
 
 
 def _is_member(spec: NodeSpec, scope: str) -> bool:

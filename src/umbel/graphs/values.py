@@ -19,6 +19,7 @@ from umbel.messages import (
     Outcome,
     PartResult,
     Reference,
+    Snoozed,
     State,
     Succeeded,
     read_node,
@@ -39,6 +40,7 @@ from umbel.tasks.conditions import pick_item
 _PAGE = 1_000
 SKIPPED = Succeeded(with_mark(NO_VALUE, "skipped"))
 """The outcome of a node that is skipped."""
+_REPLACEMENT_CHECK_SECONDS = 0.5
 _MARKED = 100
 """How many parts are searched for a mark."""
 _MAX_REFERENCES = 1_000
@@ -86,6 +88,29 @@ class ResultReader:
             if one.form == "undone"
         ]
         return NodeInputs(values)
+
+    async def others(self, spec: NodeSpec) -> Outcome | None:
+        """Return the outcome of a node that waits for more than the parts of its join.
+
+        A job that was published before the graph may have been replaced before that. Then its end
+        is that of its replacement.
+
+        Raises:
+            NodeFailed: a replacement has failed.
+        """
+        for part in await self.parts(spec.join):
+            body = part.result
+            while body is not None:
+                reference = read_reference(without_marks(body))
+                if reference is None or not reference.job:
+                    break
+                record = await self._records.find(reference.job)
+                if not record.state.finished:
+                    return Snoozed(_REPLACEMENT_CHECK_SECONDS)
+                if record.state is not State.SUCCEEDED and spec.needs(part.position):
+                    raise await self.failure_of(record.id)
+                body = record.result if record.state is State.SUCCEEDED else None
+        return None
 
     async def check(self, spec: NodeSpec, group: str) -> Outcome | None:
         """Return the outcome of a node that cannot run or is skipped, without reading results."""
@@ -160,7 +185,12 @@ class ResultReader:
                     raise failed
                 found.append(failed)
                 continue
-            value = await self.value(part.result, depth + 1)
+            try:
+                value = await self.value(part.result, depth + 1)
+            except NodeFailed as failure:  # of what has replaced the part
+                if not collect:
+                    raise
+                value = failure
             if flat and isinstance(value, list):
                 found += _with_failures(part, value)
             else:

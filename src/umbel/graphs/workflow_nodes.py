@@ -11,6 +11,8 @@ from msgspec.structs import replace
 from umbel.backends import JobFilter, Roles
 from umbel.errors import BadMessage, UnknownJob
 from umbel.graphs.launching import launched
+from umbel.graphs.members import live_nodes
+from umbel.graphs.stopping import STOP_CHECK_SECONDS, end_early
 from umbel.messages import (
     GRAPH_TASK,
     GROUP_HEADER,
@@ -27,7 +29,6 @@ from umbel.messages import (
     Growth,
     Input,
     Join,
-    Member,
     NodeSpec,
     Outcome,
     Publication,
@@ -37,7 +38,6 @@ from umbel.messages import (
     Succeeded,
     Wait,
     derived_id,
-    read_node,
 )
 from umbel.messages.joins import cancel_reason
 from umbel.messages.nodes import mark_of, read_reference, without_marks
@@ -105,14 +105,13 @@ async def _run_deadline(
 ) -> PreparedNode:
     """Cancel what has not ended, except handlers, undos and the root, which then fails."""
     kept = ("graph", "undo", "deadline")
-    found = [
-        member.job
-        for member, one in await _live(roles, group)
-        if one.kind not in kept and not one.handler and not one.undoes
-    ]
-    for at in range(0, len(found), _PAGE):
-        await roles.control.cancel(found[at : at + _PAGE], DEADLINE_PASSED)
-    return PreparedNode([], Succeeded())
+    outcome = await end_early(
+        roles,
+        group,
+        DEADLINE_PASSED,
+        lambda one: one.kind not in kept and not one.handler and not one.undoes,
+    )
+    return PreparedNode([], outcome)
 
 
 async def _run_undo(
@@ -123,12 +122,19 @@ async def _run_undo(
     is_kept = root.state is State.CANCELLED and not spec.on_cancel
     if root.state is State.SUCCEEDED or is_kept:
         return PreparedNode([], Succeeded())
+    live = await live_nodes(roles.joins, group)
+    if any(one.state is State.RUNNING and _may_be_undone(spec) for one, spec in live):
+        return PreparedNode([], Snoozed(STOP_CHECK_SECONDS))
     data = codec.decode(delivery.envelope.body)
     undos = [one for one in data.get("args", []) if await _has_succeeded(roles, one["job"])]
     if not undos:
         return PreparedNode([], Succeeded())
     growth = _undo_growth(undos, delivery, group)
     return PreparedNode([], Succeeded(), growth)
+
+
+def _may_be_undone(spec: NodeSpec) -> bool:
+    return not (spec.handler or spec.undoes or spec.kind == "undo")
 
 
 def _undo_growth(undos: Sequence[dict[str, Any]], delivery: Delivery, group: str) -> Growth:
@@ -200,7 +206,7 @@ async def _has_succeeded(roles: Roles, job: str) -> bool:
 
 async def cancel_timers(roles: Roles, group: str) -> None:
     """Cancel the timers of a workflow that has ended, except of signals that still wait."""
-    live = await _live(roles, group)
+    live = await live_nodes(roles.joins, group)
     jobs = {member.job for member, _ in live}
     found = [
         member.job
@@ -209,18 +215,6 @@ async def cancel_timers(roles: Roles, group: str) -> None:
     ]
     if found:
         await roles.control.cancel(found, "the workflow has ended")
-
-
-async def _live(roles: Roles, group: str) -> list[tuple[Member, NodeSpec]]:
-    """Return the nodes of a graph that have not ended."""
-    found: dict[str, tuple[Member, NodeSpec]] = {}
-    after = ("", -1)
-    while page := await roles.joins.members(group, after, _PAGE):
-        for member in page:
-            if not member.state.finished and member.node:
-                found[member.job] = (member, read_node(member.node))
-        after = (page[-1].join, page[-1].position)
-    return [*found.values()]
 
 
 RUNS: dict[str, Run] = {

@@ -126,6 +126,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     node: str = ""
     """The job's extension attribute ``NODE_HEADER``."""
+    graph: str = ""
+    """Its ``GROUP_HEADER``: another graph if the job was published before this one."""
     result_type: str | None = None
     """The content type of its result; None if it has none."""
     reason: str = ""
