@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from integration.conftest import Place, working
-from integration.running import DEADLINE, Gauge, Signal, until
+from integration.running import DEADLINE, Gauge, Signal, ask, until
 from umbel import Limit, Rate, Retry, State, Umbel, current
 from umbel.errors import ConfigurationError, JobFailed
+from umbel.messages import fresh_id
 
 
 def test_a_limit_holds_across_workers(place: Place) -> None:
@@ -422,3 +423,18 @@ def test_bad_declarations_are_named() -> None:
         Rate("10/s", burst=0)
     with pytest.raises(ConfigurationError, match="per='planet'"):
         Limit(1, per="planet")  # type: ignore[arg-type]
+
+
+def test_a_message_of_another_program_is_routed_by_its_affinity_key(place: Place) -> None:
+    app = place.app()
+
+    @app.task(name="work", limit=5)
+    async def work() -> str:
+        return "done"
+
+    event = {"specversion": "1.0", "id": fresh_id(), "type": "umbel.command", "source": "/shop"}
+    event |= {"subject": "work", "data": {}, "affinitykey": "seven"}
+    with working(app):
+        assert app.publish_event(json.dumps(event).encode()).get(timeout=DEADLINE) == "done"
+        (route,) = ask(app, lambda operations: operations.routes(key="seven"))
+    assert (route.key, route.index) == ("seven", 0)

@@ -17,7 +17,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from umbel.errors import BadMessage
-from umbel.messages import JSON, MESSAGEPACK, Body, Envelope, MessageType, fresh_id, wire
+from umbel.messages import (
+    AFFINITY_KEY,
+    GROUP_HEADER,
+    JSON,
+    MESSAGEPACK,
+    NODE_HEADER,
+    Body,
+    Envelope,
+    MessageType,
+    fresh_id,
+    wire,
+)
 
 VALIDATOR = jsonschema.Draft202012Validator(wire.schema())
 BASE: dict[str, Any] = {
@@ -247,6 +258,39 @@ def test_seconds_travel_as_durations(delay: float | None, expires_in: float | No
         assert (found.not_before, found.expires, found.created) == (None, None, 0.0)
         assert found.delay == pytest.approx(delay, abs=1e-6)
         assert found.expires_in == pytest.approx(expires_in, abs=1e-6)
+
+
+def test_the_key_of_a_route_is_an_attribute() -> None:
+    gates = ("limit:tests.add", "route:##7")
+    sent = msgspec.structs.replace(wire.read(_event()), gates=gates)
+    written = json.loads(wire.write(sent))
+    VALIDATOR.validate(written)
+    assert written["affinitykey"] == "#7"
+    binary = wire.read_message(wire.attributes(sent), JSON, b"{}")
+    for found in (wire.read(wire.write(sent)), binary):
+        assert (found.headers, found.gates) == ({"affinitykey": "#7"}, ())
+    assert "affinitykey" not in json.loads(wire.write(wire.read(_event())))
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, 7, "a\0b"])
+def test_a_wrong_key_of_a_route_is_refused_by_name(key: Any) -> None:
+    assert not VALIDATOR.is_valid(BASE | {"affinitykey": key}) or "\0" in str(key)
+    with pytest.raises(BadMessage, match=r"^affinitykey: "):
+        wire.read(_event(affinitykey=key))
+
+
+@pytest.mark.parametrize("kind", ["", "io", "cpu", "box", "x"])
+def test_the_schema_has_the_kinds_that_are_read(kind: str) -> None:
+    is_read = False
+    with suppress(BadMessage):
+        wire.read(_event(kind=kind))
+        is_read = True
+    assert VALIDATOR.is_valid(BASE | {"kind": kind}) == is_read
+
+
+def test_the_schema_describes_the_attributes_of_nodes() -> None:
+    described = wire.schema()["properties"]
+    assert {GROUP_HEADER, NODE_HEADER, AFFINITY_KEY} <= described.keys()
 
 
 @pytest.mark.parametrize("field", ["traceparent", "datacontenttype", "data_base64"])

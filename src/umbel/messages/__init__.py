@@ -30,6 +30,7 @@ from umbel.messages.envelopes import (
     subtract_wait,
 )
 from umbel.messages.gates import (
+    AFFINITY_KEY,
     INBOX_PREFIX,
     ONLY_IF_ROUTED,
     POOL_PREFIX,
@@ -85,6 +86,7 @@ from umbel.messages.states import LIVE, TERMINAL, TRANSITIONS, State
 from umbel.messages.steps import KeptStep, Step, derived_id
 
 __all__ = [
+    "AFFINITY_KEY",
     "DEFAULT_KINDS",
     "GRAPH_TASK",
     "GROUP_HEADER",

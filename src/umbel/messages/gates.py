@@ -19,6 +19,10 @@ It is stored for display only: no job has such a gate."""
 ROUTE_PREFIX = "route:"
 """Begins the name of a route's gate."""
 
+AFFINITY_KEY = "affinitykey"
+"""The extension attribute with the key of a job's route. The worker that first gets a message with
+it adds the gate of the route."""
+
 ONLY_IF_ROUTED = "onlyifrouted"
 """The header of a job that ends without starting if its key has no live route."""
 

@@ -26,6 +26,7 @@ from umbel.messages.documents import (
     REPLY_TO,
 )
 from umbel.messages.envelopes import KINDS, Envelope, MessageType
+from umbel.messages.gates import AFFINITY_KEY, ROUTE_PREFIX, route_key
 
 SPECVERSION = "1.0"
 MEDIA_TYPE = "application/cloudevents+json"
@@ -42,6 +43,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _CONFLICT_CHOICES = ("raise", "return", "replace")
 _REPLY_HEADERS = {REPLY_TO: MAX_ADDRESS_LENGTH, CORRELATION: MAX_CORRELATION_LENGTH}
 """The headers of a reply request, and their largest lengths."""
+_TEXT_HEADERS = {**_REPLY_HEADERS, AFFINITY_KEY: 255}
 
 
 def source_of(namespace: str) -> str:
@@ -86,6 +88,7 @@ def write(envelope: Envelope) -> bytes:
         "uniquekey": envelope.unique,
         "onconflict": envelope.on_conflict if envelope.on_conflict != "raise" else None,
         "traceparent": envelope.traceparent,
+        AFFINITY_KEY: _affinity_key(envelope),
     }
     event.update((name, value) for name, value in optional.items() if value is not None)
     event.update(
@@ -124,10 +127,18 @@ def attributes(envelope: Envelope) -> dict[str, str]:
         found["onconflict"] = envelope.on_conflict
     if envelope.traceparent:
         found["traceparent"] = envelope.traceparent
+    if key := _affinity_key(envelope):
+        found[AFFINITY_KEY] = key
     for name, text in envelope.headers.items():
         if name not in DEFINED_ATTRIBUTES:
             found[name] = text
     return found
+
+
+def _affinity_key(envelope: Envelope) -> str | None:
+    """Return the key of the job's route; None if it has none, or only in a header."""
+    found = (route_key(gate) for gate in envelope.gates if gate.startswith(ROUTE_PREFIX))
+    return next(found, None)
 
 
 def read_message(attributes: Mapping[str, Any], content_type: str, data: bytes) -> Envelope:
@@ -229,7 +240,7 @@ def _headers(event: dict[str, Any]) -> dict[str, str]:
     found = {name: value for name, value in event.items() if name not in DEFINED_ATTRIBUTES}
     for name, value in found.items():
         _check_attribute(name, value)
-    for name, limit in _REPLY_HEADERS.items():
+    for name, limit in _TEXT_HEADERS.items():
         if found.get(name) is not None:
             _text(found, name, limit=limit)
     headers = plain_headers(found)

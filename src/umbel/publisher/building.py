@@ -17,6 +17,7 @@ from umbel.keys import KeyFile, sign_envelope
 from umbel.keys.keyring import to_datetime
 from umbel.keys.signatures import SIGNATURE_HEADER
 from umbel.messages import (
+    AFFINITY_KEY,
     GRAPH_TASK,
     GROUP_HEADER,
     NODE_HEADER,
@@ -51,7 +52,7 @@ _MAX_DEATHS_OF_GRAPHS = 100
 
 _RESERVED_HEADERS = DEFINED_ATTRIBUTES | {
     *("timeout", "retry", "keep", "track", ONLY_IF_ROUTED, GROUP_HEADER, NODE_HEADER, MALFORMED),
-    *(SCHEDULE, NOMINAL_TIME, REPLY_TO, CORRELATION, SIGNATURE_HEADER),
+    *(SCHEDULE, NOMINAL_TIME, REPLY_TO, CORRELATION, SIGNATURE_HEADER, AFFINITY_KEY),
 }
 """Names that hooks cannot use for headers of their own."""
 

@@ -13,11 +13,13 @@ from umbel.errors import BadMessage, UmbelError, UnknownTask
 from umbel.graphs import Values
 from umbel.graphs.arguments import insert
 from umbel.messages import (
+    AFFINITY_KEY,
     NODE_HEADER,
     ROUTE_PREFIX,
     BodyCodec,
     Cancelled,
     Delivery,
+    Envelope,
     Expired,
     Interrupted,
     MessageType,
@@ -27,10 +29,12 @@ from umbel.messages import (
     Slot,
     is_inbox,
     read_node,
+    route_gate,
     route_key,
 )
 from umbel.messages.columns import MALFORMED
 from umbel.tasks import Job, Pool, Registry, Retry, Run, Task, Track
+from umbel.tasks.policies import storable_name
 from umbel.worker.chunks import chunk_task
 from umbel.worker.incarnation import Incarnation
 from umbel.worker.missing_tasks import MissingTasks
@@ -118,7 +122,7 @@ class Activator:
         if task.fan_out_task is not None and not is_inbox(envelope.queue):
             task = task.fan_out_task
         elif not delivery.slots and (node is None or node.kind != "chunk"):
-            gates = _gates(task, envelope.queue, args, kwargs)
+            gates = _gates(task, envelope, args, kwargs)
             if gates:  # the sender did not know the task's gates
                 return Parked(gates)
         declared, headers = task.declared, envelope.headers
@@ -163,16 +167,22 @@ def _is_name(subject: str) -> bool:
 
 
 def _gates(
-    task: Task[..., Any], queue: str, args: list[Any], kwargs: dict[str, Any]
+    task: Task[..., Any], envelope: Envelope, args: list[Any], kwargs: dict[str, Any]
 ) -> tuple[str, ...]:
     """Return the gates that a job has to pass. Raise BadMessage if a token cannot be computed."""
     try:
-        gates = task.gates(queue, args, kwargs)
-        if is_inbox(queue):  # the route has been followed already
-            return tuple(gate for gate in gates if not gate.startswith(ROUTE_PREFIX))
-        return gates
+        gates = task.gates(envelope.queue, args, kwargs)
     except Exception as error:  # noqa: BLE001 - a token may be user code
         raise BadMessage("token", f"{type(error).__name__}: {error}") from None
+    key, is_routed = envelope.headers.get(AFFINITY_KEY), is_inbox(envelope.queue)
+    if key is None and not is_routed:
+        return gates
+    others = tuple(gate for gate in gates if not gate.startswith(ROUTE_PREFIX))
+    if key is None or is_routed:
+        return others
+    if not storable_name(key):
+        raise BadMessage(AFFINITY_KEY, "must have 1 to 255 characters")
+    return (*others, route_gate(key))
 
 
 def job_of(delivery: Delivery) -> Job:
