@@ -264,5 +264,6 @@ def test_behind_a_proxy_with_a_path_pages_actions_and_updates_work(shop: Umbel) 
             assert "/umbel/queues/default" in line
         servers = browser.get("/api/v1/openapi.json").json()["servers"]
         assert servers == [{"url": "/umbel/api/v1"}]
-    [line], _ = ask(shop, lambda operations: operations.audit.read())
-    assert (line.user, line.action) == ("ann", "pause")
+    lines, _ = ask(shop, lambda operations: operations.audit.read())
+    done = [(line.user, line.action, line.address) for line in lines]
+    assert done == [("ann", "pause", "127.0.0.1"), ("ann", "log-in", "127.0.0.1")]

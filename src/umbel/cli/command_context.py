@@ -56,6 +56,7 @@ class CommandContext:
     ) -> T:
         """Call ``work`` with the operations of the application and return its result.
 
+        What it changes is recorded in the audit log, with the name of the user of the system.
         ``namespace`` is another namespace on the same servers.
 
         Raises:
@@ -83,9 +84,12 @@ async def _run_with_operations(
 
     import anyio
 
+    from umbel.cli.operator import operator_name
     from umbel.errors import UmbelError
+    from umbel.operations import record_changes
 
     operations = app.operations(namespace)
+    record_changes(operations, operator_name(), "cli")
     try:
         return await _run_with_timeout(work(operations), app, timeout)
     finally:

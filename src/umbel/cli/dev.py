@@ -16,7 +16,7 @@ from umbel.cli.errors import report_error
 from umbel.cli.output import print_note
 from umbel.observability.logs import Logs, configure_logs
 from umbel.processes.app_loading import APP_MODULES, AppError, find_app_module, load_app
-from umbel.processes.dashboard_process import open_dev_dashboard
+from umbel.processes.dashboard_process import OpenDashboard, open_dev_dashboard
 from umbel.processes.dev_process import run_until_change
 from umbel.processes.reload import CHANGED_FILES, SourceWatcher, restart_after_change
 from umbel.telemetry import events
@@ -38,6 +38,7 @@ Give -A module:app, or begin with tasks.py:
 
 @command()
 @click.option("--no-reload", is_flag=True, help="Do not watch the code.")
+@click.option("--no-dashboard", is_flag=True, help="Do not serve the dashboard.")
 @click.option(
     "--grace",
     type=float,
@@ -46,7 +47,9 @@ Give -A module:app, or begin with tasks.py:
     metavar="SECONDS",
     help="Seconds for running tasks to finish before a stop or a reload.",
 )
-def dev(context: CommandContext, no_reload: bool, grace: float, as_json: bool) -> int:
+def dev(
+    context: CommandContext, no_reload: bool, no_dashboard: bool, grace: float, as_json: bool
+) -> int:
     """Run everything here: a dashboard, and a worker that reloads when your code changes.
 
     Without -A it looks for an application in tasks.py, app.py, main.py and umbel_app.py. It creates
@@ -60,7 +63,8 @@ def dev(context: CommandContext, no_reload: bool, grace: float, as_json: bool) -
     watcher = None if no_reload else SourceWatcher()
     try:
         app = _load_or_wait_for_change(address, watcher)
-        if app is None or _run_once(app, address, logs, watcher, grace, as_json):
+        opened = None if no_dashboard or app is None else open_dev_dashboard(app, address)
+        if app is None or _run_once(app, address, logs, watcher, grace, opened, as_json):
             logs.close()
             restart_after_change(watcher.changed_files if watcher is not None else [])
     finally:
@@ -82,12 +86,17 @@ def _load_or_wait_for_change(address: str, watcher: SourceWatcher | None) -> Umb
 
 
 def _run_once(
-    app: Umbel, address: str, logs: Logs, watcher: SourceWatcher | None, grace: float, as_json: bool
+    app: Umbel,
+    address: str,
+    logs: Logs,
+    watcher: SourceWatcher | None,
+    grace: float,
+    opened: OpenDashboard | None,
+    as_json: bool,
 ) -> bool:
     """Run a worker to its end; return whether it ended because the code has changed."""
     app.telemetry.subscribe(_log_jobs_and_infos(logs))
     changed = os.environ.pop(CHANGED_FILES, "")
-    opened = open_dev_dashboard(app, address)
     url = "" if opened is None else opened.url
     if as_json:
         document = {"level": "info", "event": "dev", **dev_document(app, address, url)}

@@ -17,10 +17,11 @@ import click
 from umbel.app import Umbel
 from umbel.backends import JobFilter
 from umbel.cli.command_context import CommandContext, command
+from umbel.cli.operator import operator_name
 from umbel.cli.output import print_json
 from umbel.errors import UmbelError
 from umbel.messages import State
-from umbel.operations import JobSearch, Operations
+from umbel.operations import JobSearch, Operations, record_changes
 from umbel.processes.exit_codes import FAILED
 from umbel.publisher import Bridge
 
@@ -95,7 +96,9 @@ def _blocking(method: Callable[..., Any], bridge: Bridge) -> Callable[..., Any]:
 
 async def _open(app: Umbel) -> Operations:
     """Return the operations. The event loop that uses them must open them."""
-    return app.operations()
+    operations = app.operations()
+    record_changes(operations, operator_name(), "cli")
+    return operations
 
 
 def _names(app: Umbel, operations: BlockingOperations) -> dict[str, Any]:

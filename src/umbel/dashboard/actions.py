@@ -292,12 +292,14 @@ async def _set_user(request: Request) -> str:
     name, role = request.get("name"), request.get("role")
     if role not in ROLES:
         raise ConfigurationError(f"role={role!r:.40}: give one of {', '.join(ROLES)}")
-    await request.operations.access.set_user(name, role, request.get("password"))
+    password, keep_admin = request.get("password"), not request.user.is_local
+    await request.operations.access.set_user(name, role, password, keep_admin=keep_admin)
     return f"{name} is a user with the role {role}."
 
 
 async def _remove_user(request: Request) -> str:
-    if not await request.operations.access.remove_user(request.get("name")):
+    name, keep_admin = request.get("name"), not request.user.is_local
+    if not await request.operations.access.remove_user(name, keep_admin=keep_admin):
         raise NotAllowed("There is no such user.")
     return "The user was removed and is logged out."
 

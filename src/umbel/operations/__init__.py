@@ -18,6 +18,7 @@ from umbel.operations.job_documents import body_value, job_document, trace_id
 from umbel.operations.job_search import FoundJobs, JobSearch
 from umbel.operations.operations import FORGETTABLE, Operations
 from umbel.operations.overview import LIVE_STATES, Overview, Problem, read_overview
+from umbel.operations.recording import record_changes
 from umbel.operations.schedules import HistoryLine, ScheduleView
 from umbel.operations.views import (
     Audit,
@@ -75,5 +76,6 @@ __all__ = [
     "group_key",
     "job_document",
     "read_overview",
+    "record_changes",
     "trace_id",
 ]
