@@ -18,10 +18,10 @@ HEAD = """\
 This page is the `--help` of every command. `python docs/write_cli_reference.py` writes it.
 
 Write `-A` before the command. It gives the module of your application: `-A shop`, or
-`-A shop:tasks` if the application is not called `app`. `UMBEL_APP` does the same. For commands
-that only look after a server (`umbel jobs`, `umbel queues`, `umbel limits`, `umbel pools`,
-`umbel workers`, `umbel pause`, `umbel resume`, `umbel deploy`, `umbel db`, `umbel health`,
-`umbel config`, `umbel send`) `UMBEL_URL` is enough.
+`-A shop:tasks` if the application is not called `app`. `UMBEL_APP` does the same. `umbel worker`,
+`umbel dev`, and `umbel workflows show`, `draw` and `start` need it. For all other commands
+`UMBEL_URL` is enough. They then do not know your tasks: `umbel send`, for example, takes any name
+and checks no arguments.
 
 Every command has `--json`. Results go to standard output, errors to standard error. With `--json`,
 errors are JSON, too.

@@ -35,7 +35,7 @@ _WATCH_SECONDS = 1.0
 
 @group()
 def graphs(context: CommandContext, as_json: bool) -> None:
-    """Show, retry and cancel graphs: chains, groups, chords, maps."""
+    """Show, draw, retry, resolve and cancel graphs: canvases, runs of workflows."""
     _show_list(context, as_json, None, 50)
 
 
@@ -55,7 +55,7 @@ def _show_list(context: CommandContext, as_json: bool, state: str | None, limit:
     if as_json:
         print_json([graph_document(one) for one in found])
     elif not found:
-        print_line("There are no graphs. Publishing a chain, group or map makes one.")
+        print_line("There are no graphs. Publishing a canvas or starting a workflow makes one.")
     else:
         ids, now = short_ids([one.id for one in found]), SystemClock().now()
         head = ("id", "graph", "tasks", "state", "published", "took", "note")

@@ -82,7 +82,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         if len(value) > MAX_VALUE_BYTES:
             raise ConfigurationError(
                 f"schedule {name!r}: its job has {len(value):,} bytes; at most {MAX_VALUE_BYTES:,}"
-                " are allowed, so let the task load large arguments itself"
+                " are allowed. Let the task load large arguments itself; instead of a large graph,"
+                " schedule a task that starts it"
             )
         return value
 

@@ -14,8 +14,7 @@ Hooks are called in the order in which ``app.use`` got them; the code after the 
 ``around_run`` in the reverse order. All but ``on_publish`` may be ``async``. If a hook raises, that
 is reported, and the job goes on as if the hook did not exist: it is neither lost nor does its
 outcome change. A hook that waits too long is cancelled if it is ``async``; ``around_run`` is part
-of the run, so the timeout of the task applies to it. A hook that the application does not use costs
-nothing.
+of the run, so the timeout of the task applies to it. A method that no hook overrides costs nothing.
 """
 
 from __future__ import annotations
@@ -114,7 +113,10 @@ class Hook:
         """Release it. Not called if the process is killed."""
 
     def on_tick(self, tick: PublishedTick) -> MayAwait:
-        """Look at a job that a schedule has published. Called where the scheduler leads."""
+        """Look at a job that a schedule has published.
+
+        Called in the event loop of the process whose scheduler is the leader.
+        """
 
 
 NAMES = tuple(name for name in vars(Hook) if not name.startswith("_"))
