@@ -91,7 +91,7 @@ def test_a_delay_holds_the_heads_only(idle: CanvasWorld) -> None:  # row 61
     for delayed in (canvas.options(delay=3_600), canvas.options(not_before=moment)):
         found = states(delayed.delay().graph)
         assert found["0.0"] == "scheduled"
-        assert found["add"] == "scheduled"  # it is an argument
+        assert found["0.1.add"] == "scheduled"  # it is an argument
         assert found["1"] == "blocked"
 
 
