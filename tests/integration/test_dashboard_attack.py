@@ -8,7 +8,7 @@ logged-in user open any page.
 from __future__ import annotations
 
 import http.client
-import re
+import json
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from integration.browsing import PASSWORD, Browser, add_user, bury, served
-from integration.running import ask
+from integration.conftest import working
+from integration.running import ask, until
 from umbel import Umbel
 from umbel.backends import JobFilter
 from umbel.control import Role
@@ -26,6 +27,8 @@ from umbel.dashboard.actions import ACTIONS
 from umbel.dashboard.openapi import api_path
 from umbel.dashboard.readers import PAGES
 from umbel.dashboard.security import HEADERS
+from umbel.dashboard.visibility import MASKED
+from umbel.messages import State
 
 ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
 SCRIPT = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{7*7}}\u202e\x1b[31m"
@@ -267,9 +270,21 @@ def test_roles_a_token_has_no_more_than_its_own_role(target: Target) -> None:
 
 
 def test_roles_masked_values_reach_no_viewer(target: Target) -> None:
+    members = {"one": {"password": "hush-pool"}}
+    ask(target.app, lambda operations: operations.add_members("accounts", members))
+    newer = Umbel(target.app.settings.broker, namespace=target.app.settings.namespace)
+
+    @newer.task(name="shop.charge")
+    def charge(order: int, card: str, pin: str) -> None: ...
+
+    rejected = charge.delay(1, "hush-card", "hush-pin").id
     [job] = bury(target.app, card="hush-hush")
+    until(lambda: target.app.handle(rejected).state is State.BURIED, "the rejected job")
     viewer = target.as_user("viewer")
-    for path in (*addresses(), f"/jobs/{job}", f"/api/v1/jobs/{job}", "/queues/default"):
+    groups = viewer.get("/api/v1/buried").json()["groups"]
+    assert {group["error"] for group in groups} == {"ValueError", MASKED}
+    jobs = [f"{api}/jobs/{one}" for api in ("", "/api/v1") for one in (job, rejected)]
+    for path in (*addresses(), *jobs, "/queues/default"):
         with viewer.http.stream("GET", path.lstrip("/")) as answer:
             kind = answer.headers.get("content-type", "")
             text = next(answer.iter_lines(), "") if "event-stream" in kind else answer.read()
@@ -337,6 +352,42 @@ def test_xss_texts_of_jobs_and_of_addresses_are_only_shown(target: Target) -> No
         answer = admin.get(address)
         if "text/html" in answer.headers["content-type"]:
             assert_harmless(answer.text, address)
+
+
+def test_xss_names_of_queues_tasks_and_gates_are_only_shown(target: Target) -> None:
+    app = target.app
+    name = "".join(filter(str.isprintable, SCRIPT))  # others are refused in some names
+
+    @app.task(name=name, queue=name, every=3600, limit=1)
+    def work(card: str = "") -> None: ...
+
+    @app.workflow(name=f"{name}.flow")
+    def flow() -> Any:
+        return work.s()
+
+    work.delay(name)
+    ask(app, lambda o: o.pause("queue", name, name))
+    named = quote(name, safe="")
+    admin = target.as_user("admin")
+    with working(app, queues=(name,)):
+        until(lambda: ask(app, lambda o: o.schedules.all()), "the schedules")
+        for page in PAGES:
+            if page.name in ("job", "graph", "routes"):
+                continue
+            values = {"name": named, "key": f"limit:{named}", "id": ""}
+            if page.name == "workflow":
+                values["name"] += ".flow"
+            path = page.path.format(**values)
+            answer = admin.get(path)
+            assert answer.status_code == 200, (path, answer.text)
+            assert_harmless(answer.text, path)
+            if "{" in page.path:
+                assert "&lt;script&gt;alert(1)&lt;/script&gt;" in answer.text, path
+            update = admin.http.stream("GET", f"live?view={quote(path, safe='')}")
+            if page.seconds:
+                with update as stream:
+                    shown = json.loads(next(stream.iter_lines())[5:])["html"]
+                    assert_harmless(shown, path)
 
 
 def test_xss_every_answer_forbids_scripts_of_others(target: Target) -> None:
