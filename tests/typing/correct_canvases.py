@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import Literal, assert_type
 
-from umbel import Handle, NodeFailed, Signature, Umbel, chain, chord, chunks, fork, group
+from umbel import Handle, NodeFailed, Signature, State, Umbel, chain, chord, chunks, fork, group
+from umbel.graphs import Graph
 
 app = Umbel("sqlite:///:memory:")
 
@@ -96,3 +97,8 @@ def handlers_and_options() -> None:
 async def awaited() -> None:
     assert_type(await (await chain(add.s(1, 2), text.s()).adelay()), str)
     assert_type(await (await group(add.s(1, 2)).adelay()), list[int])
+
+
+def graphs(handle: Handle[int]) -> None:
+    assert_type(handle.graph, Graph)
+    assert_type([node.state for node in handle.graph.nodes], list[State | Literal["skipped"]])

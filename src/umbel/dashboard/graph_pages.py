@@ -12,8 +12,8 @@ from umbel.dashboard.views import Page, View, form_fields
 from umbel.dashboard.visibility import parameter_name
 from umbel.errors import UmbelError, UnknownJob, UnknownTask
 from umbel.graphs import MAX_DRAWN_NODES, Box, Graph, GraphNode, boxes
-from umbel.graphs.view import path_key
 from umbel.messages import GRAPH_TASK, GROUP_HEADER, NODE_HEADER, Record, State, read_node
+from umbel.messages.graphs import path_key
 from umbel.operations import GRAPH_STATES, NodeInput, graph_document, graph_state
 from umbel.tasks import Task
 
@@ -273,22 +273,19 @@ def graph_place(record: Record) -> dict[str, str] | None:
 
 async def read_workflows(view: View) -> dict[str, Any]:
     """Return the workflows and their versions, with the runs of each."""
-    versions = await view.operations.graphs.workflow_versions(_COUNTED_RUNS)
-    runs = {(one.workflow, one.version): one for one in versions}
-    current = {(name, one.version) for name, one in view.app.workflows.items()}
-    rows = []
-    for key in sorted({*runs, *current}, key=lambda key: (key[0], key not in current, key[1])):
-        found = runs.get(key)
-        rows.append(
-            {
-                "workflow": key[0],
-                "version": key[1],
-                "is_declared": key in current,
-                "description": _description(view, key[0]) if key in current else "",
-                "running": found.live if found else 0,
-                "ended": found.ended if found else 0,
-            }
-        )
+    declared = {name: one.version for name, one in view.app.workflows.items()}
+    versions = await view.operations.graphs.workflow_versions(_COUNTED_RUNS, declared)
+    rows = [
+        {
+            "workflow": one.workflow,
+            "version": one.version,
+            "is_declared": one.is_declared,
+            "description": _description(view, one.workflow) if one.is_declared else "",
+            "running": one.live,
+            "ended": one.ended,
+        }
+        for one in versions
+    ]
     read = sum(one.live + one.ended for one in versions)
     return {"workflows": rows, "is_cut": read >= _COUNTED_RUNS, "counted": _COUNTED_RUNS}
 

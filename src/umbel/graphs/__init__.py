@@ -19,13 +19,13 @@ from umbel.graphs.running import NodePreparer, must_prepare
 from umbel.graphs.signals import give_signal
 from umbel.graphs.svg import MAX_DRAWN_NODES, svg
 from umbel.graphs.values import NodeInputs, ResultReader
-from umbel.graphs.view import OF_SIGNALS, Graph, GraphNode, graph_note, read_graph
+from umbel.graphs.view import graph_note, read_graph
 from umbel.graphs.workflow_nodes import PreparedNode, Values
+from umbel.messages.graphs import Graph, GraphNode
 
 __all__ = [
     "MAX_DRAWN_NODES",
     "MAX_NODES",
-    "OF_SIGNALS",
     "TEMPLATE_ROOT",
     "Box",
     "Compiled",

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from umbel.graphs.view import Graph, GraphNode
+from umbel.messages.graphs import Graph, GraphNode
 
 MAX_BOXES = 60
 """The most boxes of a drawing in which a box stands for many nodes."""

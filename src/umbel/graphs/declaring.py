@@ -13,8 +13,9 @@ from umbel.errors import ConfigurationError, UmbelError
 from umbel.graphs.annotations import accepts_none, shown_type
 from umbel.graphs.compiled import Compiled, CompiledNode, Output
 from umbel.graphs.compiler import Compiler
-from umbel.graphs.view import Graph, GraphNode, in_reading_order, node_name
+from umbel.graphs.view import node_name
 from umbel.messages import State, derived_id
+from umbel.messages.graphs import Graph, GraphNode, in_reading_order
 from umbel.tasks.canvas import Map
 from umbel.tasks.conditions import Placeholder
 from umbel.tasks.task import Signature

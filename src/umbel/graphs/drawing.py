@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from umbel.graphs.boxes import Box, boxes, edges
-from umbel.graphs.view import Graph, GraphNode, path_key
+from umbel.messages.graphs import Graph, GraphNode, path_key
 
 _COLORS = {
     "succeeded": "#e3f4e9,stroke:#1b7340",

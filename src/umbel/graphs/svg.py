@@ -8,7 +8,7 @@ from xml.sax.saxutils import quoteattr
 
 from umbel.graphs.boxes import Box, boxes, critical_edges, edges
 from umbel.graphs.layout import Layout, lay_out
-from umbel.graphs.view import Graph
+from umbel.messages.graphs import Graph
 from umbel.terminal import make_visible
 
 MAX_DRAWN_NODES = 300

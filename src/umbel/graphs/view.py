@@ -1,13 +1,8 @@
-"""A graph as it is now: its nodes, their states, and what each waits for."""
+"""Reads a graph as it is now from the store."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Literal
 from urllib.parse import unquote
-
-import msgspec
 
 from umbel.backends import Joins, Records
 from umbel.errors import BadMessage, NotAllowed
@@ -22,162 +17,12 @@ from umbel.messages import (
     State,
     read_node,
 )
+from umbel.messages.graphs import Graph, GraphNode, in_reading_order
 from umbel.messages.nodes import mark_of, was_not_needed
 from umbel.urls import mask_secrets
 
 _PAGE = 1_000
 _NO_SPEC = NodeSpec()
-NodeState = State | Literal["skipped"]
-OF_SIGNALS = ("release", "timer")
-"""The kinds of nodes that end a signal that is not given. Their paths begin with its path."""
-
-
-class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node of a graph."""
-
-    path: str
-    """Its place in the expression, as in ``1.0``. ``--node`` takes it, or the id of the job."""
-    task: str
-    job: str
-    state: NodeState
-    kind: str = ""
-    """Empty for a task; ``map`` and ``chunk`` run a task, too."""
-    handler: bool = False
-    """Whether it handles a failure."""
-    before: tuple[str, ...] = ()
-    """The jobs that it waits for."""
-    created: float = 0.0
-    started: float | None = None
-    finished: float | None = None
-    error: str = ""
-    """The last line of its traceback, or why it was not run."""
-    failed: bool = False
-    """Whether it has failed by itself, not because of a node before it."""
-    worker: str | None = None
-    undoes: str = ""
-    """Of an undo: the job whose effect it takes back."""
-    replaced: bool = False
-    """Whether other nodes have taken its place when it ran, as in a map over a result."""
-    resolved_in: str = ""
-    """Of a node whose result an operator gave after its end: the queue in which it would run."""
-
-    @property
-    def runs_task(self) -> bool:
-        """Whether it is shown: a task runs for it, or it waits for a person or for time."""
-        return self.kind in ("", "map", "chunk", "signal", "sleep")
-
-    @property
-    def seconds(self) -> float | None:
-        """How long its last run took; None if it has not ended, or did not run."""
-        if self.started is None or self.finished is None:
-            return None
-        return max(self.finished - self.started, 0.0)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it has ended."""
-        return self.state == "skipped" or self.state.finished
-
-    @property
-    def is_unneeded(self) -> bool:
-        """Whether it is a handler that was cancelled because nothing has failed."""
-        return self.handler and self.state is State.CANCELLED and not self.failed
-
-    @property
-    def is_expected(self) -> bool:
-        """Whether it has not ended and will run, as far as is known.
-
-        A handler that is blocked is not expected: it runs only if something fails.
-        """
-        return not self.has_ended and not (self.handler and self.state is State.BLOCKED)
-
-
-class Graph(msgspec.Struct, frozen=True, kw_only=True):
-    """A graph and its nodes, in the order of their paths."""
-
-    id: str
-    label: str
-    state: State
-    """The state of the whole; ``buried`` if it has failed."""
-    nodes: tuple[GraphNode, ...]
-    created: float = 0.0
-    finished: float | None = None
-    error: str = ""
-    root: GraphNode
-    workflow: str = ""
-    """The name of the workflow; empty for another canvas."""
-    version: str = ""
-
-    def tasks(self) -> list[GraphNode]:
-        """Return the nodes that run tasks."""
-        return [node for node in self.nodes if node.runs_task]
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """How many nodes have ended, and how many there are now. Replacements add nodes."""
-        tasks = [node for node in self.tasks() if not (node.handler and not node.failed)]
-        return sum(node.has_ended for node in tasks), len(tasks)
-
-    def counts(self) -> dict[str, int]:
-        """Return how many nodes are in each state."""
-        return dict(Counter(str(node.state) for node in self.tasks()))
-
-    def find(self, name: str) -> GraphNode:
-        """Return the node with this path or job id. Raise NotAllowed."""
-        for node in self.nodes:
-            if name in (node.path, node.job):
-                return node
-        paths = ", ".join(node.path for node in self.tasks()[:12])
-        raise NotAllowed(f"graph {self.id} has no node {name!r:.80}; its nodes are {paths}")
-
-    def after(self, jobs: Iterable[str]) -> list[GraphNode]:
-        """Return all nodes that wait for these jobs, directly or through others."""
-        waiting: dict[str, list[GraphNode]] = {}
-        for node in (*self.nodes, self.root):
-            for part in node.before:
-                waiting.setdefault(part, []).append(node)
-        found: dict[str, GraphNode] = {}
-        left = [*jobs]
-        while left:
-            for node in waiting.get(left.pop(), ()):
-                if node.job not in found:
-                    found[node.job] = node
-                    left.append(node.job)
-        return [*found.values()]
-
-    def in_order(self, jobs: Iterable[str]) -> list[str]:
-        """Return these jobs, each after those of them that it waits for."""
-        ranks = _ranks([*self.nodes, self.root])
-        return sorted({*jobs}, key=lambda job: (ranks.get(job, 0), job))
-
-    def waits(self) -> dict[str, tuple[str, ...]]:
-        """Return the jobs for which each node waits.
-
-        A signal may be given early, so its job waits for none. Here it waits for those from whose
-        end its timeout counts.
-        """
-        found = {node.job: node.before for node in self.nodes}
-        signals = {node.path: node.job for node in self.nodes if node.kind == "signal"}
-        for node in self.nodes:
-            target = signals.get(node.path.rpartition(".")[0]) if node.kind in OF_SIGNALS else None
-            if target is not None:
-                found[target] = tuple(dict.fromkeys((*found[target], *node.before)))
-        return found
-
-    def critical_path(self) -> list[str]:
-        """Return the jobs that determined when the graph ended, or what it waits for now."""
-        by_job = {node.job: node for node in self.nodes}
-        waits = self.waits()
-        path: dict[str, None] = {}
-        at: GraphNode | None = self.root
-        while at is not None:
-            jobs = waits.get(at.job, at.before)
-            before = [by_job[job] for job in jobs if job in by_job and job not in path]
-            # A node that has not ended determines the end more than one that has.
-            at = max(before, key=_end_of, default=None)
-            if at is not None:
-                path[at.job] = None
-        return [*path][::-1]
 
 
 async def read_graph(joins: Joins, records: Records, root: str) -> Graph:
@@ -273,47 +118,3 @@ def graph_note(root: Record) -> str:
     if failure is None:
         return mask_secrets(root.reason)
     return f"node {failure.node}: {failure.line}" if failure.node else failure.line
-
-
-def in_reading_order(nodes: Iterable[GraphNode]) -> tuple[GraphNode, ...]:
-    """Return nodes by their paths; those with names come after the nodes that they wait for."""
-    listed = [*nodes]
-    ranks = _ranks(listed)
-    first = {node.path: ranks[node.job] for node in listed}
-
-    def key(node: GraphNode) -> list[tuple[int, int, str]]:
-        parts = path_key(node.path)
-        if parts and parts[0][0]:
-            parts[0] = (1, first.get(parts[0][2], 0), parts[0][2])
-        return parts
-
-    return tuple(sorted(listed, key=key))
-
-
-def _ranks(nodes: Sequence[GraphNode]) -> dict[str, int]:
-    """Return for each job how many nodes come before it, on the longest way."""
-    ranks = dict.fromkeys((node.job for node in nodes), 0)
-    after: dict[str, list[str]] = {}
-    waiting: dict[str, int] = {}
-    for node in nodes:
-        before = {job for job in node.before if job in ranks}
-        waiting[node.job] = len(before)
-        for job in before:
-            after.setdefault(job, []).append(node.job)
-    ready = [job for job, count in waiting.items() if count == 0]
-    for job in ready:  # it grows meanwhile
-        for following in after.get(job, ()):
-            ranks[following] = max(ranks[following], ranks[job] + 1)
-            waiting[following] -= 1
-            if waiting[following] == 0:
-                ready.append(following)
-    return ranks
-
-
-def path_key(path: str) -> list[tuple[int, int, str]]:
-    """Return what sorts paths: ``2`` before ``10``."""
-    return [(0, int(one), "") if one.isdigit() else (1, 0, one) for one in path.split(".") if one]
-
-
-def _end_of(node: GraphNode) -> tuple[bool, float]:
-    return node.finished is None, node.finished or 0.0

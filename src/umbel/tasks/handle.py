@@ -10,6 +10,7 @@ import msgspec
 
 from umbel.errors import BadMessage, ConfigurationError, JobCancelled, JobExpired, JobFailed
 from umbel.messages import REFERENCE, BodyCodec, Record, State, decode_as
+from umbel.messages.graphs import Graph, GraphNode
 from umbel.messages.nodes import mark_of
 from umbel.tasks.failures import rebuild
 
@@ -41,7 +42,7 @@ class Jobs(Protocol):
     async def load_on_loop(self, record: Record) -> Any:
         """``load_blocking`` for async code."""
 
-    async def read_graph(self, job: str) -> Any:
+    async def read_graph(self, job: str) -> Graph:
         """Return a graph. Raise NotAllowed if the job is not one, UnknownJob."""
 
     async def signal(self, job: str, name: str, value: Any, sender: str) -> None:
@@ -50,7 +51,7 @@ class Jobs(Protocol):
     async def progress(self, job: str) -> tuple[float, float | None]:
         """Return the progress of a graph or job. Raise UnknownJob."""
 
-    def updates(self, job: str) -> AsyncIterator[Any]:
+    def updates(self, job: str) -> AsyncIterator[GraphNode]:
         """Return the nodes of a graph as they end, also after it has its result."""
 
     async def cancel(self, job: str, reason: str) -> bool:
@@ -150,7 +151,7 @@ class Handle(Generic[R]):
         return await self._jobs.await_on_loop(self._jobs.cancel(self.id, reason))
 
     @property
-    def graph(self) -> Any:
+    def graph(self) -> Graph:
         """The graph as it is now, with its nodes and their states; see ``umbel.graphs.Graph``.
 
         Raises:
@@ -158,7 +159,7 @@ class Handle(Generic[R]):
         """
         return self._jobs.wait_for(self._jobs.read_graph(self.id))
 
-    async def agraph(self) -> Any:
+    async def agraph(self) -> Graph:
         """``graph`` for async code."""
         return await self._jobs.await_on_loop(self._jobs.read_graph(self.id))
 
@@ -184,7 +185,7 @@ class Handle(Generic[R]):
         """``signal`` for async code."""
         await self._jobs.await_on_loop(self._jobs.signal(self.id, name, value, sender))
 
-    async def updates(self) -> AsyncIterator[Any]:
+    async def updates(self) -> AsyncIterator[GraphNode]:
         """Return the nodes of a graph as they end, each once, until all have ended.
 
         Branches of a fork and handlers may end after the graph has its result.
