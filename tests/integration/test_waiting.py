@@ -16,10 +16,11 @@ import psycopg
 import pytest
 
 from integration.conftest import HANG, POSTGRES, Place, working
-from integration.running import Delays, Proxy
+from integration.running import Delays, Heard, Proxy
 from umbel import Umbel
-from umbel.errors import ResultTimeout, Unavailable, UnknownJob
+from umbel.errors import ConfigurationError, ResultTimeout, Unavailable, UnknownJob
 from umbel.messages import fresh_id
+from umbel.telemetry import events
 
 REDIS = os.environ.get("UMBEL_TEST_REDIS", "redis://127.0.0.1:6379/0")
 LATE = 0.2
@@ -293,3 +294,42 @@ def test_get_waits_for_a_message_in_the_backlog_through_the_outage(
     with working(near):
         waiting.join(HANG)
     assert answers == [42]
+
+
+# --- get() in a task ---------------------------------------------------------------------------
+
+
+def test_a_def_task_may_not_wait_for_a_job_and_may_read_one_that_has_ended(place: Place) -> None:
+    app = place.app()
+    double = doubling(app)
+
+    @app.task(name="waits", retry=0)
+    def waits(job: str) -> int:
+        return int(app.handle(job).get(timeout=HANG))
+
+    with working(app, cpu=1):
+        with pytest.raises(ConfigurationError, match=r"get\(\) in waits.*current\.replace"):
+            waits.delay(double.options(delay=3600).delay(1).id).get(timeout=HANG)
+        ended = double.delay(2)
+        ended.get(timeout=HANG)
+        assert waits.delay(ended.id).get(timeout=HANG) == 4
+
+
+def test_an_async_task_that_blocks_its_worker_is_warned_of_once(place: Place) -> None:
+    app = place.app()
+    double, heard = doubling(app), Heard(app)
+
+    @app.task(name="blocks")
+    async def blocks(number: int) -> int:
+        return int(double.delay(number).get(timeout=HANG))
+
+    @app.task(name="awaits")
+    async def awaits(number: int) -> int:
+        return int(await double.delay(number))
+
+    with working(app), working(app, queues=("default",), io=0, cpu=1, name="other"):
+        assert awaits.delay(1).get(timeout=HANG) == 2
+        assert heard.all(events.BlockingGet) == []
+        for number in range(2):
+            assert blocks.delay(number).get(timeout=HANG) == 2 * number
+    assert len(heard.all(events.BlockingGet, task="blocks")) == 1

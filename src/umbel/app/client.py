@@ -121,6 +121,7 @@ class Client:
         self._connections = Connections(backend, settings, clock, self._telemetry)
         self._warned_tasks: set[str] = set()
         self._warned_reasons: set[str] = set()
+        self._blocking_tasks: set[str] = set()
         self._next_check = 0.0
         self._checks: set[asyncio.Task[None]] = set()
         self._configure(settings, clock, keys)
@@ -525,11 +526,30 @@ class Client:
                     return record
         left = self._left(until)
         try:
+            if left != 0.0 and self.inline_jobs is None and (run := running.get()) is not None:
+                with suppress(ResultTimeout):
+                    return self.bridge.run(self.wait_finished(job, 0.0), _with_grace(left))
+                self._check_waiting(job, run)
             return self.bridge.run(self.wait_finished(job, left), _with_grace(left))
         except TimeoutError as error:
             is_asked = _may_be_explained(error, timeout)
             reasons = self.bridge.run(self._hindrances(job)) if is_asked else []
             raise _result_timeout(error, job, given, reasons) from None
+
+    def _check_waiting(self, job: str, run: Run) -> None:
+        """Refuse that a thread of a worker waits for a job; warn if its event loop does."""
+        task = run.task
+        if task is None:
+            return
+        if task.kind == "cpu":
+            raise ConfigurationError(
+                f"get() in {task.name}: it would occupy a thread of the worker until job {job} has"
+                " ended, and if all threads wait, no job runs; return current.replace(...) instead,"
+                " or let another task of a canvas use the result"
+            )
+        if task.name not in self._blocking_tasks:
+            self._blocking_tasks.add(task.name)
+            emit_or_log(self._telemetry, events.BlockingGet(task=task.name, job=job))
 
     async def await_finished(self, job: str, timeout: float | None) -> Record:
         """``wait_finished_blocking`` for async code."""

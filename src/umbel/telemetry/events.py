@@ -437,6 +437,14 @@ class LoopBlocked(Event, frozen=True, kw_only=True):
     """Where the event loop's thread is."""
 
 
+class BlockingGet(Event, frozen=True, kw_only=True):
+    level = "warning"
+    text = "an async task blocks the event loop with get(); await the handle, or replace the job"
+    task: str
+    job: str
+    """The job for which it waits."""
+
+
 class LoopUnblocked(Event, frozen=True, kw_only=True):
     level = "warning"
     text = "the event loop was blocked and runs again"
