@@ -50,6 +50,17 @@ def test_it_needs_no_flags_and_says_what_it_found(shell: Shell) -> None:
     assert (shell.folder / "umbel.db").exists()
 
 
+def test_it_serves_a_dashboard_unless_told_not_to(shell: Shell) -> None:
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("worker started")
+        assert dev.lines[0].startswith("dashboard  http://127.0.0.1:")
+        stop(dev)
+    with shell.start("dev", "--no-dashboard", app=None) as dev:
+        dev.wait_for("worker started")
+        assert "dashboard" not in "\n".join(dev.lines)
+        stop(dev)
+
+
 def test_a_failing_job_shows_its_traceback(shell: Shell) -> None:
     with shell.start("dev", "--no-reload", app=None) as dev:
         dev.wait_for("worker started")
