@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 import subprocess
 import sys
+import uuid
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
@@ -154,6 +158,101 @@ def test_an_unreachable_store_is_named_and_the_page_recovers(distant: Place, pro
         assert Browser(url).get("/queues").status_code == 503
         proxy.mend()
         assert next(update for update in updates if update.get("error") == "")
+
+
+def test_a_program_publishes_with_options_and_gets_the_id(app: Umbel) -> None:
+    job = str(uuid.uuid4())
+    call = {"task": "shop.add", "arguments": "[1, 2]"}
+    with served(app) as url:
+        browser = Browser(url)
+        options = {"queue": "mail", "delay": "90.5", "priority": "7", "unique": "once", "id": job}
+        answer = browser.act("publish", **call, **options).json()
+        assert answer == {"done": f"Published the job {job}.", "id": job}
+        found = browser.get(f"/api/v1/jobs/{job}").json()["job"]
+        assert (found["queue"], found["priority"]) == ("mail", 7)
+        assert found["state"] == "scheduled"
+        again = browser.act("publish", **call, unique="once")
+        assert again.status_code == 409
+        assert job in again.json()["error"]
+        for wrong in ({"priority": "high"}, {"priority": "0.5"}, {"delay": "x"}, {"id": "7"}):
+            assert browser.act("publish", **call, **wrong).status_code == 400, wrong
+
+
+def test_a_refused_action_says_who_was_faster(shop: Umbel) -> None:
+    [job] = bury(shop)
+    for name in ("ann", "bob"):
+        add_user(shop, name, "operator")
+    with served(shop, login=True) as url:
+        ann, bob = Browser(url), Browser(url)
+        ann.log_in("ann", PASSWORD)
+        bob.log_in("bob", PASSWORD)
+        assert ann.act("retry", job=job, seen="buried").status_code == 200
+        refused = bob.act("retry", job=job, seen="buried")
+        assert refused.status_code == 409
+        assert re.search(r"is queued now: retry by ann \d+ s ago", refused.json()["error"])
+
+
+def test_selected_jobs_and_all_that_match_a_filter_are_retried_and_cancelled(app: Umbel) -> None:
+    jobs = bury(app, 5)
+    matching = {"state": "buried", "task": "shop.charge", "error": "declined"}
+    with served(app) as url:
+        browser = Browser(url)
+        chosen = " ".join([*jobs[:2], "none"])
+        answer = browser.act("retry-jobs", jobs=chosen)
+        assert answer.json() == {"done": "2 jobs are queued again."}
+        query = urlencode(matching | {"count": "yes"})
+        counted = browser.get(f"/api/v1/jobs?{query}").json()["matching"]
+        assert counted == {"count": 3, "is_more": False}
+        assert browser.act("retry-jobs", **matching, count="1").status_code == 409
+        assert browser.act("retry-jobs", **matching).status_code == 400
+        assert browser.act("retry-jobs", state="running", count="3").status_code == 400
+        answer = browser.act("retry-jobs", **matching, count="3")
+        assert answer.json() == {"done": "3 jobs are queued again."}
+        assert browser.act("retry-jobs", **matching, count="3").status_code == 409
+        live = {"state": "queued", "task": "shop.charge", "count": "5"}
+        answer = browser.act("cancel-jobs", **live)
+        assert answer.json() == {"done": "5 jobs are cancelled or were asked to stop."}
+
+
+def test_only_pauses_that_can_be_ended_have_a_button_for_it(shop: Umbel) -> None:
+    with working(shop), served(shop) as url:
+        browser = Browser(url)
+        paths = (
+            "/queues",
+            "/queues/default",
+            "/workers",
+            "/tasks/shop.add",
+            "/gates/limit:shop.count",
+        )
+        browser.act("pause", scope="all", reason="a move")
+        for path in paths:
+            resumes = re.findall(r"/actions/resume\W.*?</form>", browser.get(path).text, re.DOTALL)
+            assert all('name="scope" value="all"' in form for form in resumes), path
+        assert browser.act("resume", scope="all").status_code == 200
+        for path, scope, name in (
+            ("/queues", "queue", "default"),
+            ("/tasks/shop.add", "task", "shop.add"),
+            ("/gates/limit:shop.count", "gate", "limit:shop.count"),
+        ):
+            assert "/actions/resume" not in browser.get(path).text
+            assert browser.act("pause", scope=scope, name=name).status_code == 200
+            assert "/actions/resume" in browser.get(path).text
+
+
+def test_arguments_with_invisible_characters_are_json_in_the_form(shop: Umbel) -> None:
+    card = "a\xad\x85\u2028\u202e<b>"
+    [job] = bury(shop, card=card)
+    with served(shop) as url:
+        browser = Browser(url)
+        page = browser.get(f"/jobs/{job}").text
+        written = re.search(r"<textarea[^>]*>(.*?)</textarea>", page, re.DOTALL)
+        assert written is not None
+        arguments = html.unescape(written[1])
+        assert json.loads(arguments)["args"] == [0, card]
+        assert browser.act("edit", job=job, arguments=arguments).status_code == 200
+    [large] = bury(shop, card="x" * 70_000)
+    with served(shop) as url:
+        assert "too large to be edited here" in Browser(url).get(f"/jobs/{large}").text
 
 
 # --- who may use it --------------------------------------------------------------------------

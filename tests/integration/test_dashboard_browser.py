@@ -87,7 +87,7 @@ def declare_more(app: Umbel) -> Umbel:
     def print_label(order: int) -> None:
         """Print a label."""
 
-    @app.task(name="shop.plan", affinity="plan")
+    @app.task(name="shop.plan", affinity="plan", rate="100/s")
     async def compute(plan: str) -> None:
         app.running.set()  # type: ignore[attr-defined]
         await app.go.seen()  # type: ignore[attr-defined]
@@ -247,13 +247,14 @@ def test_every_action_is_done_on_a_page(place: Umbel) -> None:
             click("pause", said="Paused the worker")
             tab.wait_for_selector(".badge:text-is('paused')")  # by a live update
             click("resume")
-            click("retire", said="routes move")
+            click("retire", said="1 route moves")
             tab.wait_for_selector("form[action$='/actions/unretire']")
             click("unretire")
             go("/routes?key=7")
             click("release")
             go("/gates")
             click("set-limit", near="limit:shop.count", typed="5", said="now admits 5 jobs")
+            click("set-rate", near="rate:shop.plan", typed="5/s", said="start at 5/s")
             click("drain", near="north", said="gets no new jobs")
             tab.wait_for_selector("tr:has-text('north') form[action$='/actions/ready']")
             click("ready", near="north")
@@ -303,6 +304,16 @@ def test_every_action_is_done_on_a_page(place: Umbel) -> None:
         click("set-user", said="ann is a user")
         go("/users")
         click("remove-user", near="ann")
+        for name in ("shop.add", "shop.add"):
+            place.registry.find(name).options(delay=600).delay()
+        go("/jobs?state=scheduled")
+        tab.click("button:text-is('Cancel all that match')")
+        tab.click("dialog[open] button[value=yes]")
+        tab.wait_for_selector("#toasts >> text=jobs are cancelled")
+        go("/jobs?state=cancelled&task=shop.add")
+        tab.check("[data-job] >> nth=0")
+        click("retry-jobs", said="1 job is queued again")
+        operator.done.append("cancel-jobs")
         go("/audit")
         assert "remove-user" in tab.inner_text("main")
         with tab.expect_download() as download:
@@ -376,6 +387,63 @@ def test_a_run_is_started_followed_failed_and_repaired_on_its_page(sqlite: Place
     with working(orders.app), served(orders.app) as url:
         browse(steps, viewport=DESKTOP, bypass_csp=True)
     assert {*finished[0]} == {one.name for one in GRAPH_ACTIONS}
+
+
+def test_the_form_of_a_task_sends_what_was_typed(shop: Umbel) -> None:
+    got: list[tuple[Any, ...]] = []
+
+    @shop.task(name="shop.note")
+    def note(text: str | None, number: int, share: float, several: list[Any]) -> None:
+        got.append((text, number, share, several))
+
+    def steps(tab: Any) -> None:
+        operator = Operator(tab, url)
+        operator.open("/tasks/shop.note")
+        tab.fill("[data-argument=text]", "123")
+        tab.fill("[data-argument=number]", "9007199254740993")
+        tab.fill("[data-argument=share]", "1.0")
+        tab.fill("[data-argument=several]", '[12345678901234567890, 1.0, "1.0"]')
+        operator.click("publish", said="Published the job")
+        until(lambda: got, "the job to run")
+
+    with working(shop), served(shop) as url:
+        browse(steps)
+    assert repr(got) == repr([("123", 9007199254740993, 1.0, [12345678901234567890, 1.0, "1.0"])])
+
+
+def test_rows_are_selected_with_a_key_and_retried_or_all_that_match(shop: Umbel) -> None:
+    jobs = bury(shop, 5)
+
+    def steps(tab: Any) -> None:
+        operator = Operator(tab, url)
+        operator.open("/jobs?state=buried&task=shop.charge")
+        button = tab.locator("button:text-is('Retry selected')")
+        assert button.is_disabled()
+        for key in "jxjx":
+            tab.keyboard.press(key)
+        button.click()
+        assert "the 2 jobs that you selected" in tab.inner_text("#question")
+        with tab.expect_response("**/actions/retry-jobs") as answer:
+            tab.click("dialog[open] button[value=yes]")
+        assert answer.value.json() == {"done": "2 jobs are queued again."}
+        tab.mouse.move(700, 5)
+        tab.wait_for_selector("tbody:not(:has(tr:nth-child(4)))")  # by a live update
+        tab.click("button:text-is('Retry all that match')")
+        tab.wait_for_selector("#question:text-is('Queue 3 jobs again?')")
+        with tab.expect_response("**/actions/retry-jobs") as answer:
+            tab.click("dialog[open] button[value=yes]")
+        assert answer.value.json() == {"done": "3 jobs are queued again."}
+        operator.open("/jobs?state=queued")
+        tab.click("button:text-is('Cancel all that match')")
+        tab.wait_for_selector("#question:text-is('Cancel 5 jobs?')")
+        with tab.expect_response("**/actions/cancel-jobs") as answer:
+            tab.click("dialog[open] button[value=yes]")
+        assert "5 jobs are cancelled" in answer.value.json()["done"]
+
+    with served(shop) as url:
+        browse(steps, viewport=DESKTOP)
+    found = inquire(shop, lambda operations: operations.jobs(JobFilter(task="shop.charge")))
+    assert {job.id for job in found if job.state is State.CANCELLED} == {*jobs}
 
 
 # --- live updates and keys -------------------------------------------------------------------
@@ -461,6 +529,27 @@ def test_a_page_beyond_the_limit_says_that_it_is_updated_less_often(
         tab.wait_for_selector("#live:text('every 15 s')")
 
     with served(shop) as url:
+        browse(steps)
+
+
+def test_a_user_logs_in_and_is_led_to_the_login_again_when_removed(
+    shop: Umbel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("umbel.dashboard.server._USER_CHECK_SECONDS", 0.0)
+    ask(shop, lambda operations: operations.access.set_user("ann", "viewer", PASSWORD))
+
+    def steps(tab: Any) -> None:
+        tab.goto(f"{url}queues")
+        tab.fill("input[name=name]", "ann")
+        tab.fill("input[name=password]", PASSWORD)
+        tab.click("button:text-is('Log in')")
+        tab.wait_for_selector("#live:text('live')")
+        inquire(shop, lambda operations: operations.access.remove_user("ann"))
+        inquire(shop, lambda operations: operations.pause("queue", "mail", "a change"))
+        tab.wait_for_selector("input[name=password]")
+        assert "/login?next=" in tab.url
+
+    with served(shop, login=True) as url:
         browse(steps)
 
 

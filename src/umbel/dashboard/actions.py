@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 from msgspec.structs import replace
 
 from umbel.backends import Changes, JobFilter
 from umbel.control import ROLES, Scope
+from umbel.control.audit import NO_OUTCOME
+from umbel.dashboard.filters import JOB_FILTERS, job_search
 from umbel.dashboard.graph_actions import GRAPH_ACTIONS
 from umbel.dashboard.rendering import plural
 from umbel.dashboard.requests import MAX_BULK_JOBS, Action, Request, read_call
@@ -21,6 +23,9 @@ from umbel.tasks import Rate
 
 _BATCH_JOBS = 500
 _MAX_READ_JOBS = 100_000
+_MORE = " There are more; do it again for them."
+_RETRIED = (State.BURIED, State.CANCELLED, State.EXPIRED)
+_CANCELLED = tuple(state for state in State if not state.finished)
 _SCOPES = ("all", "queue", "task", "gate", "worker")
 
 
@@ -61,9 +66,21 @@ async def _job_as_seen(request: Request) -> Record:
     seen = request.fields.get("seen", "")
     if seen and job.state.value != seen:
         raise NotAllowed(
-            f"The job was {seen} when you saw it and is {job.state.value} now. Reload the page."
+            f"The job was {seen} when you saw it and is {job.state.value} now"
+            f"{await _last_change(request, job.id)}. Reload the page."
         )
     return job
+
+
+async def _last_change(request: Request, job: str) -> str:
+    """Return who changed a job last and when, if one of the newest actions of users did."""
+    lines, _ = await request.operations.audit.read()
+    for line in lines:
+        was_done = line.outcome != NO_OUTCOME and not line.outcome.startswith("refused")
+        if line.subject == job and was_done:
+            seconds = max(0.0, request.app.clock.now() - line.at)
+            return f": {line.action} by {line.user} {seconds:.0f} s ago"
+    return ""
 
 
 async def _retry_group(request: Request) -> str:
@@ -75,15 +92,55 @@ async def _retry_group(request: Request) -> str:
         request, JobSearch(wanted=wanted), limit, lambda job: group_key(job) == group
     )
     expected = limit if request.fields.get("is_more") else min(limit, seen)
-    if not ids or len(ids) > expected * 1.1 + 1:
-        raise NotAllowed(
-            f"{len(ids):,} jobs match now; it was {seen:,} when you saw it. Reload the page."
-        )
+    _check_drift(len(ids), expected, seen)
+    return await _retry_all(request, ids) + _MORE * (is_more and limit == MAX_BULK_JOBS)
+
+
+async def _retry_jobs(request: Request) -> str:
+    ids, is_more = await _chosen_jobs(request, _RETRIED)
+    return await _retry_all(request, ids) + _MORE * is_more
+
+
+async def _cancel_jobs(request: Request) -> str:
+    ids, is_more = await _chosen_jobs(request, _CANCELLED)
+    cancelled = 0
+    for batch in _batches(ids):
+        cancelled += await request.operations.cancel_possible(batch, request.reason)
+    done = plural(cancelled, "job is cancelled or was", "jobs are cancelled or were")
+    return f"{done} asked to stop." + _MORE * is_more
+
+
+async def _retry_all(request: Request, ids: list[str]) -> str:
     queued = 0
-    for start in range(0, len(ids), _BATCH_JOBS):
-        queued += len(await request.operations.retry_possible(ids[start : start + _BATCH_JOBS]))
-    more = " There are more; do it again for them." if is_more and limit == MAX_BULK_JOBS else ""
-    return f"{plural(queued, 'job is', 'jobs are')} queued again.{more}"
+    for batch in _batches(ids):
+        queued += len(await request.operations.retry_possible(batch))
+    return f"{plural(queued, 'job is', 'jobs are')} queued again."
+
+
+def _batches(ids: list[str]) -> Iterator[list[str]]:
+    return (ids[start : start + _BATCH_JOBS] for start in range(0, len(ids), _BATCH_JOBS))
+
+
+async def _chosen_jobs(request: Request, states: tuple[State, ...]) -> tuple[list[str], bool]:
+    """Return the jobs that a request names, or those that match its filter, and whether there are
+    more. Raises NotAllowed if many more match now than the user saw.
+    """
+    if (named := request.optional("jobs")) is not None:
+        return named.split()[:MAX_BULK_JOBS], False
+    if request.get("state") not in {state.value for state in states}:
+        raise ConfigurationError(f"state: give one of {', '.join(states)}")
+    seen = request.number("count", 1, 1_000_000_000)
+    search = job_search(request.fields)
+    ids, is_more = await _find_jobs(request, search, MAX_BULK_JOBS, lambda job: True)
+    _check_drift(len(ids), MAX_BULK_JOBS if request.fields.get("is_more") else seen, seen)
+    return ids, is_more
+
+
+def _check_drift(found: int, expected: int, seen: int) -> None:
+    """Raise NotAllowed if no job matches any more, or many more than expected."""
+    if not found or found > expected * 1.1 + 1:
+        match = plural(found, "job matches", "jobs match")
+        raise NotAllowed(f"{match} now; it was {seen:,} when you saw it. Reload the page.")
 
 
 async def _find_jobs(
@@ -109,8 +166,23 @@ async def _publish(request: Request) -> str:
     call = read_call(request.get("arguments"))
     body = request.app.codec.encode(call, what=f"arguments of {task.name}")
     args, kwargs = task.parameters.decode(request.app.codec.decode(body))
-    [handle] = await request.app.apublish_many([task.s(*args, **kwargs)])
+    options = _call_options(request)
+    [handle] = await request.app.apublish_many([task.s(*args, **kwargs).options(**options)])
+    request.answer["id"] = handle.id
     return f"Published the job {handle.id}."
+
+
+def _call_options(request: Request) -> dict[str, Any]:
+    """Return the options of a call that a request names."""
+    priority = request.decimal("priority")
+    found = {
+        "queue": request.optional("queue"),
+        "delay": request.decimal("delay"),
+        "priority": int(priority) if priority is not None and priority.is_integer() else priority,
+        "unique": request.optional("unique"),
+        "id": request.optional("id"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 # --- queues, tasks, workers ------------------------------------------------------------------
@@ -237,6 +309,7 @@ async def _release(request: Request) -> str:
 
 async def _trigger(request: Request) -> str:
     job, state = await request.operations.schedules.trigger(request.get("schedule"))
+    request.answer["id"] = job
     return f"Published the job {job}; it is {state.value}."
 
 
@@ -336,10 +409,24 @@ ACTIONS: dict[str, Action] = {
             subject="task",
         ),
         Action(
+            name="retry-jobs",
+            summary="Queue jobs again: those with these ids, or all that match a filter.",
+            act=_retry_jobs,
+            fields=("jobs", "state", *JOB_FILTERS, "count", "is_more"),
+            subject="state",
+        ),
+        Action(
+            name="cancel-jobs",
+            summary="Cancel jobs: those with these ids, or all that match a filter.",
+            act=_cancel_jobs,
+            fields=("jobs", "state", *JOB_FILTERS, "count", "is_more", "reason"),
+            subject="state",
+        ),
+        Action(
             name="publish",
             summary="Publish a job of a task.",
             act=_publish,
-            fields=("task", "arguments"),
+            fields=("task", "arguments", "queue", "delay", "priority", "unique", "id"),
             subject="task",
         ),
         *GRAPH_ACTIONS,

@@ -68,6 +68,7 @@ async def _start_workflow(request: Request) -> str:
     body = request.app.codec.encode(call, what=f"arguments of {name}")
     args, kwargs = workflow.parameters.decode(request.app.codec.decode(body))
     handle = await workflow.adelay(*args, **kwargs)
+    request.answer["id"] = handle.id
     return f"Started the run {handle.id}."
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast, get_args
 
 import msgspec
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from umbel.backends import Gate, JobFilter
 from umbel.charts import ChartRange, TaskTotals
 from umbel.control import ROLES
+from umbel.dashboard.filters import JOB_FILTERS, PAGE_JOBS, STATES, job_search
 from umbel.dashboard.graph_pages import GRAPH_PAGES, graph_place
 from umbel.dashboard.requests import MAX_BULK_JOBS
 from umbel.dashboard.views import Page, View, form_fields
@@ -36,9 +37,9 @@ from umbel.operations import (
 )
 from umbel.operations import read_overview as overview
 
-_PAGE_JOBS = 50
 _SEARCH_WINDOW = 20_000
 _SEARCH_SECONDS = 0.1
+_COUNT_SECONDS = 3.0
 _TASK_WINDOW = 1_000
 """Of so many finished jobs, the run times of tasks are shown."""
 _BURIED_WINDOW = 3_000
@@ -88,6 +89,14 @@ def _failing(task: TaskTotals) -> float:
     return -task.failures / task.runs
 
 
+async def _pauses(operations: Operations, scope: str, name: str) -> list[dict[str, Any]]:
+    """Return the pauses that stop the jobs of a task, a gate or a worker."""
+    found = await operations.pauses()
+    return [
+        _pause(one) for one in found if one.scope == "all" or (one.scope, one.name) == (scope, name)
+    ]
+
+
 def _pause(pause: Any) -> dict[str, Any]:
     return {
         "scope": pause.scope,
@@ -114,7 +123,7 @@ async def read_queue(view: View) -> dict[str, Any]:
     queues = [queue for queue in await view.operations.queues() if queue.name == name]
     live = tuple(state for state in State if not state.finished)
     jobs = await view.operations.search(
-        JobSearch(wanted=JobFilter(queue=name, states=live, limit=_PAGE_JOBS))
+        JobSearch(wanted=JobFilter(queue=name, states=live, limit=PAGE_JOBS))
     )
     visibility = view.visibility
     return {
@@ -147,6 +156,7 @@ async def read_workers(view: View) -> dict[str, Any]:
                 **msgspec.to_builtins(worker),
                 "slots": worker.io + worker.cpu,
                 "retiring": worker.index in retiring,
+                "pauses": [_pause(one) for one in pauses if one.name == worker.name],
                 **_running_jobs(by_worker.get(worker.name, []), worker),
             }
             for worker in workers
@@ -174,57 +184,34 @@ def _running_jobs(jobs: list[Record], worker: WorkerView) -> dict[str, Any]:
 async def read_jobs(view: View) -> dict[str, Any]:
     """Return the newest jobs that match, and where the search continues."""
     query = view.query
-    state = view.choice("state", ("all", *(one.value for one in State)), "all")
-    texts = {name: query.get(name, "").strip() for name in ("error", "text")}
     visibility = view.visibility
-    if any(texts.values()) and not visibility.may_search_texts:
+    has_texts = any(query.get(name, "").strip() for name in ("error", "text"))
+    if has_texts and not visibility.may_search_texts:
         raise ConfigurationError(
             "error, text: viewers may not search texts while fields are masked; ask an operator"
         )
-    search = JobSearch(
-        wanted=JobFilter(
-            states=() if state == "all" else (State(state),),
-            task=query.get("task") or None,
-            queue=query.get("queue") or None,
-            worker=query.get("worker") or None,
-            since=_seconds(query, "from"),
-            until=_seconds(query, "to"),
-            limit=_PAGE_JOBS,
-        ),
-        error=texts["error"] or None,
-        arguments=(texts["text"],) if texts["text"] else (),
-        after=query.get("after", ""),
-        window=_SEARCH_WINDOW,
-        seconds=_SEARCH_SECONDS,
-    )
-    found = await view.operations.search(search)
+    search = replace(job_search(query), window=_SEARCH_WINDOW)
+    part = replace(search, after=query.get("after", ""), seconds=_SEARCH_SECONDS)
+    found = await view.operations.search(part)
     return {
         "jobs": [visibility.row(job) for job in found.jobs],
-        "state": state,
+        "state": query.get("state", "") or "all",
         "filters": {name: query.get(name, "") for name in JOB_FILTERS},
         "after": found.after,
         "read": found.read,
         "is_cut": found.is_cut,
-        "states": ["all", *(one.value for one in State)],
+        "matching": await _count(view.operations, search) if query.get("count") else None,
+        "states": STATES,
         "tasks": sorted(task.name for task in view.app.registry),
     }
 
 
-JOB_FILTERS = ("task", "queue", "worker", "error", "text", "from", "to")
-
-
-def _seconds(query: Mapping[str, str], name: str) -> float | None:
-    """Return a time of the URL: seconds since 1970, or ISO 8601. Raises ConfigurationError."""
-    from datetime import UTC, datetime
-
-    text = query.get(name, "")
-    if not text:
-        return None
-    try:
-        when = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(f"{name}={text!r:.40}: give a time in ISO 8601") from None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+async def _count(operations: Operations, search: JobSearch) -> dict[str, Any]:
+    """Return how many jobs match, up to the number that an action changes."""
+    wanted = replace(search.wanted, limit=MAX_BULK_JOBS)
+    counted = replace(search, wanted=wanted, seconds=_COUNT_SECONDS, with_values=False)
+    found = await operations.search(counted)
+    return {"count": len(found.jobs), "is_more": found.after is not None}
 
 
 async def read_job(view: View) -> dict[str, Any]:
@@ -379,6 +366,7 @@ async def read_gate(view: View) -> dict[str, Any]:
     gate = await _gate(view.operations, key)
     return {
         "key": key,
+        "pauses": await _pauses(view.operations, "gate", key),
         "gate": None if gate is None else _gate_document(gate),
         # The store lists the newest jobs first, so the first in line may be beyond them.
         "is_cut": found.after is not None,
@@ -458,6 +446,7 @@ async def read_task(view: View) -> dict[str, Any]:
     task = view.app.registry.get(name)
     return {
         "task": msgspec.to_builtins(found[0]),
+        "pauses": await _pauses(view.operations, "task", name),
         "parameters": None if task is None else form_fields(task),
     }
 
@@ -489,7 +478,7 @@ PAGES = (
         path="/jobs",
         title="Jobs",
         read=read_jobs,
-        parameters=("state", *JOB_FILTERS, "after"),
+        parameters=("state", *JOB_FILTERS, "after", "count"),
     ),
     Page(name="job", path="/jobs/{id}", title="Job", read=read_job),
     *GRAPH_PAGES,

@@ -13,6 +13,10 @@ from umbel.clock import iso_time
 from umbel.dashboard.chart_drawing import draw_chart, draw_timeline
 from umbel.dashboard.visibility import visible, visible_lines
 from umbel.graphs import Box, Graph, svg
+from umbel.terminal import make_json_visible
+
+_MAX_JSON = 64_000
+"""Characters of a value that are shown."""
 
 
 def make_environment() -> Environment:
@@ -35,6 +39,7 @@ def make_environment() -> Environment:
         "plural": plural,
         "short": lambda job: str(job)[-8:],
         "pretty": _pretty,
+        "json": _json,
         "chart": draw_chart,
         "drawing": draw_timeline,
         "graph": _graph,
@@ -103,5 +108,11 @@ def _depths(points: list[dict[str, Any]], name: str) -> list[float | None]:
 
 def _pretty(value: Any) -> str:
     """Return a value as JSON in several lines."""
+    text = _json(value)
+    return text if len(text) <= _MAX_JSON else text[:_MAX_JSON] + "\n… cut here"
+
+
+def _json(value: Any) -> str:
+    """Return a value as JSON in several lines, without characters that are not seen."""
     encoded = msgspec.json.encode(value, enc_hook=repr)
-    return visible_lines(msgspec.json.format(encoded, indent=2).decode())
+    return make_json_visible(msgspec.json.format(encoded, indent=2).decode())

@@ -25,6 +25,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     operations: Operations
     user: User
     fields: Mapping[str, str]
+    answer: dict[str, Any] = {}
+    """What programs are told besides the sentence: the id of a job."""
 
     def get(self, name: str) -> str:
         """Return a field. Raises ConfigurationError if it is missing or empty."""
@@ -45,6 +47,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def reason(self) -> str:
         """The reason that the user gave, or that the action was made on the dashboard."""
         return self.fields.get("reason", "").strip() or f"by {self.user.name} on the dashboard"
+
+    def optional(self, name: str) -> str | None:
+        """Return a field; None if it is missing or empty."""
+        return self.fields.get(name, "").strip() or None
+
+    def decimal(self, name: str) -> float | None:
+        """Return a field as a number; None if it is missing. Raises ConfigurationError."""
+        text = self.optional(name)
+        try:
+            return None if text is None else float(text)
+        except ValueError:
+            raise ConfigurationError(f"{name}={text!r:.40}: give a number") from None
 
 
 Act = Callable[[Request], Awaitable[str]]

@@ -32,7 +32,8 @@ HEADERS = {
     " img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none';"
     " frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    # With no-referrer, browsers would send "Origin: null" with the form of the login.
+    "referrer-policy": "same-origin",
     "cache-control": "no-store",
     "x-frame-options": "DENY",
     "cross-origin-opener-policy": "same-origin",

@@ -42,6 +42,7 @@ from umbel.dashboard.views import Page, View, path_pattern
 from umbel.errors import (
     BadArguments,
     DeploymentUnderWay,
+    DuplicateJob,
     NotAllowed,
     UmbelError,
     Unavailable,
@@ -66,6 +67,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (Unavailable, 503),
     (NotAllowed, 409),
     (DeploymentUnderWay, 409),
+    (DuplicateJob, 409),
     (LookupError, 404),
     (ValueError, 400),
     (BadArguments, 400),
@@ -248,7 +250,7 @@ class _Dashboard:
             outcome.text = await action.act(asked)
         operations.reread()
         self._live.refresh()
-        return _json({"done": outcome.text})
+        return _json({"done": outcome.text, **asked.answer})
 
     async def _audit_csv(self, request: Request) -> Response:
         await self._user_for("admin", request)

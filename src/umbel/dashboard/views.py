@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -67,14 +68,32 @@ def form_fields(task: Any) -> list[dict[str, Any]]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         annotation = parameter.annotation
+        resolved = task.parameters.annotation(parameter.name)
         kind = "" if annotation is parameter.empty else getattr(annotation, "__name__", annotation)
         is_required = parameter.default is parameter.empty
         found.append(
             {
                 "name": parameter.name,
                 "type": str(kind),
+                "is_text": _is_text(resolved),
                 "is_required": is_required,
                 "default": None if is_required else repr(parameter.default),
             }
         )
     return found
+
+
+def _is_text(annotation: Any) -> bool:
+    """Return whether all values of a type are texts, apart from None."""
+    if annotation is None or annotation is type(None):
+        return False
+    if isinstance(annotation, type):
+        return issubclass(annotation, str)
+    values = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return all(isinstance(value, str) for value in values)
+    if get_origin(annotation) is Annotated:
+        return _is_text(values[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return all(_is_text(one) for one in values if one is not type(None))
+    return False

@@ -42,7 +42,7 @@ function say(text, isBad) {
 let source = null, isPaused = false, pending = null, polling = null, acted = 0;
 function isBusy() {
   const active = document.activeElement;
-  const edited = [...view.querySelectorAll("input:not([type=hidden]), textarea")].some((one) => one.value !== one.defaultValue);
+  const edited = [...view.querySelectorAll("input:not([type=hidden]), textarea")].some((one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked);
   if (edited || document.querySelector("dialog[open]") || (active && view.contains(active) && active.matches("input, textarea, select"))) return true;
   return Date.now() - acted > 5000 && view.matches(":hover") && view.querySelector(".rows") !== null;
 }
@@ -70,7 +70,8 @@ function receive(update) {
 }
 async function poll() {
   const answer = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
-  if (!answer || !answer.ok) return;
+  if (answer?.redirected) location.reload(); // to the login
+  if (!answer || !answer.ok || answer.redirected) return;
   const found = new DOMParser().parseFromString(await answer.text(), "text/html");
   receive({ now: Number(found.documentElement.dataset.now), html: found.getElementById("view").innerHTML });
 }
@@ -88,17 +89,27 @@ function follow() {
   source.onopen = () => { byId("shed").hidden = true; setLive("● live", false); };
   source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onerror = () => {
-    if (source.readyState === EventSource.CLOSED) { // refused: too many pages are open
+    if (source.readyState === EventSource.CLOSED) { // refused
       leave();
-      byId("shed").hidden = false;
-      setLive("○ every 15 s", true);
-      polling = setInterval(poll, 15000);
-      setTimeout(follow, 60000);
+      explain();
     } else {
       setLive("○ reconnecting", true);
       view.classList.add("stale");
     }
   };
+}
+async function explain() { // an EventSource does not tell why it was refused
+  const control = new AbortController();
+  const answer = await fetch(`${root}/live?view=${encodeURIComponent(view.dataset.view)}`, { signal: control.signal }).catch(() => null);
+  if (answer?.status === 401) location.reload(); // to the login
+  const text = answer && !answer.ok ? (await answer.json().catch(() => ({}))).error || `The dashboard answers with ${answer.status}.` : "";
+  control.abort();
+  const isBusy = answer?.status === 503;
+  byId("shed").hidden = !text;
+  byId("shed").textContent = isBusy ? `${text} The next update is in 15 seconds.` : text;
+  setLive(isBusy ? "○ every 15 s" : text ? "○ not live" : "○ reconnecting", true);
+  if (isBusy) polling = setInterval(poll, 15000);
+  if (isBusy || !text) setTimeout(follow, text ? 60000 : 2000);
 }
 function leave() { if (source) source.close(); source = null; clearInterval(polling); polling = null; }
 function pauseLive() {
@@ -106,15 +117,34 @@ function pauseLive() {
   if (isPaused) { leave(); setLive("○ paused", true); } else follow();
 }
 document.addEventListener("visibilitychange", () => document.hidden ? leave() : follow());
+view.addEventListener("change", showSelected);
 view.addEventListener("mouseleave", () => { if (pending !== null && !isBusy()) show(pending); });
 byId("pending").addEventListener("click", () => show(pending));
 const retry = document.querySelector("[data-retry]");
 if (retry) setTimeout(() => location.reload(), Number(retry.dataset.retry) * 1000);
 
 // --- actions ---
-function ask(form) {
+class Refused extends Error {}
+function selected() { return [...view.querySelectorAll("[data-job]:checked")]; }
+function showSelected() {
+  const count = selected().length;
+  for (const form of view.querySelectorAll("[data-selected]")) form.querySelector("button").disabled = !count;
+}
+async function countJobs(form, filter) {
+  const answer = await fetch(`${form.dataset.count}?${new URLSearchParams({ ...filter, count: "yes" })}`);
+  const found = await answer.json();
+  if (!answer.ok) throw new Refused(found.error);
+  if (!found.matching.count) throw new Refused("No job matches now.");
+  return { count: found.matching.count, is_more: found.matching.is_more ? "yes" : "" };
+}
+function jobsText(form, fields) {
+  const count = form.dataset.selected ? selected().length : Number(fields.count);
+  const jobs = `${count.toLocaleString("en")} ${count === 1 ? "job" : "jobs"}`;
+  return fields.is_more ? `at least ${jobs}, and at most 10,000,` : form.dataset.selected ? `the ${jobs} that you selected` : jobs;
+}
+function ask(form, jobs) {
   const dialog = byId("dialog"), typed = byId("typed"), why = byId("why");
-  byId("question").textContent = form.dataset.ask;
+  byId("question").textContent = form.dataset.count || form.dataset.selected ? form.dataset.ask.replace("#", jobs) : form.dataset.ask;
   const wanted = form.dataset.type || form.dataset.input;
   typed.hidden = !wanted;
   why.hidden = Boolean(form.dataset.input);
@@ -131,35 +161,39 @@ function ask(form) {
   }, { once: true }));
 }
 function readCall(form) {
-  const call = {};
+  const call = [];
   for (const one of form.querySelectorAll("[data-argument]")) {
     if (one.value === "" && !one.required) continue;
-    let value = one.value;
-    if (one.dataset.kind !== "str") { try { value = JSON.parse(one.value); } catch { /* a text */ } }
-    call[one.dataset.argument] = value;
+    const value = one.dataset.kind === "json" && isJson(one.value) ? one.value : JSON.stringify(one.value);
+    call.push(`${JSON.stringify(one.dataset.argument)}: ${value}`);
   }
-  return JSON.stringify(call);
+  return `{${call.join(", ")}}`; // numbers as they were typed: this script would round them
 }
+function isJson(text) { try { JSON.parse(text); return true; } catch { return false; } }
 document.addEventListener("submit", async (event) => {
   const form = event.target;
   if (!form.matches("form.action")) return;
   event.preventDefault();
   const fields = Object.fromEntries(new FormData(form));
   if (form.dataset.call) fields.arguments = readCall(form);
-  if (form.dataset.ask) {
-    const more = await ask(form);
-    if (more === null) return;
-    Object.assign(fields, more);
-  }
   try {
+    if (form.dataset.selected) fields.jobs = selected().map((one) => one.dataset.job).join(" ");
+    if (form.dataset.count) Object.assign(fields, await countJobs(form, fields));
+    if (form.dataset.ask) {
+      const more = await ask(form, jobsText(form, fields));
+      if (more === null) return;
+      Object.assign(fields, more);
+    }
     const answer = await fetch(form.action, { method: "POST", headers: { "content-type": "application/json", "x-csrf": page.dataset.csrf }, body: JSON.stringify(fields) });
     const said = await answer.json();
     say(said.done || said.error, !answer.ok);
     if (answer.ok && form.dataset.reset) { form.reset(); document.activeElement.blur(); }
+    if (answer.ok && form.dataset.selected) { for (const one of selected()) one.checked = false; showSelected(); }
     if (answer.ok) { acted = Date.now(); if (pending !== null) show(pending); }
     if (answer.ok && !view.dataset.view && !form.dataset.call) setTimeout(() => location.reload(), 1500);
-  } catch {
-    say("The dashboard does not answer. Nothing may have happened; look before you try again.", true);
+  } catch (error) {
+    if (error instanceof Refused) say(error.message, true);
+    else say("The dashboard does not answer. Nothing may have happened; look before you try again.", true);
   }
 });
 
@@ -181,7 +215,7 @@ function act(name) {
   return button;
 }
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select") || document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=checkbox]), textarea, select") || document.querySelector("dialog[open]")) return;
   const key = event.key;
   if (before === "g" && places[key]) location.href = root + places[key];
   else if (key === "/" && byId("search")) { event.preventDefault(); byId("search").focus(); }
@@ -190,6 +224,7 @@ document.addEventListener("keydown", (event) => {
   else if (key === "Enter" && event.target === document.body && chosenRow(0)) location.href = chosenRow(0).dataset.open;
   else if (key === "r" && act("retry")) { /* it asks if needed */ }
   else if (key === "c" && act("cancel")) { /* it asks */ }
+  else if (key === "x" && chosenRow(0)?.querySelector("[data-job]")) chosenRow(0).querySelector("[data-job]").click();
   else if (key === "p") pauseLive();
   else if (key === "t") changeTheme();
   else if (key === "?") byId("help").showModal();
