@@ -17,7 +17,7 @@ import anyio
 from msgspec.structs import replace
 
 from umbel.app.backends import open_backlog, store_url
-from umbel.app.batches import collecting
+from umbel.app.batches import Batch, collecting
 from umbel.app.connections import Connections
 from umbel.app.graphs import (
     BuiltGraph,
@@ -155,15 +155,10 @@ class Client:
             return self._send_mixed(signatures)
         if _names_workers(signatures):
             signatures = _resolve_workers(signatures, self._worker_indexes())
-        envelopes = self._builder.build(signatures, current_step.get())
-        if self._may_ignore_priority:
-            self._warn_of_ignored_priority(envelopes)
-        connection = self._connection(signatures)
-        held = connection is None and self._hold(signatures, envelopes)
-        batch = collecting.get()
+        envelopes, connection, batch, held = self._prepare(signatures)
         if held:
             published = [Published(envelope.id) for envelope in envelopes]
-        elif batch is not None and batch.is_for(self) and connection is None:
+        elif batch is not None:
             published = self.run_blocking(batch.add(envelopes))
         elif connection is not None:
             broker = self._connections.get().roles.broker
@@ -183,15 +178,10 @@ class Client:
             return await self._asend_mixed(signatures)
         if _names_workers(signatures):
             signatures = _resolve_workers(signatures, await self._aworker_indexes())
-        envelopes = self._builder.build(signatures, current_step.get())
-        if self._may_ignore_priority:
-            self._warn_of_ignored_priority(envelopes)
-        connection = self._connection(signatures)
-        held = connection is None and self._hold(signatures, envelopes)
-        batch = collecting.get()
+        envelopes, connection, batch, held = self._prepare(signatures)
         if held:
             published = [Published(envelope.id) for envelope in envelopes]
-        elif batch is not None and batch.is_for(self) and connection is None:
+        elif batch is not None:
             published = await self.run_on_loop(batch.add(envelopes))
         elif connection is not None:
             within = await self._connections.backend.unwrap(connection)
@@ -202,6 +192,19 @@ class Client:
             new = _without_existing(envelopes, published)
             await self.inline_jobs.aafter_publish(new, committed=connection is None)
         return self._handles(signatures, published)
+
+    def _prepare(
+        self, signatures: Sequence[Signature[Any]]
+    ) -> tuple[list[Envelope], Any, Batch | None, bool]:
+        """Return the messages, the caller's connection, its batch, and whether they are held."""
+        envelopes = self._builder.build(signatures, current_step.get())
+        if self._may_ignore_priority:
+            self._warn_of_ignored_priority(envelopes)
+        connection = self._connection(signatures)
+        if connection is not None:
+            return envelopes, connection, None, False
+        batch, held = collecting.get(), self._hold(signatures, envelopes)
+        return envelopes, None, batch if batch is not None and batch.is_for(self) else None, held
 
     def send_canvas(self, canvas: Composable[Any], first: Sequence[Any]) -> Handle[Any]:
         """Publish a graph from sync code."""

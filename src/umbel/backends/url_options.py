@@ -12,12 +12,12 @@ def parse_flag(name: str, value: str) -> bool:
     return value == "true"
 
 
-def parse_seconds(name: str, value: str) -> float:
+def parse_seconds(name: str, value: str, lowest: float = 0.01, highest: float = 3600) -> float:
     """Return the seconds of the option. Raise ConfigurationError for anything else."""
     try:
         seconds = float(value)
     except ValueError:
         seconds = 0.0
-    if not 0.01 <= seconds <= 3600:
-        raise ConfigurationError(f"{name}={value!r}: give seconds, 0.01 or more")
+    if not lowest <= seconds <= highest:
+        raise ConfigurationError(f"{name}={value!r}: give seconds from {lowest:g} to {highest:g}")
     return seconds

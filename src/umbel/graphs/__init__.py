@@ -7,7 +7,7 @@ Never: knows a server. A graph is jobs that wait for joins (``backends.Joins``),
 from umbel.graphs.boxes import Box, boxes
 from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
-from umbel.graphs.compiler import MAX_NODES, Compiler
+from umbel.graphs.compiler import Compiler
 from umbel.graphs.declaring import check_workflow, named_id
 from umbel.graphs.drawing import mermaid, tree
 from umbel.graphs.failures import FailedNode, find_failures
@@ -25,7 +25,6 @@ from umbel.messages.graphs import Graph, GraphNode
 
 __all__ = [
     "MAX_DRAWN_NODES",
-    "MAX_NODES",
     "TEMPLATE_ROOT",
     "Box",
     "Compiled",

@@ -55,28 +55,9 @@ def holds(condition: Any, inputs: Mapping[Any, Any]) -> bool:
     return bool(compare(left, right))
 
 
-def show_condition(condition: Any) -> str:
-    """Return an encoded condition as text."""
-    if not isinstance(condition, list) or not condition:
-        return "?"
-    name, *operands = condition
-    texts = [
-        f"({show_condition(one)})" if isinstance(one, list) else _text(one) for one in operands
-    ]
-    return f"not {texts[0]}" if name == "not" else f" {name} ".join(texts)
-
-
 def _value(operand: Any, inputs: Mapping[Any, Any]) -> Any:
     if isinstance(operand, dict) and "input" in operand:
         return inputs[operand["input"]]
     if isinstance(operand, dict) and "value" in operand:
         return operand["value"]
     raise BadMessage("node", "its condition has an operand that cannot be read")
-
-
-def _text(operand: Any) -> str:
-    if not isinstance(operand, dict):
-        return "?"
-    if "input" in operand:
-        return f"input {operand['input']}"
-    return str(operand.get("parameter", repr(operand.get("value"))))

@@ -26,8 +26,6 @@ GRAPH_TASK = "umbel.graph"
 """The task of the root of a graph: the job whose id is the group of the others."""
 NODE_HEADER = "node"
 """The extension attribute that names the place of a job in its graph."""
-GRAPH_TASK = "umbel.graph"
-"""The task of the root of a graph: a job whose id is the group of the graph."""
 
 
 class Join(msgspec.Struct, frozen=True):

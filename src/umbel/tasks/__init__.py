@@ -1,7 +1,7 @@
 """Owns what users declare and use: tasks, options, signatures, handles, sections, ``current``.
 
 Called by: user code, the publisher (to build messages), the worker (to run them).
-Never: knows a broker, a store or an app. It publishes through ``Sender``, a port of two methods.
+Never: knows a broker, a store or an app. It publishes through ``Sender``, a port.
 """
 
 from umbel.tasks.canvas import chain, chord, chunks, fork, group

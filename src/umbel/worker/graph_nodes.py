@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import anyio
@@ -13,6 +12,7 @@ from umbel.messages import Delivery, Failed, Lease
 from umbel.resilience import Backoff
 from umbel.tasks.failures import describe
 from umbel.telemetry import Telemetry, events
+from umbel.worker.waiting_deliveries import WaitingDeliveries
 
 if TYPE_CHECKING:
     from umbel.worker.task_runner import TaskRunner
@@ -22,19 +22,17 @@ _MAX_AT_ONCE = 16
 _RETRIES = Backoff(first=0.1, factor=2.0, cap=2.0)
 
 
-class NodeQueue:
+class NodeQueue(WaitingDeliveries):
     """Deliveries that wait until what they get was read."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Lease, Delivery] = {}
+        super().__init__()
         self._new: list[Delivery] = []
-        self._arrived = anyio.Event()
 
     def put(self, delivery: Delivery) -> None:
         """Add a delivery."""
-        self._waiting[delivery.lease] = delivery
         self._new.append(delivery)
-        self._arrived.set()
+        super().put(delivery)
 
     async def next(self) -> Delivery:
         """Return the next delivery that nothing was done for yet. It still counts as waiting."""
@@ -58,17 +56,8 @@ class NodeQueue:
 
     def clear(self) -> list[Delivery]:
         """Remove all deliveries, and return them."""
-        waiting, self._waiting, self._new = self._waiting, {}, []
-        return [*waiting.values()]
-
-    def drop(self, leases: Collection[Lease]) -> None:
-        """Remove deliveries whose leases are lost."""
-        for lease in leases:
-            self._waiting.pop(lease, None)
-
-    def waiting(self, kind: str) -> int:
-        """Return how many deliveries wait that may need a slot of this kind."""
-        return sum(delivery.envelope.kind in ("", kind) for delivery in self._waiting.values())
+        self._new = []
+        return super().clear()
 
 
 class NodeStarter:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 
 import anyio
 
 from umbel.backends import InboxReceipt, Registry
 from umbel.clock import Clock
 from umbel.keys import KeyFile, Refusal, Refused, verify_signature
-from umbel.messages import Delivery, Lease, is_inbox
+from umbel.messages import Delivery, is_inbox
 from umbel.tasks.inbox import is_command
 from umbel.telemetry import Telemetry, events
+from umbel.worker.waiting_deliveries import WaitingDeliveries
 
 _ALREADY_EXPIRED = 0.0
 _REFUSALS = {
@@ -23,7 +23,7 @@ _REFUSALS = {
 }
 
 
-class InboxVerifier:
+class InboxVerifier(WaitingDeliveries):
     """Accepts each message once if a trusted key has signed it, and refuses the others.
 
     A message that came by a route needs no signature: it was sent to the worker that has its key.
@@ -42,6 +42,7 @@ class InboxVerifier:
         clock: Clock,
         telemetry: Telemetry,
     ) -> None:
+        super().__init__()
         self._registry = registry
         self._keys = keys if is_signing else None
         self._is_closed = is_closed
@@ -49,8 +50,6 @@ class InboxVerifier:
         self._is_shared = is_shared
         self._clock = clock
         self._telemetry = telemetry
-        self._waiting: dict[Lease, Delivery] = {}
-        self._arrived = anyio.Event()
 
     async def check_keys(self, worker: str) -> None:
         """Warn if messages are not verified. Raise ConfigurationError if the keys are unusable."""
@@ -69,25 +68,6 @@ class InboxVerifier:
         if self._keys is None and not self._is_closed:
             return False
         return is_inbox(delivery.envelope.queue) and not _came_by_a_route(delivery)
-
-    def put(self, delivery: Delivery) -> None:
-        """Queue a delivery; ``verify`` returns it."""
-        self._waiting[delivery.lease] = delivery
-        self._arrived.set()
-
-    def clear(self) -> list[Delivery]:
-        """Remove all deliveries that wait, and return them."""
-        waiting, self._waiting = self._waiting, {}
-        return [*waiting.values()]
-
-    def drop(self, leases: Collection[Lease]) -> None:
-        """Remove deliveries whose leases are lost."""
-        for lease in leases:
-            self._waiting.pop(lease, None)
-
-    def waiting(self, kind: str) -> int:
-        """Return how many deliveries wait that may need a slot of this kind."""
-        return sum(delivery.envelope.kind in ("", kind) for delivery in self._waiting.values())
 
     async def verify(self) -> list[tuple[Delivery, Refused | None]]:
         """Wait for deliveries and verify them; return each with None, or why it is refused.

@@ -7,6 +7,7 @@ from ipaddress import ip_address
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from umbel.backends import tls
+from umbel.backends.url_options import parse_seconds
 from umbel.errors import ConfigurationError
 from umbel.urls import find_url_flaw, mask_url, unknown_options
 
@@ -41,7 +42,8 @@ class AmqpAddress:
         self.prefix = self._options.get("prefix")
         """What precedes a queue's name in an AMQP address; None: chosen by the broker's product."""
         self.server_name = self._options.get("server_name", self.host)
-        self.connect_timeout = _seconds(self._options.get("connect_timeout", "5"))
+        timeout = self._options.get("connect_timeout", "5")
+        self.connect_timeout = parse_seconds("connect_timeout", timeout, 0.1, 600)
         peer = "Umbel" if self.is_link else "the AMQP 1.0 broker"
         self.label = f"{peer} at {self.path or f'{self.host}:{self.port}'}"
         """How error messages name the peer. It contains no password."""
@@ -97,16 +99,6 @@ def _port(parts: SplitResult) -> int:
     except ValueError:
         raise ConfigurationError("port: give a number up to 65535 in the URL") from None
     return _PORTS[parts.scheme] if port is None else port
-
-
-def _seconds(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 600:
-        raise ConfigurationError(f"connect_timeout={value!r}: give seconds from 0.1 to 600")
-    return seconds
 
 
 def _is_local(host: str) -> bool:

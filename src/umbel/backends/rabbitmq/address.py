@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 import pika  # type: ignore[import-untyped]
 
 from umbel.backends import tls
+from umbel.backends.url_options import parse_seconds
 from umbel.errors import ConfigurationError
 from umbel.urls import unknown_options
 
@@ -32,7 +33,8 @@ class RabbitAddress:
         self.host, self.port = _host(parts), _port(parts)
         self.vhost = _vhost(parts.path)
         self.label = f"RabbitMQ {self.vhost} at {self.host}:{self.port}"
-        self.connect_timeout = _seconds("connect_timeout", options.get("connect_timeout", "5"))
+        timeout = options.get("connect_timeout", "5")
+        self.connect_timeout = parse_seconds("connect_timeout", timeout, 0.1, 600)
         self._heartbeat = _heartbeat(options.get("heartbeat", "30"))
         self._user = unquote(parts.username) if parts.username else "guest"
         self._password = unquote(parts.password) if parts.password else "guest"
@@ -100,16 +102,6 @@ def _heartbeat(value: str) -> int:
     if not (value.isascii() and value.isdigit()) or int(value) > 65_535:
         raise ConfigurationError(f"heartbeat={value!r}: give whole seconds, or 0 for none")
     return int(value)
-
-
-def _seconds(name: str, value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 600:
-        raise ConfigurationError(f"{name}={value!r}: give seconds from 0.1 to 600")
-    return seconds
 
 
 def _tls(options: dict[str, str], host: str) -> pika.SSLOptions:
