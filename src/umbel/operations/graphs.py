@@ -332,10 +332,7 @@ class GraphOperations:
                 try:
                     again += await self._roles.joins.reopen(step[at : at + _MAX_NAMED], given)
                 except ConfigurationError as error:
-                    raise NotAllowed(
-                        f"too many nodes wait for the ones that are to run again ({error}); start"
-                        " a new graph instead"
-                    ) from None
+                    raise NotAllowed(f"{error}; start a new graph instead") from None
         return again
 
     def _body(self, arguments: Any) -> Any:

@@ -28,7 +28,7 @@ from umbel.messages.columns import read_failure
 LUA = scripts("joins.lua", "publications.lua")
 
 _PORTION = 1_000
-_MAX_REOPENED = 10_000
+_MAX_REOPENED = 20_000
 _RESULT_FIELDS = ("result_type", "result", "failure", "reason")
 _MEMBER_FIELDS = (
     *("task", "headers", "result_type", "failure", "reason", "cancel"),
@@ -112,9 +112,7 @@ class RedisJoins:
         arguments = (change_fields(changes), changes.from_scratch, _MAX_REOPENED)
         reopened = await self._run("reopen", [*jobs], *arguments)
         if reopened is None:
-            raise ConfigurationError(
-                f"jobs: more than {_MAX_REOPENED:,} jobs wait for them; name fewer"
-            )
+            raise ConfigurationError(f"jobs: more than {_MAX_REOPENED:,} jobs wait for them")
         return [text(job) for job in reopened]
 
     async def drop(self, group: str) -> bool:

@@ -42,7 +42,7 @@ from umbel.messages.columns import read_failure
 from umbel.messages.joins import cancel_reason
 
 _FAILED = TERMINAL - {State.SUCCEEDED}
-_MAX_REOPENED = 10_000
+_MAX_REOPENED = 20_000
 _MAX_ROUNDS = 3
 _MAX_ADVANCE_SECONDS = 2.0
 
@@ -369,9 +369,7 @@ class SqlJoins(SqlRole, ABC):
                     level.append(job)
                     (ended if state in TERMINAL else live).append(job)
             if len(seen) > _MAX_REOPENED:
-                raise ConfigurationError(
-                    f"jobs: more than {_MAX_REOPENED:,} jobs wait for them; name fewer"
-                )
+                raise ConfigurationError(f"jobs: more than {_MAX_REOPENED:,} jobs wait for them")
         return ended, live
 
     def _replay_steps(self, jobs: Sequence[str], changes: Changes) -> Steps[list[str]]:
