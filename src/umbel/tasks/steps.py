@@ -219,9 +219,12 @@ async def _as_coroutine(value: Any) -> Any:
     return value
 
 
-def is_in_event_loop() -> bool:
-    """Whether the caller runs in an event loop: it can await, and must not block."""
-    return asyncio._get_running_loop() is not None
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop in which the caller runs: it can await, and must not block."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 async def await_if_coroutine(value: Any) -> Any:

@@ -17,7 +17,7 @@ from umbel.clock import Clock
 from umbel.messages import BodyCodec
 from umbel.tasks import running
 from umbel.tasks.hooks import Hooks
-from umbel.tasks.steps import is_in_event_loop
+from umbel.tasks.steps import running_loop
 from umbel.telemetry import Telemetry
 from umbel.worker.coroutines import CoroutineExecutor
 from umbel.worker.runs import Activation, EndedRun, Report
@@ -59,7 +59,7 @@ class InlineExecutor:
 
     async def arun(self, activation: Activation) -> InlineRun:
         """Run a coroutine in the caller's asyncio loop. Run everything else in a thread."""
-        if activation.task.kind == "io" and is_in_event_loop():
+        if activation.task.kind == "io" and running_loop() is not None:
             return await self._await(activation)
         return await anyio.to_thread.run_sync(self.run, activation)
 
@@ -145,7 +145,7 @@ def _raise_if_for_test(error: BaseException | None) -> None:
 
 def _is_async_code() -> bool:
     """Whether an event loop runs in this thread, of asyncio or Trio."""
-    if is_in_event_loop():
+    if running_loop() is not None:
         return True
     try:
         anyio.get_current_task()

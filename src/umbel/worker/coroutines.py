@@ -105,7 +105,8 @@ class CoroutineExecutor:
         """Ignore a coroutine that does not stop, and what it returns later."""
         coroutine = self._running.pop(lease, None)
         if coroutine is not None:
-            # Otherwise closing the event loop would wait for the task and log a warning.
+            # Otherwise closing the event loop would wait for the task and log a warning. There is
+            # no public way to say that a task is given up.
             asyncio._unregister_task(coroutine.task)
             coroutine.task._log_destroy_pending = False  # type: ignore[attr-defined]
 

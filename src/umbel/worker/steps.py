@@ -27,7 +27,7 @@ from umbel.messages import KeptStep, Step, decode_as
 from umbel.publisher import waker
 from umbel.tasks import Run, Section, StepCall, StepPosition, current_step, enter_step
 from umbel.tasks.parameters import return_type_of
-from umbel.tasks.steps import await_if_coroutine, is_in_event_loop
+from umbel.tasks.steps import await_if_coroutine, running_loop
 from umbel.worker.step_writer import StepWriter
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class RunSteps:
     def begin(self, call: StepCall) -> Any:
         """Number the step now, so that concurrent steps are numbered in call order, and run it."""
         position = self._next_position(call)
-        if is_in_event_loop():
+        if running_loop() is not None:
             return self._run_async(call, position)
         if call.threaded:
             raise ConfigurationError(
@@ -232,7 +232,7 @@ class RunSteps:
 
     @property
     def _is_on_host(self) -> bool:
-        return not self._is_trio and asyncio._get_running_loop() is self._writer.host
+        return not self._is_trio and running_loop() is self._writer.host
 
     # --- numbers, names, results -------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 Qpid Proton keeps the protocol's state. The engine turns Proton's events into calls on the links.
 For each message it calls Proton's functions directly: Proton's classes would make half a dozen
-objects for every event.
+objects for every event. ``_impl`` is the only way from a class to the object of the functions.
 """
 
 from __future__ import annotations

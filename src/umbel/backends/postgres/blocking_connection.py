@@ -30,7 +30,7 @@ class DeadlineConnection(psycopg.Connection[Row]):
         left = max(self.until - time.monotonic(), 0.0)
         try:
             return waiting.wait(gen, self.pgconn.socket, interval=interval, timeout=left)
-        except errors._WaitTimeout:
+        except errors._WaitTimeout:  # what psycopg's wait raises has no public name
             self.pgconn.finish()
             raise TimeoutError from None
         except BaseException as error:

@@ -33,7 +33,12 @@ _BLOCKING_CLASSES: dict[str, Any] = {
 
 
 class Connection(Protocol):
-    """The parts of redis-py's asyncio connection that Umbel uses."""
+    """The parts of redis-py's asyncio connection that Umbel uses.
+
+    Some have no public equivalent: ``send_packed_command`` connects again if the connection was
+    lost, which could repeat a command, ``disconnect`` has to be awaited, which code that was
+    cancelled cannot do, and nothing else gives the transport.
+    """
 
     is_connected: bool
     _reader: Any
@@ -47,7 +52,7 @@ class Connection(Protocol):
 
 
 class SyncConnection(Protocol):
-    """The parts of redis-py's blocking connection that Umbel uses."""
+    """The parts of redis-py's blocking connection that Umbel uses. Its socket is not public."""
 
     _sock: Any
 

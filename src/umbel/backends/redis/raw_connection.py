@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import hiredis
-from redis._parsers.base import BaseParser
+from redis.connection import DefaultParser
 from redis.exceptions import ConnectionError as NotConnected
 from redis.exceptions import InvalidResponse, NoScriptError, RedisError
 
@@ -41,9 +41,9 @@ class RawConnection:
 
     def __init__(self, connection: SyncConnection) -> None:
         self._connection = connection
-        self._socket: socket.socket = connection._sock
+        self._socket: socket.socket = connection._sock  # redis-py does not give it otherwise
         self._reader = hiredis.Reader(
-            protocolError=InvalidResponse, replyError=BaseParser.parse_error
+            protocolError=InvalidResponse, replyError=DefaultParser.parse_error
         )
         self._spin_wait = SpinWait(self._socket)
         self._timeout = 0.0
