@@ -67,6 +67,6 @@ def test_the_error_for_too_many_waiting_nodes_says_what_to_do(app: Umbel) -> Non
         handle = (fail.s(1) | group(fail.s() for _ in range(20_001))).delay()
         with pytest.raises(ValueError, match="broken"):
             handle.get(timeout=60)
-    with pytest.raises(NotAllowed, match="more than 20,000 jobs wait for them.*start a new graph"):
+    with pytest.raises(NotAllowed, match=r"more than 20,000 jobs wait for them.*start a new graph"):
         retry(app, handle)
     assert app.handle(handle.id).graph.counts() == {"buried": 1, "cancelled": 20_001}

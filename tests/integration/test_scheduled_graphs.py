@@ -7,10 +7,24 @@ from typing import Any
 import pytest
 
 from integration.conftest import working
-from integration.running import ask, until
+from integration.running import ask, ask_backend, until
 from umbel import Signal, Umbel, chain
+from umbel.backends import JobFilter
 from umbel.errors import ConfigurationError
-from umbel.messages import Record, State
+from umbel.messages import (
+    GRAPH_TASK,
+    JSON,
+    LIVE,
+    NODE_HEADER,
+    Body,
+    Envelope,
+    NodeSpec,
+    Publication,
+    Record,
+    State,
+    fresh_id,
+)
+from umbel.operations import Operations
 
 
 def declare(app: Umbel) -> dict[str, Any]:
@@ -60,13 +74,53 @@ def test_a_tick_is_skipped_while_the_graph_of_the_one_before_has_not_ended(app: 
         until(lambda: len(roots(app, "orders")) >= 2, "the next run")
 
 
-def _skipped(app: Umbel) -> bool:
-    from umbel.backends import JobFilter
+def test_a_tick_is_skipped_if_very_many_graphs_are_newer_than_the_one_before(shop: Umbel) -> None:
+    order = declare(shop)["order"]
+    shop.schedule("orders", order.s(7), every=1)
+    with working(shop):
+        until(lambda: roots(shop, "orders"), "the first run")
+        (run,) = roots(shop, "orders")
+        waiting_runs(shop, 1_500)
+        skipped = _skipped_ticks(shop)
+        until(lambda: _skipped_ticks(shop) > skipped + 1, "further ticks that are skipped")
+        live = ask(shop, lambda operations: _live_orders(operations))
+        assert [one.id for one in live] == [run.id]
 
+
+def test_all_runs_that_have_not_ended_are_counted(shop: Umbel) -> None:
+    waiting_runs(shop, 6_000, version="old")
+    waiting_runs(shop, 6_000, version="new")
+    found = ask(shop, lambda operations: operations.graphs.earlier_versions({"held": "new"}))
+    assert [(one.version, one.live) for one in found] == [("old", 6_000)]
+
+
+def waiting_runs(app: Umbel, count: int, version: str = "1") -> None:
+    """Publish the roots of runs that no worker takes."""
+    spec = NodeSpec(kind="graph", workflow="held", version=version)
+    jobs = [
+        Envelope(
+            id=fresh_id(), subject=GRAPH_TASK, body=Body(JSON, b"{}"), queue="unserved",
+            namespace=app.settings.namespace, headers={NODE_HEADER: spec.encode()},
+        )
+        for _ in range(count)
+    ]  # fmt: skip
+    ask_backend(app, lambda roles: roles.joins.add(Publication(envelopes=tuple(jobs))))
+
+
+async def _live_orders(operations: Operations) -> list[Record]:
+    found = await operations.graphs.roots(states=tuple(LIVE), limit=3_000)
+    return [one for one in found if one.headers.get("schedule") == "orders"]
+
+
+def _skipped(app: Umbel) -> bool:
+    return _skipped_ticks(app) > 0
+
+
+def _skipped_ticks(app: Umbel) -> int:
     async def read(operations: Any) -> list[Record]:
         return await operations.jobs(JobFilter(task="umbel.launch", states=(State.CANCELLED,)))
 
-    return any("has not ended" in one.reason for one in ask(app, read))
+    return sum("has not ended" in one.reason for one in ask(app, read))
 
 
 def test_a_graph_that_is_too_large_cannot_be_scheduled(shop: Umbel) -> None:

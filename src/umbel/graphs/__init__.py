@@ -12,7 +12,7 @@ from umbel.graphs.declaring import check_workflow, named_id
 from umbel.graphs.drawing import mermaid, tree
 from umbel.graphs.failures import FailedNode, find_failures
 from umbel.graphs.growing import grow
-from umbel.graphs.launching import TEMPLATE_ROOT, launch_envelope
+from umbel.graphs.launching import TEMPLATE_ROOT, launch_envelope, live_roots
 from umbel.graphs.places import label_of
 from umbel.graphs.publications import publications
 from umbel.graphs.running import NodePreparer, must_prepare
@@ -47,6 +47,7 @@ __all__ = [
     "grow",
     "label_of",
     "launch_envelope",
+    "live_roots",
     "mermaid",
     "must_prepare",
     "named_id",

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from umbel.backends import JobFilter, Records
 from umbel.errors import BadMessage, ConfigurationError
 from umbel.graphs.declaring import named_id
 from umbel.graphs.publications import Publications
 from umbel.messages import (
+    GRAPH_TASK,
+    LIVE,
     NODE_HEADER,
     BodyCodec,
     Envelope,
     Growth,
     NodeSpec,
     Publication,
+    Record,
     derived_id,
     read_node,
 )
@@ -25,7 +30,19 @@ from umbel.messages import (
 TEMPLATE_ROOT = "00000000-0000-0000-0000-000000000000"
 """The root of a graph that is a template; each run gets an id of its own."""
 LAUNCH_TASK = "umbel.launch"
+_PAGE = 1_000
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+async def live_roots(records: Records) -> AsyncIterator[Record]:
+    """Yield the roots of all graphs that have not ended, the newest first."""
+    wanted = JobFilter(states=tuple(LIVE), task=GRAPH_TASK, limit=_PAGE)
+    cursor: str | None = ""
+    while cursor is not None:
+        page = await records.scan(wanted, after=cursor, rows=_PAGE)
+        for record in page.jobs:
+            yield record
+        cursor = page.after
 
 
 def launch_envelope(graph: Publications, codec: BodyCodec) -> Envelope:

@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from umbel.backends import JobFilter, Roles
+from umbel.backends import Roles
 from umbel.errors import BadMessage, UnknownJob
-from umbel.graphs.launching import launched
+from umbel.graphs.launching import launched, live_roots
 from umbel.graphs.members import live_nodes
 from umbel.graphs.stopping import STOP_CHECK_SECONDS, end_early
 from umbel.messages import (
-    GRAPH_TASK,
     GROUP_HEADER,
-    LIVE,
     NODE_HEADER,
     NOMINAL_TIME,
     SCHEDULE,
@@ -178,8 +176,7 @@ async def _run_launch(
     envelope = delivery.envelope
     schedule = envelope.headers.get(SCHEDULE, "")
     if schedule and (envelope.unique is not None or delivery.slots):
-        live = JobFilter(states=tuple(LIVE), task=GRAPH_TASK, limit=_PAGE)
-        for record in await roles.records.search(live):
+        async for record in live_roots(roles.records):
             if record.headers.get(SCHEDULE) == schedule:
                 if delivery.slots:  # overlap="queue"
                     return PreparedNode([], Snoozed(_OVERLAP_CHECK_SECONDS))

@@ -15,10 +15,19 @@ from msgspec import structs
 
 from umbel.backends import UNCHANGED, Changes, JobFilter, Roles
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
-from umbel.graphs import Graph, GraphNode, cancel_graph, give_signal, named_id, read_graph
+from umbel.graphs import (
+    Graph,
+    GraphNode,
+    cancel_graph,
+    give_signal,
+    live_roots,
+    named_id,
+    read_graph,
+)
 from umbel.messages import (
     GRAPH_TASK,
     NODE_HEADER,
+    TERMINAL,
     BodyCodec,
     Record,
     State,
@@ -35,6 +44,8 @@ _MAX_READ = 2_000
 _RESOLVING = "umbel.resolving."
 """The beginning of a queue that no worker serves; its own queue follows. A node is in it between
 the steps of ``resolve``."""
+_MAX_ENDED = 10_000
+"""How many runs that have ended are counted."""
 _MAX_NAMED = 2_000
 """How many jobs are named in one step. Those that wait for them are reopened with them."""
 
@@ -112,15 +123,17 @@ class GraphOperations:
         return await read_result(self._roles, self._codec, record)
 
     async def workflow_versions(
-        self, limit: int = 10_000, declared: Mapping[str, str] = MappingProxyType({})
+        self, limit: int | None = None, declared: Mapping[str, str] = MappingProxyType({})
     ) -> list[WorkflowVersion]:
-        """Return the versions of workflows among the newest graphs, with their runs.
+        """Return the versions of workflows, with their runs.
 
-        ``declared`` are the present versions by the names of workflows. They are listed first.
+        Counts are of the newest ``limit`` graphs. Without it, they are of all graphs that have not
+        ended, and of the last 10,000 that have. ``declared`` are the present versions by the names
+        of workflows. They are listed first.
         """
         live: Counter[tuple[str, str]] = Counter()
         ended: Counter[tuple[str, str]] = Counter()
-        for record in await self.roots(limit=limit):
+        for record in await self._counted(limit):
             spec = read_node(record.headers.get(NODE_HEADER, "{}"))
             if spec.workflow:
                 (ended if record.state.finished else live)[spec.workflow, spec.version] += 1
@@ -137,6 +150,12 @@ class GraphOperations:
                 key=lambda key: (key[0], key not in declared.items(), key[1]),
             )
         ]
+
+    async def _counted(self, limit: int | None) -> list[Record]:
+        if limit is not None:
+            return await self.roots(limit=limit)
+        live = [record async for record in live_roots(self._roles.records)]
+        return [*live, *await self.roots(states=tuple(TERMINAL), limit=_MAX_ENDED)]
 
     async def earlier_versions(self, declared: Mapping[str, str]) -> list[WorkflowVersion]:
         """Return the versions with runs that have not ended, except the declared ones, by name."""
