@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from integration.backends import opened
-from integration.running import Heard
+from integration.command_line import Shell
+from integration.conftest import working
+from integration.running import DEADLINE, Heard
 from umbel import Limit, Rate, Umbel
 from umbel.telemetry import events
 
@@ -24,30 +26,30 @@ def app() -> Iterator[Umbel]:
 # --- a rate that voids a limit ----------------------------------------------------------------
 
 
-def test_a_task_with_a_rate_and_a_limit_is_reported_when_it_is_declared(app: Umbel) -> None:
+def test_a_worker_reports_all_limits_without_effect_once(app: Umbel) -> None:
     heard = Heard(app)
+    app.queue("letters", limit=3, rate="1/s")
 
     @app.task(name="mail", rate="200/m", limit=5)
     def mail() -> None: ...
 
+    @app.task(name="fax", rate=Rate("10/s", per="worker"), limit=Limit(1, per="worker"))
+    def fax() -> None: ...
+
+    with working(app):
+        fax.delay().get(timeout=DEADLINE)
     (event,) = heard.all(events.LimitIgnored)
-    assert event.owner == "mail"
+    assert sorted(event.owners) == ["@letters", "fax", "mail"]
     assert "app.queue(name, limit=...)" in event.text
 
 
-def test_a_limit_of_each_worker_is_reported_too(app: Umbel) -> None:
-    heard = Heard(app)
-
-    @app.task(name="mail", rate=Rate("10/s", per="worker"), limit=Limit(1, per="worker"))
-    def mail() -> None: ...
-
-    assert [one.owner for one in heard.all(events.LimitIgnored)] == ["mail"]
-
-
-def test_a_queue_with_a_rate_and_a_limit_is_reported(app: Umbel) -> None:
-    heard = Heard(app)
-    app.queue("mail", limit=3, rate="1/s")
-    assert [one.owner for one in heard.all(events.LimitIgnored)] == ["@mail"]
+def test_only_commands_that_run_jobs_warn_of_limits_without_effect(shell: Shell) -> None:
+    code = shell.folder / "tasks.py"
+    code.write_text(f"{code.read_text()}\n@app.task(rate='1/s', limit=2)\ndef both(): ...\n")
+    done = shell.run("tasks")
+    assert (done.returncode, done.stderr) == (0, "")
+    with shell.worker() as worker:
+        assert json.loads(worker.wait_for("limits have no effect"))["owners"] == ["tasks.both"]
 
 
 def test_the_rate_of_a_task_and_the_limit_of_its_queue_both_apply(app: Umbel) -> None:
@@ -60,20 +62,9 @@ def test_the_rate_of_a_task_and_the_limit_of_its_queue_both_apply(app: Umbel) ->
     @app.task(limit=4)
     def limited() -> None: ...
 
+    with working(app):
+        limited.delay().get(timeout=DEADLINE)
     assert heard.all(events.LimitIgnored) == []
-
-
-def test_without_a_subscriber_the_warning_is_in_the_programs_own_log(
-    app: Umbel, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "umbel"):
-
-        @app.task(name="mail", rate="200/m", limit=5)
-        def mail() -> None: ...
-
-    (line,) = caplog.messages
-    assert line.startswith("a limit has no effect")
-    assert "owner='mail'" in line
 
 
 # --- a priority that the broker ignores -------------------------------------------------------

@@ -154,6 +154,15 @@ def test_a_traceback_is_a_block_for_people_and_a_field_for_programs(sink: Sink) 
     assert sink.lines()[0]["traceback"].startswith("Traceback:\n")
 
 
+def test_a_brief_line_has_the_short_id_and_fits_a_terminal() -> None:
+    job = "01a1edf6-f32c-7abc-ab6b-381a6f357487"
+    fields = {"time": 0.0, "event": "succeeded", "about": "job", "task": "shop.send_mail"}
+    line = pretty(colours=False, brief=True)(fields | {"job": job, "attempt": 1, "seconds": 0.004})
+    assert line.endswith("job=6f357487")
+    assert len(line) <= 80
+    assert pretty(colours=False)(fields | {"job": job}).endswith(f"job={job}")
+
+
 def test_a_terminal_gets_colours_and_anything_else_json(
     sink: Sink, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -187,7 +187,6 @@ class Umbel:
                 f'per="worker" of the queue {name!r}: only tasks can have it; declare it there'
             )
         self.registry.queue_gates[name] = GateSet(f"@{name}", limits, rates)
-        self._warn_of_ignored_limits(f"@{name}", limits, rates)
 
     def pool(
         self,
@@ -256,14 +255,7 @@ class Umbel:
             task.fan_out_task.bind(self._client)
         if task.declared.schedule_options():
             self.schedules.add_task(task)
-        self._warn_of_ignored_limits(task.name, task.declared.limit, task.declared.rate)
         return task
-
-    def _warn_of_ignored_limits(
-        self, owner: str, limits: Sequence[Limit], rates: Sequence[Rate]
-    ) -> None:
-        if limits and rates:
-            emit_or_log(self.telemetry, events.LimitIgnored(owner=owner))
 
     def schedule(
         self,

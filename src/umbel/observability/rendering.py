@@ -18,6 +18,8 @@ LogStyle = Literal["auto", "pretty", "json"]
 
 _BLOCK_FIELDS = ("exception", "traceback", "stack")
 _JOB_FIELDS = ("job", "attempt", "trace")
+_SHORT_ID_LETTERS = 8
+"""How many letters at the end of an id tables and brief logs show. Every command accepts them."""
 _COLOURS = {"debug": "2", "info": "32", "warning": "33", "error": "31", "critical": "1;31"}
 
 
@@ -64,7 +66,7 @@ def _clean(text: Any) -> str:
 def pretty(*, colours: bool, brief: bool = False) -> Render:
     """Return a renderer of time, level, text and fields, with tracebacks as a block below.
 
-    ``brief`` leaves out the trace, and the attempt if it is the first.
+    ``brief`` leaves out the trace, and the attempt if it is the first, and shortens ids of jobs.
     """
 
     def paint(text: SafeText, code: str) -> SafeText:
@@ -87,7 +89,7 @@ def pretty(*, colours: bool, brief: bool = False) -> Render:
                     make_visible(value, lines=False),
                 ]
             )
-            for name, value in _pairs(fields, hidden)
+            for name, value in _pairs(fields, hidden, brief)
         ]
         blocks = [paint(_indent(str(fields[b])), "2") for b in _BLOCK_FIELDS if fields.get(b)]
         return SafeText("\n".join([" ".join(words), *blocks]))
@@ -118,14 +120,16 @@ def _has_inline_duration(fields: Fields) -> bool:
     return fields.get("level") == "info" and "seconds" in fields
 
 
-def _pairs(fields: Fields, hidden: set[str]) -> list[tuple[str, str]]:
+def _pairs(fields: Fields, hidden: set[str], brief: bool) -> list[tuple[str, str]]:
     shown = {"time", "level", "event", "about", *_BLOCK_FIELDS, *_JOB_FIELDS}
     if fields.get("about") == "job":
         shown |= {"task", "seconds"} if _has_inline_duration(fields) else {"task"}
     names = [name for name in fields if name not in shown]
     names += [name for name in _JOB_FIELDS if name in fields and name not in hidden]
     return [
-        ("took", _duration(fields[name])) if name == "seconds" else (name, _inline(fields[name]))
+        ("took", _duration(fields[name]))
+        if name == "seconds"
+        else (name, _inline(fields[name])[-_SHORT_ID_LETTERS if brief and name == "job" else 0 :])
         for name in names
     ]
 

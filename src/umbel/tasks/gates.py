@@ -182,6 +182,8 @@ class GateSet:
         pools: Sequence[Pool] = (),
     ) -> None:
         self.pools = sorted(pools, key=lambda pool: pool.name)
+        self.owner = owner
+        self.ignores_limits = bool(limits and rates)
         used = () if rates else limits
         self.limits = _named_limits(owner, [one for one in used if one.per == "cluster"])
         paced = self.rates = _named_rates(owner, [one for one in rates if one.per == "cluster"])

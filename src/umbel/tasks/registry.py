@@ -75,6 +75,11 @@ class Registry:
         every = [*(task.gate_set for task in self), *self.queue_gates.values()]
         return any(callable(one.capacity) for gate_set in every for one in gate_set.limits.values())
 
+    def ignored_limits(self) -> list[str]:
+        """Return the tasks, and ``@`` and the queues, whose limits have no effect."""
+        every = [*(task.gate_set for task in self), *self.queue_gates.values()]
+        return [one.owner for one in every if one.ignores_limits]
+
     def rules(self) -> list[Rule]:
         """Return the rules of all gates now."""
         every = [*(task.gate_set for task in self), *self.queue_gates.values()]

@@ -151,12 +151,11 @@ class PublishNotHeld(Event, frozen=True, kw_only=True):
 class LimitIgnored(Event, frozen=True, kw_only=True):
     level = "warning"
     text = (
-        "a limit has no effect, because the same task or queue has a rate. Remove one of them; to"
-        " have both, declare the rate of the task and the limit of its queue: app.queue(name,"
-        " limit=...)"
+        "limits have no effect beside rates of the same task; to have both, limit its queue with"
+        " app.queue(name, limit=...)"
     )
-    owner: str
-    """A task, or ``@`` and a queue."""
+    owners: tuple[str, ...]
+    """Tasks, and queues with an ``@`` before the name."""
 
 
 class PriorityIgnored(Event, frozen=True, kw_only=True):

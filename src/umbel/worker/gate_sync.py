@@ -34,6 +34,8 @@ class GateSync:
     async def declare(self) -> None:
         """Declare all gates and pool members of this worker's tasks."""
         rules, pools = self._registry.rules(), self._registry.pools()
+        if ignored := self._registry.ignored_limits():
+            self._telemetry.emit(events.LimitIgnored(owners=tuple(ignored)))
         tasks = [task.name for task in self._registry]
         members = {pool.name: pool.members for pool in pools.values()}
         await self._intake.declare(rules, tasks, members)
