@@ -62,6 +62,40 @@ def test_no_table_is_wider_than_the_terminal_or_has_empty_lines(shell: Shell) ->
     assert LONG_TEXT[:100] in shell.say("jobs", "list"), "a pipe has no width"
 
 
+GATED = """
+
+from umbel import chain
+
+machines = app.pool("machines-with-a-long-name", members=["http://a-host-with-a-long-name"] )
+
+@app.task(pool=machines, limit=3, name="shop.a_task_with_a_long_name", cron="0 3 * * *")
+def use() -> None: ...
+
+@app.task(affinity="plan", rate="100/s")
+async def planned(plan: str) -> str:
+    return plan
+
+@app.workflow(name="shop.a_workflow_with_a_long_name")
+def flow(first: int):
+    return add.s(add.s(first, 1), 2)
+"""
+
+
+def test_no_line_about_gates_and_schedules_is_wider_than_the_terminal(shell: Shell) -> None:
+    code = shell.folder / "tasks.py"
+    code.write_text(f"{code.read_text()}{GATED}")
+    with shell.worker("--name", "a-worker-with-a-long-name"):
+        shell.say("send", "planned", "a key of a route, " * 6, "--wait")
+        shell.say("send", "a_task_with_a_long_name", "--wait")
+        shell.say("workflows", "start", "a_workflow_with_a_long_name", "1")
+        shell.say("schedules", "pause", "shop.a_task_with_a_long_name", "--reason", LONG_TEXT)
+        for words in ("pools", "routes", "limits", "schedules", "graphs", "workflows", "queues"):
+            for columns in (80, 140):
+                lines = on_terminal(shell, columns, words)
+                assert len(lines) > 1
+                assert max(map(len, lines)) <= columns, lines
+
+
 def test_ids_are_short_in_tables_and_full_in_json(shell: Shell) -> None:
     first = shell.say("send", "add", "1", "2")
     second = shell.say("send", "add", "1", "2")
