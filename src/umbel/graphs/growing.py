@@ -149,7 +149,7 @@ class MapExpander:
             not_before=None,
             attempt=1,
             unique=None,
-            gates=self._gates(node) if is_task and node.kind != "chunk" else (),
+            gates=self._gates(node) if is_task else (),
             headers={**common, NODE_HEADER: spec.encode()},
         )
 

@@ -109,7 +109,8 @@ class Activator:
             node = read_node(envelope.headers[NODE_HEADER])
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        if node is not None and node.kind == "chunk":
+        gated = task
+        if node is not None and node.kind == "chunk":  # it passes the gates of its task, as one job
             task = chunk_task(task, data, node, delivery, retry)
         else:
             args, kwargs = task.parameters.decode(data)
@@ -121,8 +122,8 @@ class Activator:
                 return Rejected(f"limit: {task.name} may not run at all now; its limit is 0")
         if task.fan_out_task is not None and not is_inbox(envelope.queue):
             task = task.fan_out_task
-        elif not delivery.slots and (node is None or node.kind != "chunk"):
-            gates = _gates(task, envelope, args, kwargs)
+        elif not delivery.slots:
+            gates = _gates(gated, envelope, args, kwargs)
             if gates:  # the sender did not know the task's gates
                 return Parked(gates)
         declared, headers = task.declared, envelope.headers
