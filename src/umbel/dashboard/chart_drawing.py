@@ -8,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 _BAR_WIDTH = 1_000
-_ROUND = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 _PART_STYLES = {
     **dict.fromkeys(("retry", "failed", "lost", "rejected"), "buried"),
     **{name: name for name in ("wait", "running", "waiting", "scheduled", "queued", "blocked")},

@@ -13,6 +13,7 @@ from umbel.clock import iso_time
 from umbel.dashboard.chart_drawing import draw_chart, draw_timeline
 from umbel.dashboard.visibility import visible, visible_lines
 from umbel.graphs import Box, Graph, svg
+from umbel.graphs.svg import short_duration
 from umbel.terminal import make_json_visible
 
 _MAX_JSON = 64_000
@@ -66,20 +67,8 @@ def _time(seconds: float | str | None) -> Markup:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration with its unit."""
-    if seconds is None:
-        return ""
-    if seconds < 0.001:
-        return f"{seconds * 1e6:.0f} µs"
-    if seconds < 1:
-        return f"{seconds * 1e3:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    if seconds < 3600:
-        return f"{seconds / 60:.0f} min"
-    if seconds < 86_400:
-        return f"{seconds / 3600:.1f} h"
-    return f"{seconds / 86_400:.1f} d"
+    """Return a duration with its unit, as in the drawing of a graph."""
+    return "" if seconds is None else short_duration(seconds)
 
 
 def plural(number: int, one: str, many: str) -> str:
