@@ -77,6 +77,24 @@ def test_keys_lead_from_a_task_to_the_traceback_of_a_job_and_act_on_it(
     assert all(line.user for line in lines)
 
 
+def test_a_key_that_was_pressed_before_the_question_was_shown_does_not_answer_it(
+    shop: Umbel, tmp_path: Path
+) -> None:
+    [job] = bury(shop)
+    with top(shop, tmp_path) as screen:
+        screen.wait_for("shop.charge", "100%")
+        screen.press(TAB, TAB)
+        screen.wait_for("> shop.charge")
+        screen.press("ry")  # in one write
+        screen.wait_for("A key was pressed before the question was shown")
+        screen.press("y")
+        screen.press("r")
+        screen.wait_for("Queue 1 buried job of the task shop.charge again? y/N")
+        assert shop.handle(job).state is State.BURIED
+        screen.press("y")
+        screen.wait_for("1 job was queued again.")
+
+
 def test_queues_workers_and_tasks_are_paused_and_their_jobs_cancelled_and_retried(
     shop: Umbel, tmp_path: Path
 ) -> None:

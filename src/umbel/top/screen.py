@@ -43,6 +43,8 @@ class Screen:
         self.typed: str | None = None
         """The filter while it is typed."""
         self.question: Question | None = None
+        self.pressed = 0
+        """How many keys were pressed."""
         self.is_help = False
         self.message = ""
         self.is_bad = False
@@ -88,11 +90,19 @@ class Screen:
         """Show a message until the next key."""
         self.message, self.is_bad = text, is_bad
 
+    def ask(self, question: Question, pressed: int) -> None:
+        """Show a question, unless keys were pressed since there were so many: none answers it."""
+        if self.pressed == pressed:
+            self.question = question
+        else:
+            self.say("A key was pressed before the question was shown: ask again.", is_bad=True)
+
     # --- keys --------------------------------------------------------------------------------
 
     def press(self, key: str, snapshot: Snapshot | None) -> Asked | Plan | Literal["quit"] | None:
         """Change the state, and return what the key asks for beyond that."""
         self.message = ""
+        self.pressed += 1
         if self.question is not None:
             return self._answer(key)
         if self.typed is not None:

@@ -185,20 +185,19 @@ class _Session:
         if wish == "quit":
             self._quit.set()
         elif wish is not None:
-            task = asyncio.create_task(self._act(wish))
+            task = asyncio.create_task(self._act(wish, self._screen.pressed))
             self._acting.add(task)
             task.add_done_callback(self._acting.discard)
         if self._screen.wanted != before:
             self._must_read.set()
         self._changed.set()
 
-    async def _act(self, wish: Asked | Plan) -> None:
+    async def _act(self, wish: Asked | Plan, pressed: int) -> None:
         screen = self._screen
         try:
             async with asyncio.timeout(_ACTION_SECONDS):
                 if isinstance(wish, Asked):
-                    text, plan = await prepare(self._operations, wish)
-                    screen.question = Question(text, plan)
+                    screen.ask(Question(*await prepare(self._operations, wish)), pressed)
                 else:
                     screen.say(await perform(self._operations, wish, self._user))
                     self._operations.reread()
