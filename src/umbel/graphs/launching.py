@@ -66,7 +66,7 @@ def launch_envelope(graph: Publications, codec: BodyCodec) -> Envelope:
         kind="io",
         priority=root.priority,
         max_deaths=root.max_deaths,
-        headers={NODE_HEADER: NodeSpec(kind="launch").encode()},
+        headers={NODE_HEADER: NodeSpec(kind="launch", label=_label(root)).encode()},
     )
 
 
@@ -88,6 +88,10 @@ def launched(data: Any, job: str, headers: dict[str, str]) -> Growth:
     jobs = [replace(one, body=_renamed_body(one, names)) for one in fresh.envelopes]
     jobs[0] = replace(jobs[0], headers={**jobs[0].headers, **headers})
     return Growth(replace(fresh, envelopes=tuple(jobs)), root)
+
+
+def _label(root: Envelope) -> str:
+    return read_node(root.headers.get(NODE_HEADER, "{}")).label
 
 
 def _new_id(envelope: Envelope, root: str, number: int) -> str:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from umbel.backends import Put, Roles, json_value
 from umbel.errors import ConfigurationError, NotAllowed, UnknownJob, UnknownSchedule
-from umbel.messages import Envelope, State
+from umbel.messages import NODE_HEADER, Envelope, State, read_node
 from umbel.schedules import (
     Definition,
     Override,
@@ -44,6 +44,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     """``ended``: it has no next time. ``retired``: no running worker declares it."""
     origin: Literal["code", "operator"]
     task: str
+    """The name of the task, or of the canvas or workflow."""
     plan: Plan
     """What is in force."""
     defined: Plan
@@ -290,7 +291,7 @@ def _view(schedule: Schedule, state: ScheduleState | None, now: float) -> Schedu
         name=schedule.name,
         state=condition,
         origin=schedule.origin,
-        task=schedule.definition.template.subject,
+        task=_subject(schedule.definition.template),
         plan=schedule.plan,
         defined=schedule.definition.plan,
         changes=schedule.override.changes(),
@@ -303,6 +304,12 @@ def _view(schedule: Schedule, state: ScheduleState | None, now: float) -> Schedu
         skipped=state.skipped,
         now=now,
     )
+
+
+def _subject(template: Envelope) -> str:
+    """Return what a job of the schedule runs: a task, or the graph that it publishes."""
+    spec = read_node(template.headers.get(NODE_HEADER, "{}"))
+    return spec.label or template.subject
 
 
 def _times(schedule: Schedule, first: int | None) -> Iterator[int]:
