@@ -45,8 +45,27 @@ collecting: ContextVar[Batch | None] = ContextVar("umbel_batch", default=None)
 """The batch whose block runs here."""
 
 
+def batch_of(client: Client, connection: Any) -> Batch | None:
+    """Return the batch that collects what this client publishes here.
+
+    Raises:
+        ConfigurationError: the caller gives a connection, whose transaction may be rolled back.
+    """
+    batch = collecting.get()
+    if batch is None or not batch.is_for(client):
+        return None
+    if connection is not None:
+        raise ConfigurationError(
+            "connection: not in the block of app.batch(), which could not wait for a job that is"
+            " rolled back; publish it outside the block"
+        )
+    return batch
+
+
 class Batch:
     """Jobs that are published in a ``with`` block. They run at once; ``handle`` waits for all.
+
+    A canvas is one part, with its result. Calls with ``connection=`` are refused.
 
     If the block raises, its jobs go on, and the batch has failed. If its process dies, the batch
     is cancelled after an hour.
@@ -101,19 +120,45 @@ class Batch:
         return self._client is client
 
     async def add(self, envelopes: Sequence[Envelope]) -> list[Published]:
-        """Publish jobs as parts of the batch. Raises ConfigurationError if there are too many."""
-        first = self._count
-        if first + len(envelopes) > _MAX_JOBS:
-            raise ConfigurationError(
-                f"batch: more than {_MAX_JOBS:,} jobs; let each job do more, with chunks"
-            )
-        self._count += len(envelopes)
+        """Publish jobs as parts of the batch. Jobs that exist already become parts of it, too.
+
+        Raises:
+            ConfigurationError: there are too many. DuplicateJob: see ``Broker.publish``.
+        """
+        first = self._reserve(len(envelopes))
         jobs = tuple(
             _as_part(one, self.handle.id, str(number))
             for number, one in enumerate(envelopes, first)
         )
-        edges = tuple(Edge(one.id, self._join, number) for number, one in enumerate(jobs, first))
-        return await self._client.roles.joins.add(Publication(envelopes=jobs, edges=edges))
+        roles = self._client.roles
+        if all(one.unique is None for one in jobs):
+            edges = self._edges([one.id for one in jobs], first)
+            published = await roles.joins.add(Publication(envelopes=jobs, edges=edges))
+            if not published[0].existing:  # otherwise nothing was added
+                return published
+        published = await roles.broker.publish(jobs)
+        await self._join_with([one.id for one in published], first)
+        return published
+
+    async def collect(self, root: str) -> None:
+        """Make a graph that was published a part of the batch."""
+        await self._join_with([root], self._reserve(1))
+
+    def _reserve(self, count: int) -> int:
+        """Return the first of so many positions. Raise ConfigurationError if they are too many."""
+        first = self._count
+        if first + count > _MAX_JOBS:
+            raise ConfigurationError(
+                f"batch: more than {_MAX_JOBS:,} jobs; let each job do more, with chunks"
+            )
+        self._count += count
+        return first
+
+    def _edges(self, jobs: Sequence[str], first: int) -> tuple[Edge, ...]:
+        return tuple(Edge(job, self._join, number) for number, job in enumerate(jobs, first))
+
+    async def _join_with(self, jobs: Sequence[str], first: int) -> None:
+        await self._client.roles.joins.add(Publication(edges=self._edges(jobs, first)))
 
     # --- the root ----------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import anyio
 from msgspec.structs import replace
 
 from umbel.app.backends import open_backlog, store_url
-from umbel.app.batches import Batch, collecting
+from umbel.app.batches import Batch, batch_of
 from umbel.app.connections import Connections
 from umbel.app.graphs import (
     BuiltGraph,
@@ -201,15 +201,16 @@ class Client:
         if self._may_ignore_priority:
             self._warn_of_ignored_priority(envelopes)
         connection = self._connection(signatures)
+        batch = batch_of(self, connection)
         if connection is not None:
             return envelopes, connection, None, False
-        batch, held = collecting.get(), self._hold(signatures, envelopes)
-        return envelopes, None, batch if batch is not None and batch.is_for(self) else None, held
+        return envelopes, None, batch, self._hold(signatures, envelopes)
 
     def send_canvas(self, canvas: Composable[Any], first: Sequence[Any]) -> Handle[Any]:
         """Publish a graph from sync code."""
         graph = self._build_graph(canvas, first)
         connection = self._connection_of_graph(graph)
+        batch = batch_of(self, connection)
         if connection is not None:
             joins = self._connections.get().roles.joins
             for part in graph.publications.parts:
@@ -217,6 +218,8 @@ class Client:
             root = graph.root
         else:
             root = self._publish_graph(graph)
+            if batch is not None:
+                self.run_blocking(batch.collect(root))
         if self.inline_jobs is not None and root == graph.root:
             self.inline_jobs.after_publish(graph.envelopes, committed=connection is None)
         return Handle(root, self, graph.returns)
@@ -225,6 +228,7 @@ class Client:
         """Publish a graph from async code."""
         graph = self._build_graph(canvas, first)
         connection = self._connection_of_graph(graph)
+        batch = batch_of(self, connection)
         if connection is not None:
             within = await self._connections.backend.unwrap(connection)
             for part in graph.publications.parts:
@@ -236,6 +240,8 @@ class Client:
             )
             with self._as_not_published():
                 root = await self.bridge.arun(work, self._graph_deadline(graph))
+            if batch is not None:
+                await self.run_on_loop(batch.collect(root))
         if self.inline_jobs is not None and root == graph.root:
             await self.inline_jobs.aafter_publish(graph.envelopes, committed=connection is None)
         return Handle(root, self, graph.returns)
