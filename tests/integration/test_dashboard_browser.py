@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -138,6 +138,19 @@ def check_page(tab: Any, path: str) -> None:
     assert shown == []
 
 
+def take_pictures(tab: Any, store: str, name: str) -> None:
+    """Write pictures of an open page to the folder in UMBEL_SCREENSHOTS, if there is one."""
+    folder = os.environ.get("UMBEL_SCREENSHOTS")
+    if not folder:
+        return
+    for viewport in (DESKTOP, PHONE):
+        tab.set_viewport_size(viewport)
+        for theme in ("light", "dark"):
+            tab.evaluate(f"setTheme('{theme}')")
+            path = Path(folder) / f"{store}-{name}-{viewport['width']}-{theme}.png"
+            tab.screenshot(path=str(path), full_page=True)
+
+
 def test_every_page_fits_is_accessible_and_shows_hostile_text_harmlessly(place: Umbel) -> None:
     [job] = bury(place, card=HOSTILE + "x" * 5_000)
     place.registry.find("shop.count").options(queue=HOSTILE.replace("\x1b", "")).delay(1)
@@ -151,9 +164,10 @@ def test_every_page_fits_is_accessible_and_shows_hostile_text_harmlessly(place: 
             path = page.path.format(**values, name=names.get(page.name, ""))
             path = path.replace(job, f"{run}?node=add") if page.name == "graph" else path
             tab.goto(url.rstrip("/") + path)
-            if AXE.exists() and "sqlite" in place.settings.broker:  # all stores have these pages
+            if AXE.exists():
                 tab.add_script_tag(path=str(AXE))
             check_page(tab, path)
+            take_pictures(tab, urlsplit(place.settings.broker).scheme, page.name)
         tab.goto(f"{url}jobs/none")
         tab.wait_for_selector("text=Not found")
 
