@@ -214,6 +214,23 @@ def test_selected_jobs_and_all_that_match_a_filter_are_retried_and_cancelled(app
         assert answer.json() == {"done": "5 jobs are cancelled or were asked to stop."}
 
 
+def test_the_description_names_required_fields_answers_and_errors(shop: Umbel) -> None:
+    with served(shop) as url:
+        browser = Browser(url)
+        document = browser.get("/api/v1/openapi.json").json()
+        assert {"Done", "Error"} <= document["components"]["schemas"].keys()
+        assert "text/csv" in document["paths"]["/audit.csv"]["get"]["responses"]["200"]["content"]
+        for name, action in ACTIONS.items():
+            described = document["paths"][f"/actions/{name}"]["post"]
+            schema = described["requestBody"]["content"]["application/json"]["schema"]
+            assert schema["required"] == [*action.fields]
+            assert {"400", "404", "409", "413", "503"} <= described["responses"].keys()
+            if action.fields:
+                answer = browser.act(name)
+                assert answer.status_code == 400, name
+                assert any(field in answer.json()["error"] for field in action.fields), name
+
+
 def test_only_pauses_that_can_be_ended_have_a_button_for_it(shop: Umbel) -> None:
     with working(shop), served(shop) as url:
         browser = Browser(url)

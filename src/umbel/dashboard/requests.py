@@ -72,6 +72,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     act: Act
     role: Role = "operator"
     fields: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    """Further fields, which may be missing."""
     subject: str = ""
     """The field that names what the action is applied to."""
 
