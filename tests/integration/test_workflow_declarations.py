@@ -166,7 +166,30 @@ def signal_in_handler(w: VirtualWorld) -> Any:
     return lambda a: w.number.s(a).on_error(Signal("why"))
 
 
+def cycle(w: VirtualWorld) -> Any:
+    def flow(a: int) -> Any:
+        values: list[Any] = [a]
+        first = w.step.s("first", values)
+        second = w.any_.s(first)
+        values.append(second)
+        return second
+
+    return flow
+
+
+def option_of_task(w: VirtualWorld) -> Any:
+    return lambda a: w.number.options(colour="red").s(a)
+
+
+def option_of_canvas(w: VirtualWorld) -> Any:
+    return lambda a: chain(w.number.s(a), w.number.s()).options(colour="red")
+
+
 REFUSED: list[tuple[Build, str]] = [
+    (cycle, r"step\.s\(\.\.\.\) waits for any_\.s\(\.\.\.\), which waits for it"),
+    (option_of_task, r"line \d+: colour: not an option of a call; the options are queue"),
+    (option_of_canvas, r"line \d+: colour: not an option of a canvas; it has delay"),
+    (result_of_fork, r"line \d+: fork: there is no result before it"),
     (unused_branch, r"number\.s\(\.\.\.\) is never used"),
     (unused_signal, "signal approved is never used"),
     (wrong_edge, r"argument 0 of text must be str, and node number returns int"),
@@ -194,6 +217,30 @@ REFUSED: list[tuple[Build, str]] = [
     (undo_arguments, r"line \d+: .*take_back.* too many positional arguments"),
     (signal_in_handler, "a handler cannot begin with a signal"),
 ]
+
+
+def test_two_workflows_of_one_file_have_different_names(world: VirtualWorld) -> None:
+    def first(a: int) -> Any:
+        return world.number.s(a)
+
+    def second(a: int) -> Any:
+        return world.text.s("x")
+
+    declared = world.declare(first, name="same")
+    with pytest.raises(ConfigurationError, match=r"'same' \(.*first and .*second\); give one of"):
+        world.declare(second, name="same")
+    assert world.app.workflows["same"] is declared
+    assert world.declare(first, name="same") is world.app.workflows["same"]  # as a reload does
+
+
+def test_a_workflow_may_have_5_000_nodes_in_sequence(world: VirtualWorld) -> None:
+    def flow(a: int) -> Any:
+        node: Any = world.number.s(a)
+        for number in range(2_500):
+            node = world.number.s(world.number.s(number).after(node))
+        return node
+
+    assert len(world.declare(flow).shape.nodes) == 5_001
 
 
 @pytest.mark.parametrize(("build", "text"), REFUSED, ids=[build.__name__ for build, _ in REFUSED])

@@ -333,10 +333,11 @@ class Umbel:
             check_workflow(declared)
             declared.draws = mermaid
             known = self.workflows.get(called)
-            if known is not None and known.function.__code__.co_filename != (
-                function.__code__.co_filename
-            ):
-                raise ConfigurationError(f"two workflows are named {called!r}; give name=...")
+            if known is not None and _place_of(known.function) != _place_of(function):
+                places = f"{_place_of(known.function)} and {_place_of(function)}"
+                raise ConfigurationError(
+                    f"two workflows are named {called!r} ({places}); give one of them name=..."
+                )
             self.workflows[called] = declared
             return declared
 
@@ -609,3 +610,8 @@ class Umbel:
     def close(self) -> None:
         """Close the connections. Using the application again opens new ones."""
         self._client.close()
+
+
+def _place_of(function: Callable[..., Any]) -> str:
+    """Return where a function is declared. A module that is reloaded declares it there again."""
+    return f"{function.__code__.co_filename}:{function.__qualname__}"

@@ -61,11 +61,11 @@ def _compile(workflow: Workflow[..., Any]) -> Compiled:
         name: Placeholder(name, workflow.parameters.annotation(name))
         for name in workflow.parameters.signature.parameters
     }
-    call: WorkflowCall[Any] = WorkflowCall(workflow, (), parameters)
     compiler = Compiler(
         _ROOT, lambda n: derived_id(_ROOT, 0, n), named=lambda name: named_id(_ROOT, name)
     )
     try:
+        call: WorkflowCall[Any] = WorkflowCall(workflow, (), parameters)
         return compiler.graph(call, (), _ROOT)
     except UmbelError as error:
         raise ConfigurationError(f"workflow {workflow.name}: {error}") from None
@@ -96,15 +96,18 @@ def _line(node: CompiledNode) -> str:
 
 def _check_skipped(workflow: Workflow[..., Any], compiled: Compiled) -> None:
     """Refuse parameters that may get None from a skipped node, and do not accept it."""
-    for node in compiled.nodes:
+    skipped: set[CompiledNode] = set()
+    for node in compiled.nodes:  # each comes after those that it waits for
+        if _may_be_skipped(node, skipped):
+            skipped.add(node)
         if node.call is None or node.kind != "":
             continue
         values = [(out, place) for out, place in node.reads if place and place[0] != "when"]
-        some_run = any(not _may_be_skipped(output) for output, _ in values)
+        some_run = any(not _is_one_of(output, skipped) for output, _ in values)
         for output, place in values:
             assert place is not None
             wanted = node.call.task.parameters.annotation(place[1]) if len(place) == 2 else Any
-            if some_run and _may_be_skipped(output) and not accepts_none(wanted):
+            if some_run and _is_one_of(output, skipped) and not accepts_none(wanted):
                 raise ConfigurationError(
                     f"workflow {workflow.name}: argument {place[1]} of {node.call.task.name} (node"
                     f" {node.path}) is None if node {output.nodes[0].path} is skipped; annotate it"
@@ -112,19 +115,20 @@ def _check_skipped(workflow: Workflow[..., Any], compiled: Compiled) -> None:
                 )
 
 
-def _may_be_skipped(output: Output) -> bool:
-    if output.is_list or len(output.nodes) != 1:
-        return False
-    node = output.nodes[0]
+def _is_one_of(output: Output, nodes: set[CompiledNode]) -> bool:
+    return not output.is_list and len(output.nodes) == 1 and output.nodes[0] in nodes
+
+
+def _may_be_skipped(node: CompiledNode, skipped: set[CompiledNode]) -> bool:
+    """Whether a node may be skipped, if these before it may be."""
     if node.kind == "sleep":
-        return any(_may_be_skipped(one) for one, place in node.reads if place is not None)
+        return any(_is_one_of(one, skipped) for one, place in node.reads if place is not None)
     if node.call is None:
         return False
-    assert node.call is not None
     if node.call.condition is not None:
         return True
     values = [out for out, place in node.reads if place and place[0] in ("args", "kwargs")]
-    return bool(values) and all(_may_be_skipped(one) for one in values)
+    return bool(values) and all(_is_one_of(one, skipped) for one in values)
 
 
 def shape_of(compiled: Compiled, workflow: Workflow[..., Any]) -> Graph:

@@ -310,8 +310,38 @@ def _symbols(value: Any) -> list[Any]:
 
 
 def bind(canvas: Composable[Any], values: Mapping[str, Any]) -> Composable[Any]:
-    """Return a canvas with these values in place of the parameters."""
-    return _Binding(values).node(canvas)  # type: ignore[no-any-return]
+    """Return a canvas with these values in place of the parameters.
+
+    Raises:
+        ConfigurationError: a node waits for itself.
+    """
+    binding = _Binding(values)
+    for node in _inner_first(canvas):  # so that it finds the copies of what it refers to
+        binding.node(node)
+    return binding.node(canvas)  # type: ignore[no-any-return]
+
+
+def _inner_first(canvas: Any) -> Iterable[Any]:
+    """Return a canvas and everything in it, each after what it consists of and refers to."""
+    done: set[int] = set()
+    opened = {id(canvas)}
+    left = [(canvas, iter(parts_of(canvas)))]
+    while left:  # not by recursion: a workflow may have thousands of nodes in sequence
+        node, parts = left[-1]
+        part = next((one for one in parts if id(one) not in done), NOTHING)
+        if part is NOTHING:
+            left.pop()
+            opened.discard(id(node))
+            done.add(id(node))
+            yield node
+        elif id(part) in opened:
+            raise ConfigurationError(
+                f"{node!r} waits for {part!r}, which waits for it; remove one of the two from the"
+                " arguments of the other"
+            )
+        else:
+            opened.add(id(part))
+            left.append((part, iter(parts_of(part))))
 
 
 class _Binding:
