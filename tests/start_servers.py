@@ -151,22 +151,33 @@ def keep_a_stream() -> None:
 
 
 NODE_MODULES = SCRATCH / "node" / "node_modules"
-NODE_PACKAGES = {"rhea": "3.0.5", "amqplib": "2.3.1", "axe-core": "4.14.0"}
+NODE_TESTS = "tests of senders in JavaScript, of accessibility, and of types with pyright"
+NODE_PACKAGES = {
+    "rhea": "3.0.5",
+    "amqplib": "2.3.1",
+    "axe-core": "4.14.0",
+    "pyright": "1.1.414",
+}
 
 
 def provide_node_packages() -> None:
-    """Clients for ``examples/foreign`` in JavaScript, and what checks pages for accessibility."""
+    """Clients for ``examples/foreign``, and what checks pages and types."""
     if all((NODE_MODULES / name).exists() for name in NODE_PACKAGES):
         return
     if shutil.which("npm") is None:
-        print("not run: tests of senders in JavaScript (there is no npm)")
+        print(
+            "not run: tests of senders in JavaScript, accessibility and pyright (there is no npm)"
+        )
         return
     wanted = [f"{name}@{version}" for name, version in NODE_PACKAGES.items()]
     try:
         NODE_MODULES.mkdir(parents=True, exist_ok=True)
         run("npm", "install", "--silent", "--prefix", f"{NODE_MODULES.parent}", *wanted)
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"not run: tests of senders in JavaScript ({error})", file=sys.stderr)
+        print(
+            f"not run: tests of senders in JavaScript, accessibility and pyright ({error})",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

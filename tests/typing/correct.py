@@ -33,7 +33,11 @@ async def fetch(url: str, *, tries: int = 3) -> bytes:
 async def send_mail(user: int, *addresses: str) -> None: ...
 
 
-@app.task(unique=lambda report: report.title, track="state", retry=3, interruptible=True)
+def title_of(report: Report) -> str:
+    return report.title
+
+
+@app.task(unique=title_of, track="state", retry=3, interruptible=True)
 def render(report: Report) -> list[Report]:
     return [report]
 

@@ -101,4 +101,4 @@ async def awaited() -> None:
 
 def graphs(handle: Handle[int]) -> None:
     assert_type(handle.graph, Graph)
-    assert_type([node.state for node in handle.graph.nodes], list[State | Literal["skipped"]])
+    assert_type(handle.graph.nodes[0].state, State | Literal["skipped"])

@@ -1,8 +1,10 @@
-"""A wrong call is a type error, at its own line; a right one is not. Told by mypy, strictly."""
+"""A wrong call is a type error, at its own line; a right one is not, for mypy and pyright."""
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+PYRIGHT = Path("/var/tmp/umbel-test-servers/node/node_modules/pyright/index.js")
 SNIPPETS = ("correct.py", "mixed.py", "wrong.py", "correct_canvases.py", "wrong_canvases.py")
 _ERROR = re.compile(r"^(?P<file>[^:]+):(?P<line>\d+): error: (?P<text>.*)  \[(?P<code>[\w-]+)\]$")
 _EXPECTED = re.compile(r"  # E: ([\w -]+)$")
@@ -45,13 +48,35 @@ def test_right_uses_pass_and_have_the_right_types(found: Said, name: str) -> Non
 
 @pytest.mark.parametrize("name", ["wrong.py", "wrong_canvases.py"])
 def test_every_mistake_is_found_at_its_own_line_and_nothing_else(found: Said, name: str) -> None:
+    assert {number: set(codes) for number, codes in found[name].items()} == _expected(name)
+
+
+def _expected(name: str) -> dict[int, set[str]]:
     lines = (HERE / name).read_text(encoding="utf-8").splitlines()
-    expected = {
+    return {
         number: set(match[1].split())
         for number, line in enumerate(lines, 1)
         if (match := _EXPECTED.search(line))
     }
-    assert {number: set(codes) for number, codes in found[name].items()} == expected
+
+
+@pytest.mark.skipif(not PYRIGHT.exists(), reason="there is no pyright")
+def test_pyright_finds_the_same_mistakes_and_no_others(tmp_path: Path) -> None:
+    shutil.copytree(HERE, tmp_path / "snippets")
+    settings = {
+        "include": ["snippets"],
+        "exclude": ["snippets/test_types.py"],
+        "typeCheckingMode": "strict",
+        "pythonVersion": "3.11",
+        "extraPaths": [str(ROOT / "src")],
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = ["node", str(PYRIGHT), "--pythonpath", sys.executable, "--outputjson"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said: dict[str, set[int]] = {name: set() for name in SNIPPETS}
+    for one in json.loads(done.stdout)["generalDiagnostics"]:
+        said[Path(one["file"]).name].add(one["range"]["start"]["line"] + 1)
+    assert said == {name: set(_expected(name)) for name in SNIPPETS}, done.stdout
 
 
 def test_the_error_names_the_parameter(found: Said) -> None:
