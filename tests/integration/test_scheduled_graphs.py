@@ -62,6 +62,37 @@ def test_each_tick_of_a_scheduled_canvas_is_a_graph_of_its_own(app: Umbel) -> No
         assert app.handle(second.id).get(timeout=30) == 6
 
 
+def test_arguments_of_a_scheduled_graph_stay_as_they_are(shop: Umbel) -> None:
+    """Its ids are derived from this one until it is published."""
+    nil = "00000000-0000-0000-0000-000000000000"
+
+    @shop.task(name="echo")
+    def echo(text: str, more: str = "") -> str:
+        return f"{text} {more}"
+
+    @shop.task(name="undo_echo")
+    def undo_echo(result: str, text: str) -> None:
+        undone.append(text)
+
+    @shop.task(name="bad", retry=0)
+    def bad(result: str) -> None:
+        raise ValueError(result)
+
+    undone: list[str] = []
+
+    @shop.workflow(name="echoes")
+    def echoes(text: str) -> Any:
+        return bad.s(echo.s(text, nil).compensate(undo_echo.s(nil)))
+
+    shop.schedule("echoes", echoes.s(nil), every=1)
+    with working(shop):
+        until(lambda: roots(shop, "echoes"), "a run")
+        with pytest.raises(ValueError, match=f"{nil} {nil}"):
+            shop.handle(roots(shop, "echoes")[-1].id).get(timeout=30)
+        until(lambda: undone, "the undo")
+    assert {*undone} == {nil}
+
+
 def test_a_tick_is_skipped_while_the_graph_of_the_one_before_has_not_ended(app: Umbel) -> None:
     order = declare(app)["order"]
     app.schedule("orders", order.s(7), every=1)

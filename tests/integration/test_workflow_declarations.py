@@ -219,6 +219,17 @@ REFUSED: list[tuple[Build, str]] = [
 ]
 
 
+def test_a_sub_workflow_gets_the_result_of_the_node_before_it_or_ignores_it(
+    world: VirtualWorld,
+) -> None:
+    inner = world.declare(lambda: world.any_.s())
+    with_result = chain(world.number.s(1), inner.s()).delay()
+    without = chain(world.number.s(1), inner.si()).delay()
+    given = inner.si().delay(7)
+    world.run()
+    assert (with_result.get(), without.get(), given.get()) == (1, [], [])
+
+
 def test_two_workflows_of_one_file_have_different_names(world: VirtualWorld) -> None:
     def first(a: int) -> Any:
         return world.number.s(a)

@@ -6,6 +6,7 @@ from typing import Literal, assert_type
 
 from umbel import Handle, NodeFailed, Signature, State, Umbel, chain, chord, chunks, fork, group
 from umbel.graphs import Graph
+from umbel.tasks.canvas import Chain
 
 app = Umbel("sqlite:///:memory:")
 
@@ -102,3 +103,23 @@ async def awaited() -> None:
 def graphs(handle: Handle[int]) -> None:
     assert_type(handle.graph, Graph)
     assert_type(handle.graph.nodes[0].state, State | Literal["skipped"])
+
+
+@app.workflow
+def doubled(number: int) -> Signature[int]:
+    return add.s(number, number)
+
+
+@app.workflow(name="described", deadline=60)
+def described(number: int, unit: str = "") -> Chain[str]:
+    return chain(add.s(number, 1), text.s())
+
+
+async def workflows() -> None:
+    assert_type(doubled.delay(1), Handle[int])
+    assert_type(doubled.delay(number=1).get(), int)
+    assert_type(await described.adelay(1, unit="m"), Handle[str])
+    assert_type(described.options(delay=5).delay(1), Handle[str])
+    assert_type(chain(doubled.s(1), text.s()).delay(), Handle[str])
+    assert_type(chain(add.s(1, 2), described.si(3)).delay(), Handle[str])
+    assert_type(doubled.s(1).result, int)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from umbel import Handle, Umbel, chain, chunks, fork, group
+from umbel import Handle, Signature, Umbel, chain, chunks, fork, group
 
 app = Umbel("sqlite:///:memory:")
 
@@ -47,3 +47,17 @@ def wrong_options() -> None:
     add.s(1, 2).on_error("x")  # E: arg-type
     chunks(add, [(1, 2)], "ten")  # E: call-overload
     chain(add)  # E: call-overload
+
+
+@app.workflow
+def described(number: int) -> Signature[str]:
+    return text.s(number)
+
+
+def wrong_workflows() -> None:
+    described.delay("x")  # E: arg-type
+    described.delay()  # E: call-arg
+    described.si(1, 2)  # E: call-arg
+    one: Handle[int] = described.delay(1)  # E: assignment
+    two: int = described.delay(1).get()  # E: assignment
+    print(one, two)

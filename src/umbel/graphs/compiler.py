@@ -231,6 +231,8 @@ class Compiler:
                     f"{canvas!r} at {where.path}: it has a deadline, which counts only for a run of"
                     " its own; give the deadline to the workflow that contains it"
                 )
+            if canvas.immutable and before is not None:
+                before = before.only_waited_for()
             output = self._compile(canvas.canvas, before, inner, is_whole=is_whole)
         elif isinstance(canvas, Signal):
             output = self._signal(canvas, before, where)

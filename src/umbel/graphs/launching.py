@@ -15,6 +15,7 @@ from umbel.graphs.declaring import named_id
 from umbel.graphs.publications import Publications
 from umbel.messages import (
     GRAPH_TASK,
+    GROUP_HEADER,
     LIVE,
     NODE_HEADER,
     BodyCodec,
@@ -31,7 +32,7 @@ TEMPLATE_ROOT = "00000000-0000-0000-0000-000000000000"
 """The root of a graph that is a template; each run gets an id of its own."""
 LAUNCH_TASK = "umbel.launch"
 _PAGE = 1_000
-_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 async def live_roots(records: Records) -> AsyncIterator[Record]:
@@ -83,11 +84,24 @@ def launched(data: Any, job: str, headers: dict[str, str]) -> Growth:
     names = {TEMPLATE_ROOT: root}
     for number, one in enumerate(publication.envelopes[1:], 1):
         names[one.id] = _new_id(one, root, number)
-    renamed = _ID.sub(lambda found: _renamed(found, names), msgspec.json.encode(publication))
-    fresh = msgspec.json.decode(renamed, type=Publication)
-    jobs = [replace(one, body=_renamed_body(one, names)) for one in fresh.envelopes]
+    jobs = [_renamed_envelope(one, names) for one in publication.envelopes]
     jobs[0] = replace(jobs[0], headers={**jobs[0].headers, **headers})
-    return Growth(replace(fresh, envelopes=tuple(jobs)), root)
+    fresh = Publication(
+        envelopes=tuple(jobs),
+        joins=tuple(
+            replace(one, id=_renamed(one.id, names), group=_renamed(one.group, names))
+            for one in publication.joins
+        ),
+        edges=tuple(
+            replace(one, job=_renamed(one.job, names), join=_renamed(one.join, names))
+            for one in publication.edges
+        ),
+        waits=tuple(
+            replace(one, job=_renamed(one.job, names), join=_renamed(one.join, names))
+            for one in publication.waits
+        ),
+    )
+    return Growth(fresh, root)
 
 
 def _label(root: Envelope) -> str:
@@ -105,12 +119,18 @@ def _new_id(envelope: Envelope, root: str, number: int) -> str:
     return derived_id(root, 0, number)
 
 
-def _renamed(found: re.Match[bytes], names: dict[str, str]) -> bytes:
-    known = names.get(found[0].decode())
-    return found[0] if known is None else known.encode()
+def _renamed(text: str, names: dict[str, str]) -> str:
+    """Return a text with the new ids."""
+    return _ID.sub(lambda found: names.get(found[0], found[0]), text)
 
 
-def _renamed_body(envelope: Envelope, names: dict[str, str]) -> Any:
-    """Return the body; that of a node which undoes others names their jobs."""
-    body = envelope.body
-    return replace(body, data=_ID.sub(lambda found: _renamed(found, names), body.data))
+def _renamed_envelope(envelope: Envelope, names: dict[str, str]) -> Envelope:
+    """Return a message with the new ids. What users give, such as arguments, is left as it is."""
+    headers, body = dict(envelope.headers), envelope.body
+    spec = read_node(headers[NODE_HEADER])
+    spec = replace(spec, join=_renamed(spec.join, names), target=_renamed(spec.target, names))
+    headers[NODE_HEADER] = spec.encode()
+    headers[GROUP_HEADER] = _renamed(headers[GROUP_HEADER], names)
+    if spec.kind == "undo":  # it names the jobs that it undoes; arguments of undos are encoded
+        body = replace(body, data=_renamed(body.data.decode("latin-1"), names).encode("latin-1"))
+    return replace(envelope, id=names[envelope.id], headers=headers, body=body)

@@ -71,7 +71,7 @@ class Map(CanvasMethods[R_co]):
         limit: int | None = None,
     ) -> None:
         self._set_up()
-        self.signature = signature
+        self.signature = _call_of_items(signature, "chunks" if size else "map")
         self.items = check_items(items)
         self.star = star
         self.size = size
@@ -229,6 +229,23 @@ def task_signature(task: Any) -> Signature[Any]:
     if isinstance(task, Task):
         return Signature(task, (), {}, task.call_options, is_open=True)
     raise ConfigurationError(f"{task!r:.80}: give a task, or a signature with further arguments")
+
+
+def _call_of_items(signature: Signature[Any], form: str) -> Signature[Any]:
+    """Return the signature. Raise ConfigurationError if it has what its calls would not have."""
+    has = {
+        "on_error": bool(signature.handlers),
+        "after": bool(signature.before),
+        "when": signature.condition is not None,
+        "compensate": signature.undo is not None,
+    }
+    dropped = [name for name, value in has.items() if value]
+    if dropped:
+        raise ConfigurationError(
+            f"{', '.join(dropped)} of {signature!r} in {form}: its calls do not have them. Give"
+            f" on_error to the {form}, and the others to a task before it in a chain"
+        )
+    return signature
 
 
 def check_policy(errors: object) -> Policy:

@@ -12,6 +12,7 @@ from umbel.errors import BadArguments, ConfigurationError
 from umbel.tasks.canvas import Chain, Fork, Group, Map, group
 from umbel.tasks.composing import CanvasChanges, CanvasMethods, Composable, ResultOf, check_nodes
 from umbel.tasks.conditions import Condition, Placeholder, pick_item
+from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions
 from umbel.tasks.parameters import Parameters
 from umbel.tasks.policies import storable_name
@@ -169,11 +170,17 @@ class Workflow(Generic[P, R_co]):
         """Return a run as a value: to start it later, or as a node of another workflow."""
         return note_made(WorkflowCall(self, args, kwargs))
 
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def si(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowCall[R_co]:
+        """Like ``s``, but ignore the result of the node before it in a chain."""
+        call = WorkflowCall(self, args, kwargs)
+        call.immutable = True
+        return note_made(call)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Start it from sync code; it is durable when this returns. Return its handle."""
         return self.s(*args, **kwargs).delay()
 
-    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    async def adelay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """``delay`` for async code."""
         return await self.s(*args, **kwargs).adelay()
 
@@ -190,7 +197,7 @@ class WorkflowDecorator(Protocol):
 class WorkflowCall(CanvasMethods[R_co]):
     """A call of a workflow. Compiling it puts the arguments in place of its parameters."""
 
-    __slots__ = ("args", "canvas", "kwargs", "workflow")
+    __slots__ = ("args", "canvas", "immutable", "kwargs", "workflow")
 
     def __init__(
         self, workflow: Workflow[..., R_co], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -198,6 +205,8 @@ class WorkflowCall(CanvasMethods[R_co]):
         self._set_up()
         workflow.parameters.check(args, kwargs)
         self.workflow = workflow
+        self.immutable = False
+        """Whether its tasks ignore the result of the node before it."""
         self.args, self.kwargs = args, kwargs
         self.call_options = workflow.call_options
         bound = workflow.parameters.signature.bind(*args, **kwargs)
