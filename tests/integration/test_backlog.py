@@ -479,3 +479,13 @@ class TestEveryBacklog:
         assert one.acquire_leadership()
         one.close()
         one.close()
+
+
+def test_a_backlog_on_disk_keeps_the_affinity_key_of_a_call(tmp_path: Path) -> None:
+    with closing(Umbel("sqlite:///:memory:")) as app:
+        call = adder(app).options(affinity="seven").s(1)
+        disk = SqliteBacklog(f"{tmp_path}/backlog.db", "one", SystemClock(), limit=10)
+        with closing(disk):
+            disk.put([app.build(call)])
+            (found,) = disk.oldest(10)
+    assert found.headers == {"affinitykey": "seven"}
