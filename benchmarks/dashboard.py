@@ -141,7 +141,7 @@ async def fill_charts(app: Umbel) -> None:
     now = (await coordination.read("audit/", limit=1)).now
     runs = tuple(3 for _ in BOUNDS)
     tasks = {f"bench.task{n}": TaskCounts(60, 2, 1, 0, runs) for n in range(_TASKS)}
-    value = encode(Counters(tasks, DepthSums(1, 100, 10, 20)))
+    value = encode(Counters(tasks, DepthSums(1, 100, 10, 20, 30), runs))
     from umbel.backends import Put
 
     for series, periods in ((TEN_SECONDS, 360), (MINUTES, 1_440), (HOURS, 168)):

@@ -99,6 +99,27 @@ def test_the_counts_are_those_of_the_jobs_that_workers_ran(app: Umbel) -> None:
     assert keys(app, NEW) == []
 
 
+def test_the_time_that_jobs_wait_for_their_first_run_is_recorded(app: Umbel) -> None:
+    @app.task(name="fail", retry=Retry(1, first=0.01))
+    async def fail() -> None:
+        raise ValueError("no")
+
+    jobs = app.publish_many([fail.options(delay=1.0).s() for _ in range(10)])
+    before = ask(app, lambda operations: operations.charts("15m")).now
+    with working(app):
+        until(lambda: all(job.state.finished for job in jobs), "all jobs")
+    records = [job.record() for job in jobs]
+    longest = max(one.attempts[0].started - one.created for one in records) - 1.0
+    points = [point for point in read(app).points if point.wait_p95 is not None]
+    assert points
+    assert all(point.time > before - 30 for point in points)
+    for point in points:
+        assert point.wait_p50 is not None
+        assert point.wait_p95 is not None
+        # The delay is not counted, nor is the wait for a retry. A bucket is at most 2.5 times wide.
+        assert 0.0 < point.wait_p50 <= point.wait_p95 <= 2.5 * max(longest, 0.001)
+
+
 def test_a_worker_that_runs_no_job_writes_nothing(app: Umbel) -> None:
     @app.task(name="add")
     async def add(a: int) -> int:

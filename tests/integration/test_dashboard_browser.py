@@ -604,8 +604,13 @@ def busy_shop(app: Umbel) -> Iterator[None]:
                 "shop.send_receipt": TaskCounts(int(60 * wave), 0, 0, 0, runs),
                 "shop.charge": TaskCounts(int(20 * wave), 3 * spike + 4, spike // 2, 0, runs),
             }
-            depths = DepthSums(1, int(9 * wave + 6 * spike), int(6 * wave), int(12 * wave))
-            puts.append(Put(TEN_SECONDS.key(now - 10 * back), encode(Counters(tasks, depths)), 900))
+            depths = DepthSums(
+                1, int(9 * wave + 6 * spike), int(6 * wave), int(12 * wave), int(4 * wave + spike)
+            )
+            waits = tuple(int(9 * wave) if 0.01 <= bound <= 2 else 0 for bound in BOUNDS)
+            puts.append(
+                Put(TEN_SECONDS.key(now - 10 * back), encode(Counters(tasks, depths, waits)), 900)
+            )
         for start in range(0, len(puts), 30):
             await coordination.commit({}, puts[start : start + 30])
 
@@ -635,6 +640,11 @@ def test_the_pictures_in_the_documentation_are_made_from_the_pages(
         tab.wait_for_selector("text=No worker serves the queue mail")
         tab.wait_for_selector("main time:has-text('ago')")
         tab.screenshot(path=str(target / "dashboard.png"))
+        take_pictures(tab, "busy", "overview")
+        tab.click(".chart summary >> nth=1")
+        assert "min ago" in tab.inner_text(".chart table >> nth=1")
+        assert "p95" in tab.text_content(".chart .hit title >> nth=31")
+        take_pictures(tab, "busy", "numbers")
         tab.goto(f"{url}jobs?state=buried")
         tab.click("td .id")
         tab.wait_for_selector("text=Traceback")

@@ -18,7 +18,8 @@ tasks = st.builds(TaskCounts, counts, counts, counts, counts, histograms)
 documents = st.builds(
     Counters,
     st.dictionaries(st.sampled_from(["a", "b", "c", OTHER_TASKS]), tasks, max_size=4),
-    st.none() | st.builds(DepthSums, counts, counts, counts, counts),
+    st.none() | st.builds(DepthSums, counts, counts, counts, counts, counts),
+    histograms,
 )
 
 
@@ -26,7 +27,9 @@ def same(one: Counters, two: Counters) -> bool:
     """Return whether the sums are the same, with or without empty buckets at the end."""
     full = TaskCounts(seconds=(0,) * (len(BOUNDS) + 1))
     filled = [{task: add(full, each) for task, each in many.tasks.items()} for many in (one, two)]
-    return filled[0] == filled[1] and one.depths == two.depths
+    empty = Counters(waits=full.seconds)
+    waits = [merge([empty, many]).waits for many in (one, two)]
+    return filled[0] == filled[1] and one.depths == two.depths and waits[0] == waits[1]
 
 
 @given(st.lists(documents, max_size=8), st.randoms(), st.integers(0, 8))
@@ -114,6 +117,25 @@ def test_a_tally_counts_each_end_once_and_begins_again() -> None:
     histogram = (0,) * BOUNDS.index(0.5) + (3,)
     assert tally.take() == Counters({"a": TaskCounts(1, 1, 2, 1, histogram)})
     assert tally.take() is None
+
+
+def test_waits_are_counted_once_and_merged() -> None:
+    tally = Tally()
+    for seconds in (0.0005, 0.3, 9_999.0):
+        tally.count([("a", Succeeded(), 0.01)])
+        tally.count_waits([seconds])
+    first = tally.take()
+    assert first is not None
+    assert sum(first.waits) == 3
+    assert sum(merge([first, first, Counters()]).waits) == 6
+    assert decode(encode(first)) == first
+    tally.count([("a", Succeeded(), 0.01)])
+    assert tally.take() == Counters({"a": TaskCounts(1, seconds=(0, 0, 0, 1))})
+
+
+def test_numbers_of_an_older_release_are_read() -> None:
+    older = b'{"tasks":{"a":[1,0,0,0,[1]]},"depths":[2,10,4,6]}'
+    assert decode(older) == Counters({"a": TaskCounts(1, 0, 0, 0, (1,))}, DepthSums(2, 10, 4, 6))
 
 
 def test_a_tally_of_endless_names_is_bounded() -> None:

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from umbel.backends import json_value
 from umbel.backends.coordination import MAX_VALUE_BYTES
@@ -53,6 +54,8 @@ class DepthSums(msgspec.Struct, frozen=True, array_like=True):
     queued: Count = 0
     waiting: Count = 0
     running: Count = 0
+    oldest: Count = 0
+    """The seconds since the oldest queued job was queued."""
 
 
 class Counters(msgspec.Struct, frozen=True):
@@ -60,19 +63,23 @@ class Counters(msgspec.Struct, frozen=True):
 
     tasks: dict[str, TaskCounts] = {}
     depths: DepthSums | None = None
+    waits: Histogram = ()
+    """How many jobs waited how long for their first run, by bucket."""
 
 
 def merge(many: Iterable[Counters]) -> Counters:
     """Return the sums."""
     tasks: dict[str, TaskCounts] = {}
     depths: DepthSums | None = None
+    waits: Histogram = ()
     for one in many:
         for task, counts in one.tasks.items():
             known = tasks.get(task)
             tasks[task] = counts if known is None else add(known, counts)
         if one.depths is not None:
             depths = one.depths if depths is None else _add_depths(depths, one.depths)
-    return Counters(tasks, depths)
+        waits = _add_buckets(waits, one.waits)
+    return Counters(tasks, depths, waits)
 
 
 def add(one: TaskCounts, two: TaskCounts) -> TaskCounts:
@@ -82,8 +89,12 @@ def add(one: TaskCounts, two: TaskCounts) -> TaskCounts:
         one.retried + two.retried,
         one.buried + two.buried,
         one.other + two.other,
-        tuple(a + b for a, b in zip_longest(one.seconds, two.seconds, fillvalue=0)),
+        _add_buckets(one.seconds, two.seconds),
     )
+
+
+def _add_buckets(one: Histogram, two: Histogram) -> Histogram:
+    return tuple(a + b for a, b in zip_longest(one, two, fillvalue=0))
 
 
 def _add_depths(one: DepthSums, two: DepthSums) -> DepthSums:
@@ -92,6 +103,7 @@ def _add_depths(one: DepthSums, two: DepthSums) -> DepthSums:
         one.queued + two.queued,
         one.waiting + two.waiting,
         one.running + two.running,
+        one.oldest + two.oldest,
     )
 
 
@@ -112,7 +124,7 @@ def limit_tasks(counters: Counters, most: int = MAX_TASKS) -> Counters:
     rest = total({task: named[task] for task in order[most:]})
     known = counters.tasks.get(OTHER_TASKS, TaskCounts())
     kept = {task: named[task] for task in order[:most]}
-    return Counters(kept | {OTHER_TASKS: add(known, rest)}, counters.depths)
+    return replace(counters, tasks=kept | {OTHER_TASKS: add(known, rest)})
 
 
 def encode(counters: Counters, max_bytes: int = MAX_VALUE_BYTES) -> bytes:
@@ -132,7 +144,7 @@ def decode(value: bytes) -> Counters | None:
 
 
 def percentile(histogram: Sequence[int], share: float) -> float | None:
-    """Return the run time in seconds below which this share of runs are; None without runs.
+    """Return the time in seconds below which this share of runs are; None without runs.
 
     It is interpolated inside a bucket. Times above the last bound count as the last bound.
     """

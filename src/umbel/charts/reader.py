@@ -41,6 +41,8 @@ class MeanDepths(msgspec.Struct, frozen=True):
     queued: float
     waiting: float
     running: float
+    oldest: float
+    """Seconds since the oldest queued job was queued."""
 
 
 class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,9 @@ class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
     p50: float | None = None
     """The median run time in seconds."""
     p95: float | None = None
+    wait_p50: float | None = None
+    """The median of the seconds that jobs waited for their first run."""
+    wait_p95: float | None = None
     depths: MeanDepths | None = None
 
 
@@ -163,10 +168,13 @@ def _point(time: int, seconds: int, counters: Counters | None, now: float) -> Ch
         other=sums.other,
         p50=percentile(sums.seconds, 0.5),
         p95=percentile(sums.seconds, 0.95),
+        wait_p50=percentile(counters.waits, 0.5),
+        wait_p95=percentile(counters.waits, 0.95),
         depths=MeanDepths(
             depths.queued / depths.readings,
             depths.waiting / depths.readings,
             depths.running / depths.readings,
+            depths.oldest / depths.readings,
         )
         if depths is not None and depths.readings
         else None,

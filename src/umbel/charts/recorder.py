@@ -194,11 +194,14 @@ class Recorder:
         if self._read_depths is None or begun < self._depths_due:
             return None
         jobs = dict.fromkeys(State, 0)
+        oldest = 0
         for depth in await self._read_depths():
             jobs[depth.state] += depth.jobs
+            if depth.state is State.QUEUED:
+                oldest = max(oldest, int(depth.age))
         now = self._clock.monotonic()
         self._depths_due = now + _DEPTHS_SHARE * (now - begun)
-        return DepthSums(1, jobs[State.QUEUED], jobs[State.WAITING], jobs[State.RUNNING])
+        return DepthSums(1, jobs[State.QUEUED], jobs[State.WAITING], jobs[State.RUNNING], oldest)
 
 
 def _random_share() -> float:

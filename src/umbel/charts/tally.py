@@ -41,6 +41,13 @@ class Tally:
     def __init__(self) -> None:
         self._lock = Lock()
         self._counts: dict[_Key, int] = {}
+        self._waits = [0] * (len(BOUNDS) + 1)
+
+    def count_waits(self, waits: Iterable[float]) -> None:
+        """Count the seconds that jobs waited for their first run."""
+        with self._lock:
+            for seconds in waits:
+                self._waits[bisect_left(BOUNDS, seconds)] += 1
 
     def count(self, runs: Iterable[tuple[str, Outcome, float]]) -> None:
         """Count runs: the task, the outcome that was recorded, and the seconds that it took.
@@ -70,7 +77,8 @@ class Tally:
             return None
         with self._lock:
             counts, self._counts = self._counts, {}
-        return limit_tasks(Counters(_by_task(counts)))
+            waits, self._waits = self._waits, [0] * (len(BOUNDS) + 1)
+        return limit_tasks(Counters(_by_task(counts), waits=_without_tail(waits)))
 
 
 def _by_task(counts: dict[_Key, int]) -> dict[str, TaskCounts]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
@@ -16,7 +16,29 @@ _PART_STYLES = {
 Line = tuple[str, str, Sequence[float | None]]
 """A name, a CSS class, and values; None is a gap."""
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 380, 132, 44, 108, 8
-_SPANS = {"15m": "15 min ago", "1h": "1 h ago", "24h": "24 h ago", "7d": "7 days ago"}
+_MAX_ROWS = 30
+
+
+class _Span(NamedTuple):
+    text: str
+    seconds: int
+
+
+_SPANS = {
+    "15m": _Span("15 min ago", 900),
+    "1h": _Span("1 h ago", 3_600),
+    "24h": _Span("24 h ago", 86_400),
+    "7d": _Span("7 days ago", 604_800),
+}
+
+
+class _Row(NamedTuple):
+    """The mean values of a part of the time."""
+
+    ago: str
+    start: int
+    end: int
+    values: list[float | None]
 
 
 def draw_chart(title: str, lines: Sequence[Line], unit: str = "", since: str = "15m") -> Markup:
@@ -28,20 +50,94 @@ def draw_chart(title: str, lines: Sequence[Line], unit: str = "", since: str = "
         for _, style, values in lines
         for path in _paths(values, top)
     ]
+    rows = _rows(lines, _SPANS[since].seconds)
     legend = [
         Markup('<span class="key {}">{}</span>').format(style, name) for name, style, _ in lines
     ]
     return Markup(
         '<figure class="chart"><figcaption>{} {}</figcaption>'
-        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg></figure>'
+        '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}{}</svg>{}</figure>'
     ).format(
         title,
         Markup("").join(legend),
         _WIDTH,
         _HEIGHT,
         _describe(title, lines, unit),
-        _axis(top, unit, _SPANS[since]),
+        _axis(top, unit, _SPANS[since].text),
         Markup("").join(drawn),
+        _hover(rows, lines, unit),
+        _table(title, rows, lines, unit),
+    )
+
+
+def _rows(lines: Sequence[Line], seconds: int) -> list[_Row]:
+    """Return the means of at most so many periods, the newest first."""
+    points = max((len(values) for _, _, values in lines), default=0)
+    size = -(-points // _MAX_ROWS) or 1
+    found = []
+    for end in range(points, 0, -size):
+        start = max(end - size, 0)
+        ago = _ago((points - end) * seconds / points)
+        found.append(_Row(ago, start, end, [_mean(values[start:end]) for _, _, values in lines]))
+    return found
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s ago" if seconds else "now"
+    for unit, size in (("min", 60), ("h", 3_600)):
+        if seconds < 120 * size:
+            return f"{round(seconds / size, 1):g} {unit} ago"
+    return f"{round(seconds / 86_400, 1):g} d ago"
+
+
+def _hover(rows: Sequence[_Row], lines: Sequence[Line], unit: str) -> Markup:
+    """Return an area for each row, which shows its values under the pointer."""
+    points = max((row.end for row in rows), default=1)
+    step = (_WIDTH - _LEFT) / points
+    areas = []
+    for row in rows:
+        known = [
+            f"{name} {_number(value)} {unit}".strip()
+            for (name, _, _), value in zip(lines, row.values, strict=True)
+            if value is not None
+        ]
+        if known:
+            area = '<rect class="hit" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
+            areas.append(
+                Markup(area + "<title>{}</title></rect>").format(
+                    _LEFT + row.start * step,
+                    _TOP,
+                    (row.end - row.start) * step,
+                    _BOTTOM - _TOP,
+                    f"{row.ago}: {', '.join(known)}",
+                )
+            )
+    return Markup("").join(areas)
+
+
+def _table(title: str, rows: Sequence[_Row], lines: Sequence[Line], unit: str) -> Markup:
+    head = [Markup('<th scope="col" class="num">{}').format(name) for name, _, _ in lines]
+    body = [
+        Markup('<tr><th scope="row">{}{}').format(
+            row.ago,
+            Markup("").join(
+                Markup('<td class="num">{}').format("" if value is None else _number(value))
+                for value in row.values
+            ),
+        )
+        for row in rows
+    ]
+    return Markup(
+        "<details><summary>Numbers</summary><table><caption>{}</caption>"
+        '<thead><tr><th scope="col">Time{}</thead><tbody>{}</tbody></table></details>'
+    ).format(
+        f"{title}{f' in {unit}' if unit else ''}", Markup("").join(head), Markup("").join(body)
     )
 
 

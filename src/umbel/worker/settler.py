@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import anyio
@@ -154,6 +154,7 @@ class Settler:
                 (one.delivery.envelope.subject, one.outcome, one.finished - one.started)
                 for one in settled
             )
+            self._tally.count_waits(_waits(settled))
         if self._hooks.settles:
             # All at once: a hook that hangs delays a batch only once.
             calls = (self._hooks.call("on_settle", settled_job(report)) for report in settled)
@@ -167,6 +168,15 @@ class Settler:
                 self._telemetry.emit(events.OutcomeRefused(**_event_fields(report.delivery)))
         elif self._emits_success or not isinstance(report.outcome, Succeeded):
             self._telemetry.emit(event_of(report))
+
+
+def _waits(reports: Iterable[Report]) -> Iterator[float]:
+    """Return how many seconds each job waited until its first run began."""
+    for one in reports:
+        envelope = one.delivery.envelope
+        if one.delivery.attempt == 1 and envelope.created:
+            due = max(envelope.created, envelope.not_before or 0.0)
+            yield max(0.0, one.started - due)
 
 
 def _unrecordable(report: Report, error: Exception) -> Report:
