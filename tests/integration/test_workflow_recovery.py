@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from integration.workflow_world import VirtualWorld, states, virtual_world
-from umbel import Signal, State, current
+from umbel import Signal, Sleep, State, current
 from umbel.errors import NotAllowed, UmbelError, UnknownJob
 from umbel.messages import fresh_id
 
@@ -183,6 +183,33 @@ def test_a_run_that_was_cancelled_or_passed_its_deadline_can_be_retried(w: Virtu
     assert handle.get() == "end"
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "after a node"])
+def test_a_sleep_that_is_retried_takes_its_whole_time_again(
+    w: VirtualWorld, is_first: bool
+) -> None:
+    def flow() -> Any:
+        sleep = Sleep(100) if is_first else Sleep(100).after(w.step.s("begin"))
+        return w.step.s("end").after(sleep)
+
+    handle = w.declare(flow).delay()
+    w.run(50)
+    for _ in range(2):
+        handle.cancel()
+        w.run()
+        retry(w, handle)
+        assert w.run(90) == []
+    assert w.run(20) == ["end"]
+    assert handle.get() == "end"
+
+
+def test_a_sleep_after_a_node_that_runs_again_takes_its_time_once(w: VirtualWorld) -> None:
+    handle = w.declare(lambda: w.step.s("end").after(Sleep(100).after(w.step.s("begin")))).delay()
+    assert w.run(200) == ["begin", "end"]
+    retry(w, handle, start="step-2")
+    assert w.run(90) == ["begin"]
+    assert w.run(20) == ["end"]
+
+
 # --- row 75 ------------------------------------------------------------------------------------
 
 
@@ -310,8 +337,6 @@ def test_what_was_undone_runs_again_after_a_node_was_resolved(w: VirtualWorld) -
 
 
 def test_a_waiting_signal_and_a_sleep_can_be_resolved(w: VirtualWorld) -> None:
-    from umbel import Sleep
-
     handle = w.declare(lambda: w.any_.s(Signal("approved")).after(Sleep(1_000))).delay()
     w.run()
     assert w.ask(lambda o: o.graphs.resolve(handle.id, "approved", 5))

@@ -11,7 +11,7 @@ from umbel.graphs.compiler import Compiler
 from umbel.graphs.declaring import check_workflow, named_id
 from umbel.graphs.drawing import mermaid, tree
 from umbel.graphs.failures import FailedNode, find_failures
-from umbel.graphs.growing import grow
+from umbel.graphs.growing import AGAIN, grow
 from umbel.graphs.launching import TEMPLATE_ROOT, launch_envelope, live_roots
 from umbel.graphs.places import label_of
 from umbel.graphs.publications import publications
@@ -24,6 +24,7 @@ from umbel.graphs.workflow_nodes import PreparedNode, Values
 from umbel.messages.graphs import Graph, GraphNode
 
 __all__ = [
+    "AGAIN",
     "MAX_DRAWN_NODES",
     "TEMPLATE_ROOT",
     "Box",

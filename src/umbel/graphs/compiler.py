@@ -467,6 +467,7 @@ class Compiler:
         node = self._node(replace(where, defaults=CallOptions(delay=canvas.seconds)))
         node.kind, node.after = "sleep", canvas.before
         node.extra["label"] = f"{canvas.seconds:g} s"
+        node.arguments = [canvas.seconds]
         if before is not None:
             node.reads.append((before, None if before.is_no_value else ()))
             node.returns = before.returns

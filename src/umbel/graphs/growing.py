@@ -31,6 +31,9 @@ MAX_REPLACEMENTS = 50
 _MAX_ITEMS = 2_000
 """How many jobs a step of a map adds. A larger map grows in several steps."""
 
+AGAIN = "again"
+"""The second argument of a sleep that is retried."""
+
 BuildNodes = Callable[[Sequence[CompiledNode], str, str], dict[CompiledNode, Envelope]]
 """Builds envelopes of nodes for a group, with the queue of nodes that run no task."""
 
@@ -61,6 +64,33 @@ def grow(
     compiler = Compiler(prefix, derive, spec.path, spec.depth + 1, spec.chain)
     compiled, place = compiler.replacement(canvas)
     return growth(compiled, place, build(compiled.nodes, group, queue), group, prefix)
+
+
+def sleep_again(delivery: Delivery, spec: NodeSpec, codec: BodyCodec) -> Growth | None:
+    """Return a sleep that takes the place of one that was interrupted and is retried, else None.
+
+    A retry queues a job at once, so a sleep that is retried needs a new job with a delay.
+    """
+    template = delivery.envelope
+    arguments = codec.decode(template.body).get("args", [])
+    if arguments[1:] != [AGAIN]:
+        return None
+    job, fence = delivery.lease.job, delivery.lease.fence
+    place = CompiledNode(derived_id(job, fence, 1), f"{spec.path}.again", "sleep")
+    envelope = replace(
+        template,
+        id=place.id,
+        body=codec.encode({"args": arguments[:1], "kwargs": {}}, what="seconds of a sleep"),
+        delay=arguments[0],
+        not_before=None,
+        created=0.0,
+        attempt=1,
+        headers={**template.headers, NODE_HEADER: replace(spec, path=place.path).encode()},
+    )
+    prefix = f"{job}:{fence}"
+    return growth(
+        Compiled([place], []), place, {place: envelope}, template.headers[GROUP_HEADER], prefix
+    )
 
 
 class MapExpander:

@@ -8,7 +8,7 @@ from umbel.backends import Roles
 from umbel.errors import BadArguments, BadMessage, NodeFailed, UmbelError, Unavailable
 from umbel.graphs.conditions import WHEN, holds
 from umbel.graphs.failures import find_failures
-from umbel.graphs.growing import MapExpander, as_items
+from umbel.graphs.growing import MapExpander, as_items, sleep_again
 from umbel.graphs.stopping import end_early
 from umbel.graphs.values import SKIPPED, ResultReader
 from umbel.graphs.workflow_nodes import RUNS, PreparedNode, cancel_timers
@@ -90,6 +90,9 @@ class NodePreparer:
         if outcome is not None:
             return PreparedNode([], outcome)
         if spec.kind == "sleep":
+            again = sleep_again(delivery, spec, self._codec)
+            if again is not None:
+                return PreparedNode([], Succeeded(Reference(job=again.place).body), again)
             return PreparedNode([], await self._pass_on(spec))
         if spec.when is not None:
             inputs = {place[1]: value for place, value in values if place[0] == WHEN}

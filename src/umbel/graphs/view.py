@@ -23,6 +23,7 @@ from umbel.urls import mask_secrets
 
 _PAGE = 1_000
 _NO_SPEC = NodeSpec()
+_MAY_BE_REPLACED = ("", "map", "sleep")
 
 
 async def read_graph(joins: Joins, records: Records, root: str) -> Graph:
@@ -100,7 +101,7 @@ def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
         failed=is_failed,
         worker=member.worker,
         undoes=spec.undoes,
-        replaced=spec.kind in ("", "map") and (member.result_type or "").startswith(REFERENCE),
+        replaced=spec.kind in _MAY_BE_REPLACED and (member.result_type or "").startswith(REFERENCE),
         resolved_in=unquote(mark_of(member.result_type, "resolved") or ""),
     )
 

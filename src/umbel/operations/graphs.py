@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from msgspec import structs
 
 from umbel.backends import UNCHANGED, Changes, JobFilter, Roles
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
 from umbel.graphs import (
+    AGAIN,
     Graph,
     GraphNode,
     cancel_graph,
@@ -340,12 +340,11 @@ class GraphOperations:
 
         If this process dies between two steps, another retry does the rest.
         """
-        queues = {node.job: node.resolved_in for node in graph.nodes} if graph else {}
+        own = await self._changes(graph, {*jobs}) if graph and changes is UNCHANGED else {}
         ordered = graph.in_order(jobs) if graph else jobs
         again: list[str] = []
-        # All jobs of a step get the same changes. Nodes that were resolved get their queues back.
-        for queue, some in groupby(ordered, lambda job: queues.get(job, "")):
-            given = structs.replace(changes, queue=changes.queue or queue) if queue else changes
+        # All jobs of a step get the same changes.
+        for given, some in groupby(ordered, lambda job: own.get(job, changes)):
             step = [*some]
             for at in range(0, len(step), _MAX_NAMED):
                 try:
@@ -353,6 +352,28 @@ class GraphOperations:
                 except ConfigurationError as error:
                     raise NotAllowed(f"{error}; start a new graph instead") from None
         return again
+
+    async def _changes(self, graph: Graph, jobs: set[str]) -> dict[str, Changes]:
+        """Return what to change in nodes that run again.
+
+        Nodes that were resolved get their queues back. A sleep of which nothing before runs again
+        needs to know that it is retried.
+        """
+        by_job = {node.job: node for node in graph.nodes}
+        found: dict[str, Changes] = {}
+        for node in graph.nodes:
+            if node.job not in jobs:
+                continue
+            before = [by_job[job] for job in node.before if job in by_job]
+            if node.kind == "sleep" and all(
+                one.state in ("skipped", State.SUCCEEDED) and one.job not in jobs for one in before
+            ):
+                record = await self._roles.records.find(node.job)
+                seconds = self._codec.decode(record.body)["args"][:1]
+                found[node.job] = Changes(body=self._body([*seconds, AGAIN]))
+            elif node.resolved_in:
+                found[node.job] = Changes(queue=node.resolved_in)
+        return found
 
     def _body(self, arguments: Any) -> Any:
         data = arguments
