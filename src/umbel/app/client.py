@@ -74,6 +74,7 @@ _SHORT_WAIT_SECONDS = 1.0
 _WARNING_DELAY_SECONDS = 3.0
 """After so long, a caller that waits is told why the job does not start."""
 _UPDATE_SECONDS = 5.0
+_CUT_UPDATE_SECONDS = 1.0
 _MAX_WATCHED = 50
 """For how many nodes of a graph ``updates`` waits at once."""
 _FLUSH_CHECK_SECONDS = 0.02
@@ -654,15 +655,20 @@ class Client:
                 if node.has_ended and not node.is_unneeded and node.job not in seen:
                     seen.add(node.job)
                     yield node
-            live = [node.job for node in graph.nodes if node.is_expected]
+            live = [node for node in graph.nodes if node.is_expected]
             if graph.state.finished and not live:
                 return
-            await self.bridge.arun(self._wait_for_any([job, *live[:_MAX_WATCHED]]))
+            # Those that run end first. If they are too many to be watched, the poll is faster.
+            live.sort(key=lambda node: (node.state is not State.RUNNING, node.before != ()))
+            is_cut = sum(node.state is State.RUNNING for node in live) > _MAX_WATCHED
+            jobs = [job, *(node.job for node in live[:_MAX_WATCHED])]
+            seconds = _CUT_UPDATE_SECONDS if is_cut else _UPDATE_SECONDS
+            await self.bridge.arun(self._wait_for_any(jobs, seconds))
 
-    async def _wait_for_any(self, jobs: Sequence[str]) -> None:
-        """Wait until one of these jobs has ended, at most a few seconds."""
+    async def _wait_for_any(self, jobs: Sequence[str], seconds: float) -> None:
+        """Wait until one of these jobs has ended, at most so many seconds."""
         records = self._connections.get().roles.records
-        waits = [asyncio.ensure_future(records.wait_finished(one, _UPDATE_SECONDS)) for one in jobs]
+        waits = [asyncio.ensure_future(records.wait_finished(one, seconds)) for one in jobs]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
