@@ -231,6 +231,19 @@ def test_the_description_names_required_fields_answers_and_errors(shop: Umbel) -
                 assert any(field in answer.json()["error"] for field in action.fields), name
 
 
+def test_the_page_of_deployments_compares_the_code_of_workers(shop: Umbel) -> None:
+    with working(shop, name="web-1"), served(shop) as url:
+        browser = Browser(url)
+        assert "Every worker runs the code of this dashboard." in browser.get("/deployments").text
+
+        @shop.task(name="shop.more")
+        def more() -> None: ...
+
+        page = browser.get("/deployments").text
+        assert "New tasks, and the workers that do not have them" in page
+        assert browser.get("/api/v1/deployments").json()["code"]["restart"] == ["web-1"]
+
+
 def test_only_pauses_that_can_be_ended_have_a_button_for_it(shop: Umbel) -> None:
     with working(shop), served(shop) as url:
         browser = Browser(url)

@@ -265,6 +265,7 @@ def test_every_action_is_done_on_a_page(place: Umbel) -> None:
             tab.wait_for_selector("form[action$='/actions/unretire']")
             click("unretire")
             go("/routes?key=7")
+            click("move-route", typed="3", said="the index 3")
             click("release")
             go("/gates")
             click("set-limit", near="limit:shop.count", typed="5", said="now admits 5 jobs")
@@ -272,6 +273,7 @@ def test_every_action_is_done_on_a_page(place: Umbel) -> None:
             click("drain", near="north", said="gets no new jobs")
             tab.wait_for_selector("tr:has-text('north') form[action$='/actions/ready']")
             click("ready", near="north")
+            click("remove-member", near="south", typed="south", said="was removed")
             until(lambda: len(inquire(place, lambda o: o.schedules.all())) == 2, "the schedules")
             go("/schedules/shop.add")
             click("trigger", said="Published the job")
@@ -312,6 +314,11 @@ def test_every_action_is_done_on_a_page(place: Umbel) -> None:
         click("move", typed="slow", said="jobs were moved")
         go("/queues/slow")
         click("purge", typed="slow", said="jobs are cancelled")
+        place.registry.find("shop.charge").delay(10)
+        with working(place):
+            until(lambda: inquire(place, lambda o: o.jobs(charged)), "a buried job")
+        go("/buried")
+        click("forget-group", typed="shop.charge", said="1 job was deleted")
         go("/users")
         tab.fill("input[name=name]", "ann")
         tab.fill("input[name=password]", PASSWORD)
@@ -491,6 +498,8 @@ def test_keys_lead_to_pages_and_change_the_theme(shop: Umbel) -> None:
         tab.keyboard.press("g")
         tab.keyboard.press("q")
         tab.wait_for_url("**/queues")
+        tab.keyboard.press("z")
+        assert tab.inner_text("#zone") == "local"
         theme = tab.get_attribute("html", "data-theme")
         tab.keyboard.press("t")
         assert tab.get_attribute("html", "data-theme") != theme

@@ -84,6 +84,23 @@ async def _last_change(request: Request, job: str) -> str:
 
 
 async def _retry_group(request: Request) -> str:
+    ids, is_more = await _group(request)
+    return await _retry_all(request, ids) + _MORE * is_more
+
+
+async def _forget_group(request: Request) -> str:
+    _check_typed(request, request.get("task"))
+    ids, is_more = await _group(request)
+    deleted = 0
+    for batch in _batches(ids):
+        deleted += await request.operations.forget_possible(batch)
+    return f"{plural(deleted, 'job was', 'jobs were')} deleted." + _MORE * is_more
+
+
+async def _group(request: Request) -> tuple[list[str], bool]:
+    """Return the buried jobs of a task with one error, and whether there are more than can be
+    changed at once. Raises NotAllowed if many more match now than the user saw.
+    """
     group = request.get("group")
     limit = request.number("limit", 1, MAX_BULK_JOBS)
     seen = request.number("count", 1, 1_000_000_000)
@@ -93,7 +110,7 @@ async def _retry_group(request: Request) -> str:
     )
     expected = limit if request.fields.get("is_more") else min(limit, seen)
     _check_drift(len(ids), expected, seen)
-    return await _retry_all(request, ids) + _MORE * (is_more and limit == MAX_BULK_JOBS)
+    return ids, is_more and limit == MAX_BULK_JOBS
 
 
 async def _retry_jobs(request: Request) -> str:
@@ -215,10 +232,15 @@ def _named(scope: str, name: str) -> str:
 
 async def _purge(request: Request) -> str:
     name = request.get("name")
-    if request.fields.get("confirm") not in (name, visible(name, 300)):
-        raise ConfigurationError("confirm: type the name of the queue")
+    _check_typed(request, name)
     cancelled = await request.operations.purge(name)
     return f"{plural(cancelled, 'job is', 'jobs are')} cancelled."
+
+
+def _check_typed(request: Request, name: str) -> None:
+    """Raise ConfigurationError unless the user has typed a name."""
+    if request.fields.get("confirm") not in (name, visible(name, 300)):
+        raise ConfigurationError(f"confirm: type the name {visible(name, 300)}")
 
 
 async def _move(request: Request) -> str:
@@ -280,6 +302,13 @@ async def _ready(request: Request) -> str:
     return "The member gets jobs again."
 
 
+async def _remove_member(request: Request) -> str:
+    _check_typed(request, request.get("member"))
+    if not await request.operations.remove_members(request.get("pool"), [request.get("member")]):
+        raise NotAllowed("There is no such member.")
+    return "The member was removed. A job that holds it keeps it until it ends."
+
+
 async def _retire(request: Request) -> str:
     moved = await request.operations.retire(await _known_index(request))
     moves = plural(moved, "route moves", "routes move")
@@ -296,6 +325,13 @@ async def _known_index(request: Request) -> int:
     if index not in {one.index for one in await request.operations.worker_indexes()}:
         raise NotAllowed(f"No worker has the index {index}.")
     return index
+
+
+async def _move_route(request: Request) -> str:
+    index = await _known_index(request)
+    if await request.operations.move_route(request.get("key"), index, request.reason) is None:
+        raise NotAllowed("The key has no route.")
+    return f"The next route of the key goes to the worker with the index {index}."
 
 
 async def _release(request: Request) -> str:
@@ -413,6 +449,15 @@ ACTIONS: dict[str, Action] = {
             subject="task",
         ),
         Action(
+            name="forget-group",
+            summary="Delete the buried jobs with one error.",
+            act=_forget_group,
+            role="admin",
+            fields=("task", "group", "limit", "count", "confirm"),
+            optional=("is_more",),
+            subject="task",
+        ),
+        Action(
             name="retry-jobs",
             summary="Queue jobs again: those with these ids, or all that match a filter.",
             act=_retry_jobs,
@@ -497,6 +542,13 @@ ACTIONS: dict[str, Action] = {
             subject="member",
         ),
         Action(
+            name="remove-member",
+            summary="Remove a member of a pool; a job that holds it keeps it.",
+            act=_remove_member,
+            fields=("pool", "member", "confirm"),
+            subject="member",
+        ),
+        Action(
             name="retire",
             summary="Give a worker no more routes, and move its own to other workers.",
             act=_retire,
@@ -515,6 +567,14 @@ ACTIONS: dict[str, Action] = {
             summary="End the route of a key.",
             act=_release,
             fields=("key",),
+            optional=("reason",),
+            subject="key",
+        ),
+        Action(
+            name="move-route",
+            summary="End the route of a key; its next route goes to the worker with this index.",
+            act=_move_route,
+            fields=("key", "index"),
             optional=("reason",),
             subject="key",
         ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any, cast, get_args
 
+import anyio
 import msgspec
 from msgspec.structs import replace
 
@@ -36,6 +38,8 @@ from umbel.operations import (
     group_buried,
 )
 from umbel.operations import read_overview as overview
+from umbel.tasks import Task
+from umbel.tasks.fingerprints import fingerprint, python_version
 
 _SEARCH_WINDOW = 20_000
 _SEARCH_SECONDS = 0.1
@@ -415,8 +419,10 @@ async def read_routes(view: View) -> dict[str, Any]:
 
 async def read_deployments(view: View) -> dict[str, Any]:
     """Return the last deployment, its workers, and the jobs in its way."""
-    status = await view.operations.deploy.status()
+    code = await anyio.to_thread.run_sync(_fingerprints, tuple(view.app.registry))
+    status = await view.operations.deploy.status(code or None, python_version())
     return {
+        "code": msgspec.to_builtins(status.code),
         "deployment": msgspec.to_builtins(status.deployment),
         "is_under_way": status.deployment is not None and status.deployment.is_under_way,
         "is_ready": status.ready,
@@ -426,6 +432,12 @@ async def read_deployments(view: View) -> dict[str, Any]:
             for worker, run in status.blocking_runs
         ],
     }
+
+
+@lru_cache(maxsize=4)
+def _fingerprints(tasks: tuple[Task[Any, Any], ...]) -> dict[str, str]:
+    """Return what names the code of tasks. It reads their sources, so it is not done each time."""
+    return {task.name: fingerprint(task) for task in tasks}
 
 
 async def read_tasks(view: View) -> dict[str, Any]:

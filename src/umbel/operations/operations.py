@@ -242,6 +242,10 @@ class Operations:
         states = await self._roles.control.cancel(jobs, reason)
         return sum(state in (State.CANCELLED, State.RUNNING) for state in states.values())
 
+    async def forget_possible(self, jobs: Sequence[str]) -> int:
+        """Delete those of these jobs that have finished, with their results. Return how many."""
+        return await self._roles.records.remove(jobs)
+
     async def forget(self, wanted: JobFilter) -> int:
         """Delete all finished jobs that match, with their results. Return their number.
 

@@ -8,12 +8,13 @@ let offset = Date.now() / 1000 - Number(page.dataset.now); // this clock minus t
 // --- theme ---
 const dark = matchMedia("(prefers-color-scheme: dark)");
 function setTheme(name) { page.dataset.theme = name; }
-function savedTheme() { try { return localStorage.getItem("umbel-theme"); } catch { return null; } }
-setTheme(savedTheme() || (dark.matches ? "dark" : "light"));
+function saved(name) { try { return localStorage.getItem(name); } catch { return null; } }
+function save(name, value) { try { localStorage.setItem(name, value); } catch { /* not allowed to store */ } }
+setTheme(saved("umbel-theme") || (dark.matches ? "dark" : "light"));
 function changeTheme() {
   const name = page.dataset.theme === "dark" ? "light" : "dark";
   setTheme(name);
-  try { localStorage.setItem("umbel-theme", name); } catch { /* not allowed to store */ }
+  save("umbel-theme", name);
 }
 
 // --- times: shown as ages by the server's clock ---
@@ -23,9 +24,19 @@ function age(seconds) {
     : size < 86400 ? `${Math.floor(size / 3600)} h` : `${Math.floor(size / 86400)} d`;
   return seconds < 0 ? `in ${text}` : `${text} ago`;
 }
+let zone = saved("umbel-zone") || "UTC";
 function showTimes() {
   const now = Date.now() / 1000 - offset;
-  for (const one of view.querySelectorAll("time")) one.textContent = age(now - Date.parse(one.dateTime) / 1000);
+  byId("zone").textContent = zone;
+  for (const one of view.querySelectorAll("time")) {
+    one.textContent = age(now - Date.parse(one.dateTime) / 1000);
+    one.title = zone === "UTC" ? one.dateTime : new Date(one.dateTime).toString();
+  }
+}
+function changeZone() {
+  zone = zone === "UTC" ? "local" : "UTC";
+  save("umbel-zone", zone);
+  showTimes();
 }
 setInterval(showTimes, 1000);
 
@@ -227,10 +238,12 @@ document.addEventListener("keydown", (event) => {
   else if (key === "x" && chosenRow(0)?.querySelector("[data-job]")) chosenRow(0).querySelector("[data-job]").click();
   else if (key === "p") pauseLive();
   else if (key === "t") changeTheme();
+  else if (key === "z") changeZone();
   else if (key === "?") byId("help").showModal();
   before = key;
 });
 byId("theme").addEventListener("click", changeTheme);
+byId("zone").addEventListener("click", changeZone);
 if (byId("live")) byId("live").addEventListener("click", pauseLive);
 byId("menu").addEventListener("click", () => {
   const isOpen = byId("navigation").classList.toggle("open");
