@@ -36,6 +36,7 @@ SEARCHES = (
     "/jobs?error=declined&state=buried",
     *(f"/?range={span}" for span in ("1h", "24h", "7d")),
 )
+_TRANSACTION = ("begin", "commit", "rollback")
 COUNTS = ("group by 1, 2", "group by queue, task")
 """What marks the queries that count all live jobs: one read for all pages, and not often."""
 NEWEST = "order by seq desc"
@@ -50,6 +51,8 @@ class Queries:
 
     def note(self, query: Any, values: Any) -> None:
         text = query.decode() if isinstance(query, bytes) else str(query)
+        if text in _TRANSACTION:
+            return  # the key of forms is written once
         self.seen.setdefault(" ".join(text.split()), (query, values))
 
 

@@ -15,7 +15,7 @@ _PART_STYLES = {
 }
 Line = tuple[str, str, Sequence[float | None]]
 """A name, a CSS class, and values; None is a gap."""
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 380, 132, 44, 108, 8
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 136, 54, 110, 8
 _MAX_ROWS = 30
 
 
