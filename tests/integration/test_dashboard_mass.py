@@ -10,12 +10,14 @@ import pytest
 
 from integration.browsing import Browser, declare, served
 from integration.conftest import Place, working
-from integration.running import ask, until
+from integration.running import ask, ask_backend, until
 from umbel import Limit, Retry, Umbel
-from umbel.backends import JobFilter
+from umbel.backends import JobFilter, Roles
+from umbel.clock import SystemClock
 from umbel.dashboard import DashboardOptions, dashboard
 from umbel.messages import State
-from umbel.operations import JobSearch
+from umbel.operations import FoundJobs, JobSearch
+from umbel.operations.job_search import search_jobs
 
 SHOWN = 3_000
 """How many buried jobs the page reads."""
@@ -92,3 +94,37 @@ def test_large_arguments_take_little_memory(sqlite: Place, path: str) -> None:
                 tracemalloc.stop()
 
     assert asyncio.run(measure()) < MAX_MEGABYTES
+
+
+class TickingClock(SystemClock):
+    """A clock on which a second passes between two looks."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        self.seconds += 1.0
+        return self.seconds
+
+
+def test_a_text_search_stops_in_the_middle_of_a_portion_and_continues_there(shop: Umbel) -> None:
+    add = shop.registry.find("shop.add")
+    handles = shop.publish_many([add.s(1, number) for number in range(20)])
+
+    async def search_in_parts(roles: Roles) -> list[FoundJobs]:
+        found: list[FoundJobs] = []
+        after: str | None = ""
+        while after is not None:
+            search = JobSearch(arguments=("1",), after=after, seconds=6.0)
+            found.append(
+                await search_jobs(roles.records, search, shop.codec, shop.registry, TickingClock())
+            )
+            after = found[-1].after
+        return found
+
+    parts = ask_backend(shop, search_in_parts)
+    assert len(parts) >= 3
+    assert all(part.is_cut for part in parts[:-1])
+    assert all(0 < part.read < 20 for part in parts[:-1])
+    jobs = [job.id for part in parts for job in part.jobs]
+    assert jobs == [handle.id for handle in reversed(handles)]

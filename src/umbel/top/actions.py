@@ -75,10 +75,11 @@ async def _prepare_pause(operations: Operations, asked: Asked) -> tuple[str, Pla
         return f"Resume the {scope} {name}?", Plan("resume", scope, name)
     if scope == "worker":
         found = [one for one in await operations.workers() if one.name == name]
-        count = f"{found[0].running if found else 0:,} running jobs go on"
+        running = found[0].running if found else 0
+        count = "1 running job goes on" if running == 1 else f"{running:,} running jobs go on"
     else:
         jobs, is_more = await _find_jobs(operations, Asked("cancel", scope, name))
-        count = f"{len(jobs):,}{'+' if is_more else ''} jobs wait"
+        count = "1 job waits" if len(jobs) == 1 else f"{len(jobs):,}{'+' * is_more} jobs wait"
     return f"Pause the {scope} {name} ({count})?", Plan("pause", scope, name)
 
 
