@@ -43,6 +43,7 @@ def test_the_pages_of_graphs_show_what_runs_and_what_it_waits_for(orders: Orders
         assert signal["accepts"] == "bool"
         assert signal["is_early"] is False
         page = browser.get(f"/graphs/{run.id}?node=ship").text
+        assert '<input type="hidden" name="seen" value="blocked">' in page  # of its cancellation
         for text in ("order.charge", "signal approved", "The signal", "critical", "<svg"):
             assert text in page
         node = browser.get(f"/api/v1/graphs/{run.id}?node=ship").json()["node"]
