@@ -27,7 +27,7 @@ from integration.browsing import (
 )
 from integration.conftest import Place, working
 from integration.running import ask, until
-from umbel import Umbel
+from umbel import Umbel, chain
 from umbel.backends import JobFilter
 from umbel.control import Role
 from umbel.dashboard import DashboardOptions, dashboard
@@ -229,6 +229,19 @@ def test_the_description_names_required_fields_answers_and_errors(shop: Umbel) -
                 answer = browser.act(name)
                 assert answer.status_code == 400, name
                 assert any(field in answer.json()["error"] for field in action.fields), name
+
+
+def test_the_nodes_of_a_selected_graph_are_cancelled_too(app: Umbel) -> None:
+    add = app.registry.find("shop.add")
+    runs = [chain(add.s(1, 2), add.s(3), add.s(4)).delay() for _ in range(2)]
+    with served(app) as url:
+        browser = Browser(url)
+        answer = browser.act("cancel-jobs", jobs=runs[0].id)
+        assert answer.json() == {"done": "1 job is cancelled or was asked to stop."}
+        assert browser.act("cancel", job=runs[1].id).status_code == 200
+    jobs = ask(app, lambda operations: operations.jobs(JobFilter()))
+    assert len(jobs) == 8
+    assert {job.state for job in jobs} == {State.CANCELLED}
 
 
 def test_the_page_of_deployments_compares_the_code_of_workers(shop: Umbel) -> None:

@@ -178,10 +178,15 @@ class Operations:
         missing = [job for job in jobs if job not in found]
         if missing:
             raise UnknownJob(f"no job {', '.join(missing)}")
-        for job in jobs:
-            if (await self._roles.records.find(job)).task == GRAPH_TASK:
-                await self.graphs.cancel(job, reason)
+        await self._cancel_nodes(jobs, reason)
         return found
+
+    async def _cancel_nodes(self, jobs: Iterable[str], reason: str) -> None:
+        """Cancel the nodes of those of these jobs that are graphs."""
+        for job in jobs:
+            with suppress(UnknownJob):
+                if (await self._roles.records.find(job)).task == GRAPH_TASK:
+                    await self.graphs.cancel(job, reason)
 
     async def retry(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
         """Queue finished jobs again, unchanged or with changes. Return their ids.
@@ -237,9 +242,10 @@ class Operations:
     async def cancel_possible(self, jobs: Sequence[str], reason: str) -> int:
         """Cancel those of these jobs that are live, or ask workers to stop them. Return how many.
 
-        Others have ended meanwhile, or were deleted.
+        Others have ended meanwhile, or were deleted. Of a graph, all nodes are cancelled.
         """
         states = await self._roles.control.cancel(jobs, reason)
+        await self._cancel_nodes(states, reason)
         return sum(state in (State.CANCELLED, State.RUNNING) for state in states.values())
 
     async def forget_possible(self, jobs: Sequence[str]) -> int:
