@@ -21,6 +21,7 @@ from umbel import Umbel
 from umbel.backends import Coordination, Roles
 from umbel.control import Access, AuditLine, AuditLog, User
 from umbel.control.audit import NO_OUTCOME
+from umbel.dashboard import DashboardOptions, dashboard
 from umbel.dashboard.security import HEADERS
 from umbel.errors import NotAllowed, Unavailable
 from umbel.telemetry import events
@@ -336,23 +337,33 @@ def test_of_many_streams_that_are_opened_at_once_the_rest_is_refused(
     shop: Umbel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("umbel.dashboard.live.MAX_STREAMS_PER_USER", 2)
-    release = threading.Event()
+    scope = {"type": "http", "method": "GET", "path": "/live", "client": ("127.0.0.1", 1)}
+    scope |= {"query_string": b"view=/queues", "headers": [(b"host", b"localhost")]}
+    scope |= {"asgi": {"version": "3.0", "spec_version": "2.3"}}
+    codes: list[int] = []
+    updates: list[bytes] = []
 
-    def open_stream(url: str) -> tuple[int, str]:
-        with httpx.stream("GET", f"{url}live?view=/queues", timeout=60) as answer:
-            if answer.status_code != 200:
-                return answer.status_code, answer.read().decode()
-            line = next(answer.iter_lines())
-            release.wait(60)
-            return answer.status_code, line
+    async def receive() -> Any:
+        await asyncio.Event().wait()  # the client stays
 
-    with served(shop) as url, ThreadPoolExecutor(10) as executor:
-        opening = [executor.submit(open_stream, url) for _ in range(10)]
-        until(lambda: sum(one.done() for one in opening) == 8, "the refusals")
-        release.set()
-        answers = sorted(one.result() for one in opening)
-    assert [status for status, _ in answers] == [200] * 2 + [503] * 8
-    assert all(line.startswith("data: {") for status, line in answers if status == 200)
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            codes.append(message["status"])
+        elif message["body"].startswith(b"data: {"):
+            updates.append(message["body"])
+
+    async def work() -> None:
+        served_app = dashboard(shop, DashboardOptions())
+        opened = [asyncio.create_task(served_app({**scope}, receive, send)) for _ in range(10)]
+        async with asyncio.timeout(60), served_app.router.lifespan_context(served_app):
+            while len(codes) < 10 or len(updates) < codes.count(200):
+                await asyncio.sleep(0.001)
+            for one in opened:
+                one.cancel()
+            await asyncio.gather(*opened, return_exceptions=True)
+
+    asyncio.run(work())
+    assert sorted(codes) == [200] * 2 + [503] * 8
 
 
 # --- the audit log ---------------------------------------------------------------------------
