@@ -244,6 +244,24 @@ def test_the_nodes_of_a_selected_graph_are_cancelled_too(app: Umbel) -> None:
     assert {job.state for job in jobs} == {State.CANCELLED}
 
 
+def test_the_page_of_a_schedule_shows_how_late_its_last_ticks_were(shop: Umbel) -> None:
+    @shop.task(name="shop.tick", every=1)
+    def tick() -> None: ...
+
+    with working(shop), served(shop) as url:
+        browser = Browser(url)
+
+        def ended() -> list[Any]:
+            answer = browser.get("/api/v1/schedules/shop.tick")
+            history = answer.json()["history"] if answer.is_success else []
+            return [line for line in history if line["state"] == "succeeded"]
+
+        until(ended, "a tick")
+        assert all(0 <= line["late"] < 60 for line in ended())
+        page = browser.get("/schedules/shop.tick").text
+        assert re.search(r'class="succeeded" title="succeeded, [^"]+ late"', page)
+
+
 def test_the_page_of_deployments_compares_the_code_of_workers(shop: Umbel) -> None:
     with working(shop, name="web-1"), served(shop) as url:
         browser = Browser(url)

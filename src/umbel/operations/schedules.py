@@ -74,6 +74,8 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True):
     state: State | None = None
     """The state of the job; None if its record was deleted."""
     reason: str = ""
+    late: float | None = None
+    """Seconds from the tick until its job was published; None if the record was deleted."""
 
 
 class ScheduleOperations:
@@ -139,7 +141,10 @@ class ScheduleOperations:
             record = await self._roles.records.find(job)
         except UnknownJob:
             return HistoryLine(nominal=nominal, job=job)
-        return HistoryLine(nominal=nominal, job=job, state=record.state, reason=record.reason)
+        late = max(0.0, record.created - nominal)
+        return HistoryLine(
+            nominal=nominal, job=job, state=record.state, reason=record.reason, late=late
+        )
 
     async def _read(self) -> tuple[Catalog, dict[str, ScheduleState]]:
         return await read_catalog(self._coordination), await read_states(self._coordination)
