@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Literal, NamedTuple
 
 from umbel.backends import JobFilter
 from umbel.control import Scope
-from umbel.errors import NotAllowed, UmbelError, Unavailable
+from umbel.errors import NotAllowed
 from umbel.messages import State
 from umbel.operations import JobSearch, Operations
 from umbel.top.tables import pause_of
@@ -107,22 +106,12 @@ async def perform(operations: Operations, plan: Plan, user: str) -> str:
     Raises:
         NotAllowed: another operator was faster. Unavailable: a part may have been done.
     """
-    outcome = "failed"
-    try:
-        outcome = await _do(operations, plan, user)
-        return outcome
-    except UmbelError as error:
-        outcome = f"refused: {error}"
-        raise
-    finally:
-        with suppress(Unavailable):  # the action itself reports it
-            await operations.audit.write(
-                user=user,
-                address="umbel top",
-                action=plan.verb,
-                subject=plan.name,
-                outcome=outcome,
-            )
+    line = operations.audit.recorded(
+        user=user, address="umbel top", action=plan.verb, subject=plan.name
+    )
+    async with line as outcome:
+        outcome.text = await _do(operations, plan, user)
+    return outcome.text
 
 
 async def _do(operations: Operations, plan: Plan, user: str) -> str:
