@@ -568,3 +568,29 @@ def test_canvases_are_published_together_with_calls(world: CanvasWorld) -> None:
 def test_a_canvas_without_any_task_is_refused(world: CanvasWorld) -> None:
     with pytest.raises(ConfigurationError, match="give it a signature"):
         group().delay()
+
+
+def test_what_an_empty_group_follows_is_waited_for_and_shown(world: CanvasWorld) -> None:
+    """Also if its failures would be values, so that nothing has to succeed."""
+    name = label()
+    before = group(world.held.s(1, name), world.add.s(1, 2), errors="collect")
+    handle = chain(before, group()).delay()
+    world.noted_at(f"{name} started")
+    assert len(handle.graph.tasks()) == 2
+    assert not handle.state.finished
+    world.signal(name).set()
+    assert handle.get(timeout=60) == []
+
+
+def test_a_chain_that_was_finished_ends_also_where_lists_and_results_are_joined(
+    world: CanvasWorld,
+) -> None:
+    name = label()
+    none: list[int] = []
+    later = chain(
+        world.double.map(none, errors="collect"), world.noted.si([world.answer.s()], name)
+    )
+    handle = chain(world.answer.s(), world.finish.s(), fork(later)).delay()
+    assert handle.get(timeout=60) == 42
+    world.ended(handle)
+    assert world.notes[name] == []

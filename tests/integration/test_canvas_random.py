@@ -72,6 +72,24 @@ class Items:
     errors: Any
     limit: int | None
     handlers: int
+    is_result: bool
+    """Whether a task returns the values."""
+
+
+@dataclass
+class Edges:
+    """A node with the results of others as arguments: ``[number, value, value]``."""
+
+    ways: list[str]
+    """How the others end; ``"shared"`` is the one before it, if there is one."""
+    handlers: int
+
+
+@dataclass
+class Earlier:
+    """A job that was published before the canvas. Only a member of a group may be one."""
+
+    way: str
 
 
 handlers = st.sampled_from([0, 0, 0, 1, 2])
@@ -92,7 +110,14 @@ items = st.builds(
     errors=policies,
     limit=limits,
     handlers=handlers,
+    is_result=st.booleans(),
 )
+edges = st.builds(
+    Edges,
+    ways=st.lists(st.sampled_from(["value", "replace", "shared", "shared"]), max_size=3),
+    handlers=handlers,
+)
+earlier = st.builds(Earlier, way=st.sampled_from(["value", "replace"]))
 
 
 def extend(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -102,11 +127,17 @@ def extend(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     lines = st.builds(
         lambda first, others, handlers: Line([first, *others], handlers), inner, rest, handlers
     )
-    groups = st.builds(Members, st.lists(inner, max_size=4), policies, limits, handlers)
+    groups = st.builds(
+        Members,
+        st.lists(st.one_of(inner, inner, inner, earlier), max_size=4),
+        policies,
+        limits,
+        handlers,
+    )
     return st.one_of(lines, groups)
 
 
-canvases = st.recursive(st.one_of(leaves, leaves, items), extend, max_leaves=14)
+canvases = st.recursive(st.one_of(leaves, leaves, items, edges), extend, max_leaves=20)
 
 
 # --- the model -------------------------------------------------------------------------------
@@ -175,6 +206,8 @@ class Builder:
             return self._line(shape, has_value)
         if isinstance(shape, Members):
             return self._members(shape, has_value)
+        if isinstance(shape, Edges):
+            return self._edges(shape)
         return self._items(shape)
 
     def _name(self) -> str:
@@ -202,6 +235,38 @@ class Builder:
             return found
 
         return Built(canvas, run)
+
+    def _edges(self, shape: Edges) -> Built:
+        name = self._name()
+        number = int(name.split()[1])
+        sources: list[Built] = []
+        for way in shape.ways:
+            is_shared = way == "shared" and sources
+            sources.append(sources[-1] if is_shared else self._source(way))
+        given = [one.canvas.result for one in sources]
+        signature = self._world.start.si(name, [number, *given], False, 0, "value")
+        canvas, _ = self._handlers(signature, shape.handlers)
+
+        def run(value: Any) -> Any:
+            self.model.runs[name] += 1
+            return [number, *[one.run(NOTHING) for one in sources]]
+
+        return Built(canvas, run)
+
+    def _source(self, way: str) -> Built:
+        """Return a node whose result is an argument of another. It runs in any case."""
+        name = self._name()
+        number = int(name.split()[1])
+        way = "value" if way == "shared" else way
+        self.model.runs[name] += 1
+        return Built(self._world.start.si(name, number, False, 0, way), lambda value: number)
+
+    def _earlier(self, shape: Earlier) -> Built:
+        name = self._name()
+        number = int(name.split()[1])
+        self.model.runs[name] += 1
+        handle = self._world.start.si(name, number, False, 0, shape.way).delay()
+        return Built(handle, lambda value: number)
 
     def _line(self, line: Line, has_value: bool) -> Built:
         parts: list[Any] = []
@@ -237,7 +302,10 @@ class Builder:
 
     def _members(self, shape: Members, has_value: bool) -> Built:
         first = next(self._numbers)
-        made = [self.build(one, has_value=has_value) for one in shape.members]
+        made = [
+            self._earlier(one) if isinstance(one, Earlier) else self.build(one, has_value=has_value)
+            for one in shape.members
+        ]
         inside = {f"{self.prefix} {number}" for number in range(first, next(self._numbers))}
         whole = group([one.canvas for one in made], errors=shape.errors, limit=shape.limit)
         canvas, handled = self._handlers(whole, shape.handlers)
@@ -260,10 +328,11 @@ class Builder:
     def _items(self, shape: Items) -> Built:
         name, world = self._name(), self._world
         given = [(name, value) for value in shape.items or ()]
+        listed: Any = world.same.si(given) if shape.is_result else given
         if shape.size:
-            form = chunks(world.item, given, shape.size, errors=shape.errors, limit=shape.limit)
+            form = chunks(world.item, listed, shape.size, errors=shape.errors, limit=shape.limit)
         else:
-            form = world.item.starmap(given, errors=shape.errors, limit=shape.limit)
+            form = world.item.starmap(listed, errors=shape.errors, limit=shape.limit)
         canvas, handled = self._handlers(form, shape.handlers)
 
         def run(value: Any) -> Any:
@@ -332,7 +401,7 @@ def declare(world: CanvasWorld) -> None:
         return end(name, [number, value], fails, retries, way)
 
     @app.task(name="start", retry=policy)
-    async def start(name: str, number: int, fails: bool, retries: int, way: str) -> Any:
+    async def start(name: str, number: Any, fails: bool, retries: int, way: str) -> Any:
         return end(name, number, fails, retries, way)
 
     @app.task(name="item", retry=0)

@@ -338,7 +338,10 @@ class Compiler:
         collect = errors == "collect"
         also: list[CompiledNode] = []
         # The group fails if what is before it fails: no member says so in these cases.
-        if before is not None and (collect or all(node.is_external for node in found)):
+        is_alone = all(node.is_external for node in found)  # then none waits for what is before
+        if before is not None and is_alone and before.optional:
+            also = [self._as_one(before, replace(where, path=below(where.path, "before")))]
+        elif before is not None and (collect or is_alone):
             also = before.required
         if errors == "cancel":
             for number, node in enumerate(found):
@@ -581,7 +584,8 @@ class Compiler:
         if not (output.is_list and output.collect):
             return output
         path = f"{node.path}.in{len(self._nodes)}"
-        one = self._as_one(replace(output, lanes=[]), Where(path))
+        at = Where(path, node.chain, is_later=node.is_later)
+        one = self._as_one(replace(output, lanes=[]), at)
         return Output([one], lanes=output.lanes, returns=output.returns)
 
     def _join(self, fire: Fire, parts: list[CompiledNode]) -> CompiledJoin:
