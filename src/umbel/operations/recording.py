@@ -24,6 +24,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "retry": ("retry", "jobs"),
     "retry_possible": ("retry", "jobs"),
     "forget": ("delete-jobs", "wanted"),
+    "forget_possible": ("delete-jobs", "jobs"),
     "erase_jobs": ("delete-jobs", "search"),
     "purge": ("purge", "queue"),
     "move": ("move", "source", "target"),
