@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from integration.backends import opened
 from integration.canvas_world import CanvasWorld, label, running_world
-from umbel import NodeFailed, Retry, chain, chunks, current, fork, group
+from integration.running import ask
+from umbel import NodeFailed, Retry, State, chain, chunks, current, fork, group
 from umbel.errors import UmbelError
 
 FACTOR = 5 if os.environ.get("UMBEL_TEST_ALL") else 1
@@ -120,7 +121,9 @@ edges = st.builds(
 earlier = st.builds(Earlier, way=st.sampled_from(["value", "replace"]))
 
 
-def extend(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+def extend(
+    inner: st.SearchStrategy[Any], policies: st.SearchStrategy[Any] = policies
+) -> st.SearchStrategy[Any]:
     """Return canvases with these as parts."""
     branches = st.builds(Branches, st.lists(inner, min_size=1, max_size=2))
     rest = st.lists(st.one_of(inner, inner, inner, branches), max_size=3)
@@ -138,6 +141,15 @@ def extend(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 canvases = st.recursive(st.one_of(leaves, leaves, items, edges), extend, max_leaves=20)
+
+
+no_values = st.sampled_from(["fail", "fail", "cancel"])
+"""Policies with which a failure is no value: after a retry, nothing has read it."""
+repairable = st.recursive(
+    st.one_of(leaves, leaves, edges, items.filter(lambda one: one.errors != "collect")),
+    lambda inner: extend(inner, no_values),
+    max_leaves=14,
+)
 
 
 # --- the model -------------------------------------------------------------------------------
@@ -198,6 +210,8 @@ class Builder:
         self._numbers = count()
         self.prefix = label()
         self.model = Model()
+        self.is_mended = False
+        """Whether nothing fails any more."""
 
     def build(self, shape: Any, *, has_value: bool) -> Built:
         if isinstance(shape, Leaf):
@@ -224,7 +238,7 @@ class Builder:
 
         def run(value: Any) -> Any:
             model.runs[name] += 1 + leaf.retries
-            if leaf.fails:
+            if leaf.fails and not self.is_mended:
                 self._note(handled)
                 raise Failed
             found = [number, value] if takes else number
@@ -342,7 +356,11 @@ class Builder:
                     self.model.runs[f"{name} {item}"] += 1
                     if item < 0 and shape.errors != "collect":
                         break
-            found = [FAILURE if item < 0 else item * 10 for _, item in given]
+            fails = (item < 0 and not self.is_mended for _, item in given)
+            found = [
+                FAILURE if failed else item * 10
+                for failed, (_, item) in zip(fails, given, strict=True)
+            ]
             return self._joined(found, FAILURE in found, shape.errors, handled, {name})
 
         return Built(canvas, run)
@@ -386,7 +404,7 @@ def declare(world: CanvasWorld) -> None:
         world.note(name)
         if current.job.attempt <= retries:
             raise ConnectionError("again")
-        if fails:
+        if fails and name.split()[0] not in world.notes["mended"]:
             raise ValueError("fails")
         if way == "replace":
             return current.replace(chain(world.same.s(found), world.same.s()))
@@ -407,7 +425,7 @@ def declare(world: CanvasWorld) -> None:
     @app.task(name="item", retry=0)
     async def item(name: str, value: int) -> int:
         world.note(f"{name} {value}")
-        if value < 0:
+        if value < 0 and name.split()[0] not in world.notes["mended"]:
             raise ValueError("fails")
         return value * 10
 
@@ -500,5 +518,45 @@ def test_random_canvases_do_what_plain_python_does(
     @given(st.lists(canvases, min_size=AT_ONCE, max_size=AT_ONCE))
     def run(shapes: list[Any]) -> None:
         check(world, shapes)
+
+    run()
+
+
+def repair(world: CanvasWorld, shapes: list[Any]) -> None:
+    """Run graphs, retry those that have failed when nothing fails any more, and compare results."""
+    running = []
+    for shape in shapes:
+        builder = Builder(world)
+        built = builder.build(shape, has_value=False)
+        try:
+            running.append((shape, builder, built, chain(built.canvas).delay()))
+        except UmbelError as error:
+            if "has no task" not in str(error):
+                raise
+    for shape, builder, built, handle in running:
+        world.ended(handle)
+        if handle.state is State.SUCCEEDED:
+            continue
+        world.note("mended", builder.prefix)
+        builder.is_mended = True
+        ask(world.app, lambda operations, root=handle.id: operations.graphs.retry(root))
+        try:
+            want = built.run(NOTHING)
+        except Finish as early:
+            want = early.value
+        assert world.app.handle(handle.id).get(timeout=60) == want, shape
+
+
+def test_random_canvases_that_failed_are_retried(random_world: tuple[CanvasWorld, int]) -> None:
+    world, examples = random_world
+
+    @settings(
+        max_examples=examples * FACTOR,
+        suppress_health_check=[*HealthCheck],
+        phases=[Phase.generate],
+    )
+    @given(st.lists(repairable, min_size=AT_ONCE, max_size=AT_ONCE))
+    def run(shapes: list[Any]) -> None:
+        repair(world, shapes)
 
     run()
