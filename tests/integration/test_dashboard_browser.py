@@ -485,6 +485,11 @@ def test_an_open_page_follows_the_store(shop: Umbel) -> None:
         tab.mouse.move(700, 5)
         tab.goto(f"{url}jobs/{handle.id}")
         tab.wait_for_selector(".badge.succeeded")
+        tab.goto(f"{url}jobs?state=queued")
+        tab.wait_for_selector("text=No jobs match")
+        for number in range(2):  # the second one while the page has rows that can be selected
+            other = shop.registry.find("shop.add").delay(number, 4)
+            tab.wait_for_selector(f"tr[data-open='/jobs/{other.id}']")
 
     with served(shop) as url:
         browse(steps)

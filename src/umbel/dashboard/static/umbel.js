@@ -53,7 +53,7 @@ function say(text, isBad) {
 let source = null, isPaused = false, pending = null, polling = null, acted = 0;
 function isBusy() {
   const active = document.activeElement;
-  const edited = [...view.querySelectorAll("input:not([type=hidden]), textarea")].some((one) => one.value !== one.defaultValue || one.checked !== one.defaultChecked);
+  const edited = [...view.querySelectorAll("input:not([type=hidden]), textarea")].some((one) => one.type === "checkbox" ? one.checked : one.value !== one.defaultValue);
   if (edited || document.querySelector("dialog[open]") || (active && view.contains(active) && active.matches("input, textarea, select"))) return true;
   return Date.now() - acted > 5000 && view.matches(":hover") && view.querySelector(".rows") !== null;
 }
@@ -151,7 +151,7 @@ async function countJobs(form, filter) {
 function jobsText(form, fields) {
   const count = form.dataset.selected ? selected().length : Number(fields.count);
   const jobs = `${count.toLocaleString("en")} ${count === 1 ? "job" : "jobs"}`;
-  return fields.is_more ? `at least ${jobs}, and at most 10,000,` : form.dataset.selected ? `the ${jobs} that you selected` : jobs;
+  return fields.is_more ? `at least ${jobs}, and at most 10,000,` : form.dataset.selected ? `the ${count === 1 ? "job" : jobs} that you selected` : jobs;
 }
 function ask(form, jobs) {
   const dialog = byId("dialog"), typed = byId("typed"), why = byId("why");
