@@ -49,7 +49,7 @@ TEXTS = [*PAGES, ROOT / "CHANGELOG.md"]
 GENERATED = {DOCS / f"reference/{name}.md" for name in ("api", "capabilities", "cli")}
 INTERNAL = {"UMBEL_FLEET", "UMBEL_DEV_CHANGED", "UMBEL_COMPLETE"}
 """Variables that Umbel's processes hand to one another; nobody else sets them."""
-OF_TESTS = {"UMBEL_TEST_POSTGRES"}
+OF_TESTS = {"UMBEL_SCREENSHOTS", "UMBEL_WRITE_PICTURES", "UMBEL_TEST_POSTGRES"}
 
 
 def name_of(page: Path) -> str:

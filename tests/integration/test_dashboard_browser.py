@@ -490,6 +490,9 @@ def test_an_open_page_follows_the_store(shop: Umbel) -> None:
         for number in range(2):  # the second one while the page has rows that can be selected
             other = shop.registry.find("shop.add").delay(number, 4)
             tab.wait_for_selector(f"tr[data-open='/jobs/{other.id}']")
+            if not number:
+                tab.keyboard.press("j")
+        assert tab.get_attribute("tr.chosen", "data-open") != f"/jobs/{other.id}"
 
     with served(shop) as url:
         browse(steps)

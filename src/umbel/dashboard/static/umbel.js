@@ -61,7 +61,9 @@ function show(html) {
   const opened = [...view.querySelectorAll("details")].map((one) => one.open);
   const focused = view.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const scrolled = [...view.querySelectorAll(".graph-scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
+  const chosen = chosenRow(0)?.dataset.open;
   view.innerHTML = html;
+  if (chosen) [...view.querySelectorAll("tr[data-open]")].find((row) => row.dataset.open === chosen)?.classList.add("chosen");
   [...view.querySelectorAll(".graph-scroll")].forEach((one, i) => { if (i < scrolled.length) [one.scrollLeft, one.scrollTop] = scrolled[i]; });
   if (focused) [...view.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
   [...view.querySelectorAll("details")].forEach((one, i) => { if (i < opened.length) one.open = opened[i]; });
