@@ -44,7 +44,7 @@ from umbel.messages.joins import cancel_reason
 _FAILED = TERMINAL - {State.SUCCEEDED}
 _MAX_REOPENED = 20_000
 _MAX_ROUNDS = 3
-_MAX_ADVANCE_SECONDS = 2.0
+_ROUNDS_IN_TRANSACTION = 50
 
 
 class SqlJoins(SqlRole, ABC):
@@ -77,13 +77,14 @@ class SqlJoins(SqlRole, ABC):
 
     async def advance(self, limit: int = MAX_RELEASED) -> int:
         def steps() -> Steps[int]:
-            many, until = 0, self._clock.monotonic() + _MAX_ADVANCE_SECONDS
-            # What ends here may complete further joins. A long chain takes several transactions.
-            while many < limit and self._clock.monotonic() < until:
+            many = 0
+            # What ends here may complete further joins. Many rounds in one transaction would read
+            # the versions of rows that the rounds before have left.
+            for _ in range(_ROUNDS_IN_TRANSACTION):
                 moved = yield from self._advance_once_steps(limit - many)
-                if not moved:
-                    break
                 many += moved
+                if not moved or many >= limit:
+                    break
             return many
 
         if not await self._rows("has_due_joins"):  # most often there is nothing to write
