@@ -19,7 +19,15 @@ class Level(IntEnum):
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        *((int, int), (int, float), (bool, int), (int, int | None), (int | None, int)),
+        *(
+            (int, int),
+            (int, float),
+            (float, int),
+            (bytes, str),
+            (bool, int),
+            (int, int | None),
+            (int | None, int),
+        ),
         *((list[int], list[float]), (list[int], list), (list[Any], list[str]), (list, tuple)),
         *((Any, int), (int, Any), (str, UUID), (str, datetime), (int, Level), (dict, Level)),
         *((Annotated[int, "a"], int), (Literal["a"], str), (type(None), int | None), (int, object)),
@@ -33,7 +41,7 @@ def test_a_result_that_may_fit_is_accepted(given: Any, wanted: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        *((int, str), (float, int), (dict, int), (dict[str, int], list[int]), (str, list[str])),
+        *((int, str), (bool, str), (dict, int), (dict[str, int], list[int]), (str, list[str])),
         *((list[int], list[str]), (list[list[int]], list[int]), (type(None), int), (int, bool)),
         *((str | None, int | float), (Annotated[dict, 1], Annotated[str, 1]), (str, bytes)),
     ],

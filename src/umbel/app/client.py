@@ -549,7 +549,7 @@ class Client:
     def _check_waiting(self, job: str, run: Run) -> None:
         """Refuse that a thread of a worker waits for a job; warn if its event loop does."""
         task = run.task
-        if task is None:
+        if task is None or not task.is_bound_to(self):  # workers of others run the job
             return
         if task.kind == "cpu":
             raise ConfigurationError(
@@ -557,7 +557,7 @@ class Client:
                 " ended, and if all threads wait, no job runs; return current.replace(...) instead,"
                 " or let another task of a canvas use the result"
             )
-        if task.name not in self._blocking_tasks:
+        if task.name not in self._blocking_tasks and _is_event_loop():
             self._blocking_tasks.add(task.name)
             emit_or_log(self._telemetry, events.BlockingGet(task=task.name, job=job))
 
@@ -820,6 +820,15 @@ def _result_timeout(
     if isinstance(error, UmbelError):
         return error
     return ResultTimeout(f"{text}: its store has not answered")
+
+
+def _is_event_loop() -> bool:
+    """Whether the caller runs in an event loop, and not in a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _with_grace(timeout: float | None) -> float | None:

@@ -1,4 +1,7 @@
-"""Whether a value of one annotation can be one of another. Unknown annotations always can."""
+"""Whether a value of one annotation can be one of another. Unknown annotations always can.
+
+Of two lists, the items decide, although an empty list would fit.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,12 @@ _SHAPES: dict[Any, str] = {
     dict: "dict",
 }
 """How values of a type arrive at another node."""
-_WIDER = {("bool", "int"), ("bool", "float"), ("int", "float")}
+_CONVERTED = {("int", "float"), ("float", "int"), ("bool", "int"), ("bytes", "str")}
+"""Pairs of which some values are accepted: 3.0 for an int, and the text that bytes are in JSON."""
 
 
 def can_be(given: Any, wanted: Any) -> bool:
-    """Return False if no value of the type ``given`` is one of the type ``wanted``."""
+    """Return False if no value of the type ``given`` is accepted for the type ``wanted``."""
     left, right = _members(given), _members(wanted)
     return any(_one_can_be(one, other) for one in left for other in right)
 
@@ -53,7 +57,7 @@ def _one_can_be(given: Any, wanted: Any) -> bool:
     if not left or not right:
         return True
     if left != right:
-        return (left, right) in _WIDER
+        return (left, right) in _CONVERTED
     items = get_args(given), get_args(wanted)
     if get_origin(given) is list is get_origin(wanted) and all(len(one) == 1 for one in items):
         return can_be(items[0][0], items[1][0])

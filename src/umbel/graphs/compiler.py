@@ -40,11 +40,13 @@ from umbel.graphs.places import (
     after_lane,
     below,
     cannot_replace,
+    common_path,
     following_undos,
     label_of,
     later,
     list_of,
     list_type,
+    numbered,
     root_defaults,
     short_name,
     shown,
@@ -57,7 +59,7 @@ from umbel.tasks.conditions import Placeholder
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
-from umbel.tasks.workflow import NOTHING, TYPES, Signal, Sleep, WorkflowCall
+from umbel.tasks.workflow import NOTHING, TYPES, Signal, Sleep, WorkflowCall, parts_of, walk
 
 MAX_NODES = 250_000
 """How many nodes a graph may have when it is published."""
@@ -109,6 +111,8 @@ class Compiler:
         """The objects whose identities are keys: kept, so that no other gets the same."""
         self._map_sources: dict[CompiledNode, tuple[ResultOf, Output | None]] = {}
         """Maps over the result of a node that may be anywhere in the canvas."""
+        self._readers: Counter[int] = Counter()
+        """By how many nodes each canvas is used; counted when a result is an argument first."""
         self._joins = 0
         self._named = named
         self._start = NO_OPTIONS
@@ -567,8 +571,8 @@ class Compiler:
             node.parts += free
         if not node.parts:
             return
-        if any(part.is_external for part in node.parts):
-            node.extra["others"] = True
+        if foreign := [part.path for part in node.parts if part.is_external]:
+            node.extra["foreign"] = common_path(foreign)
         node.fire = "failure" if "failure" in fires else "all" if "all" in fires else "success"
         node.checks = node.fire == "all" and needed > 0
         if len(outputs) > 1 or outputs[0][0].lanes:
@@ -631,13 +635,21 @@ class Compiler:
         known = self._outputs.get(id(canvas)) or self._output_of_flat(canvas)
         if known is None:
             self._count(canvas)
-            around = _numbered(node.path.removeprefix(self._base).removeprefix("."))
+            is_shared = self._count_readers(canvas) > 1
+            around = "" if is_shared else numbered(node.path.removeprefix(self._base).lstrip("."))
             path = below(below(self._base, around) if around else self._base, self._name(canvas))
             at = Where(path, defaults=self._defaults, is_aside=node.is_aside)
             known = self._compile(canvas, None, at)
         if isinstance(source, ResultOf) and source.pick:
             return replace(known, pick=source.pick, joins={}, returns=Any)
         return known
+
+    def _count_readers(self, canvas: Any) -> int:
+        """Return how many nodes use a result."""
+        if not self._readers:
+            for one in walk(self._top):
+                self._readers.update({id(part) for part in parts_of(one)})
+        return self._readers[id(canvas)]
 
     def _name(self, canvas: Any) -> str:
         """Return the path of a node that is no part of another: its name, and a number."""
@@ -672,14 +684,6 @@ class Compiler:
             elif isinstance(one, WorkflowCall):
                 left.append(one.canvas)
             left += getattr(one, "handlers", ())
-
-
-def _numbered(path: str) -> str:
-    """Return the path of the form of canvas that contains a node: ``0.1`` of ``0.1.charge``."""
-    parts = path.split(".")
-    while parts and not parts[-1].isdigit():
-        parts.pop()
-    return ".".join(parts)
 
 
 def _may_fail(output: Output) -> list[CompiledNode]:

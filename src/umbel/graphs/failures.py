@@ -66,35 +66,24 @@ async def find_failures(
     async for member in all_members(joins, group, failed=True):
         failed.setdefault(member.join, []).append(member)
     found: dict[str, FailedNode] = {}
-    left = [(one, True) for one in failed.get(spec.join, ()) if spec.needs(one.position)]
+    left = [(one, spec) for one in failed.get(spec.join, ()) if spec.needs(one.position)]
     seen = {spec.join}
     while left:
-        member, is_direct = left.pop()
+        member, reader = left.pop()
         before = own_spec(member, group)
         if before is None or not (
             member.state is State.CANCELLED and was_not_reached(member.reason)
         ):
-            if _is_in(before, scope, is_direct):
+            path = before.path if before is not None else reader.foreign or ""
+            if not scope or path == scope or path.startswith(f"{scope}."):
                 found[member.job] = failed_node(member)
         elif before.join not in seen:
             seen.add(before.join)
-            is_direct = is_direct and not before.runs_task
             left += [
-                (one, is_direct)
-                for one in failed.get(before.join, ())
-                if before.needs(one.position)
+                (one, before) for one in failed.get(before.join, ()) if before.needs(one.position)
             ]
     # Those that were cancelled because of another come last, also if the clock is coarse.
     return sorted(found.values(), key=lambda one: (one.reason == MEMBER_FAILED, one.finished))
-
-
-def _is_in(spec: NodeSpec | None, scope: str, is_direct: bool) -> bool:
-    """Whether a failed part belongs to a part of the graph. A job of others belongs to a group."""
-    if not scope:
-        return True
-    if spec is None or spec.kind == "graph":
-        return is_direct
-    return spec.path == scope or spec.path.startswith(f"{scope}.")
 
 
 def failed_node(member: Member) -> FailedNode:

@@ -55,6 +55,24 @@ def below(path: str, number: int | str) -> str:
     return f"{path}.{number}" if path else str(number)
 
 
+def numbered(path: str) -> str:
+    """Return a path up to its last number: ``0.1`` of ``0.1.charge``."""
+    parts = path.split(".")
+    while parts and not parts[-1].isdigit():
+        parts.pop()
+    return ".".join(parts)
+
+
+def common_path(paths: Sequence[str]) -> str:
+    """Return the path of the smallest part of a canvas that contains all of these."""
+    common = paths[0].split(".")
+    for path in paths[1:]:
+        parts = path.split(".")
+        same = [one == other for one, other in zip(common, parts, strict=False)]
+        common = common[: same.index(False) if False in same else len(same)]
+    return ".".join(common)
+
+
 def shown(place: Place) -> str:
     """Return the place of an argument for an error text."""
     return ".".join(str(key) for key in place[1:])

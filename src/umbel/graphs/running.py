@@ -9,7 +9,7 @@ from umbel.errors import BadArguments, BadMessage, NodeFailed, UmbelError, Unava
 from umbel.graphs.conditions import WHEN, holds
 from umbel.graphs.failures import find_failures
 from umbel.graphs.growing import MapExpander, as_items, sleep_again
-from umbel.graphs.stopping import end_early
+from umbel.graphs.stopping import check_again, end_early
 from umbel.graphs.values import SKIPPED, ResultReader
 from umbel.graphs.workflow_nodes import RUNS, PreparedNode, cancel_timers
 from umbel.messages import (
@@ -74,14 +74,14 @@ class NodePreparer:
             return PreparedNode([], Failed(describe(error)))
 
     async def _prepare(self, delivery: Delivery, spec: NodeSpec, group: str) -> PreparedNode:
-        if spec.others and (outcome := await self._reader.others(spec)) is not None:
-            return PreparedNode([], outcome)
         if spec.kind == "graph":
-            return PreparedNode([], await self._end_graph(spec, group))
+            return PreparedNode([], await self._end_graph(spec, group, delivery))
+        if spec.foreign is not None and await self._reader.awaits_replacement(spec):
+            return PreparedNode([], check_again(delivery))
         if spec.kind in RUNS:
             return await RUNS[spec.kind](self._roles, self._codec, delivery, spec, group)
         if spec.kind == "cancel":
-            return PreparedNode([], await self._cancel_group(spec, group))
+            return PreparedNode([], await self._cancel_group(spec, group, delivery))
         if spec.kind == "gather":
             return PreparedNode(
                 [], await self._reader.check(spec, group) or await self._pass_on(spec)
@@ -106,13 +106,20 @@ class NodePreparer:
         growth = MapExpander(task, delivery, spec, self._codec).expand(items)
         return PreparedNode([], Succeeded(Reference(job=growth.place).body), growth)
 
-    async def _end_graph(self, spec: NodeSpec, group: str) -> Outcome:
+    async def _end_graph(self, spec: NodeSpec, group: str, delivery: Delivery) -> Outcome:
         """Return the outcome of the whole graph: its value, or its first failure."""
         failures = await find_failures(self._roles.joins, group, spec)
+        failed = Failed(failures[0].as_failure()) if failures else None
+        if failed is None and spec.foreign is not None:
+            try:
+                if await self._reader.awaits_replacement(spec):
+                    return check_again(delivery)
+            except NodeFailed as error:
+                failed = Failed(describe(error))
         if spec.workflow:
             await cancel_timers(self._roles, group)
-        if failures:
-            return Failed(failures[0].as_failure())
+        if failed is not None:
+            return failed
         finished = await self._reader.finished(spec, group)
         if finished is not None and finished.result is not None:
             return Succeeded(with_mark(without_marks(finished.result), "early"))
@@ -135,7 +142,7 @@ class NodePreparer:
             return Succeeded(with_mark(without_marks(result), "early"))
         return Succeeded(without_marks(result))
 
-    async def _cancel_group(self, spec: NodeSpec, group: str) -> Outcome:
+    async def _cancel_group(self, spec: NodeSpec, group: str, delivery: Delivery) -> Outcome:
         """Cancel the live nodes of a group if a member has failed, and was not just unreached."""
         member = await self._reader.parts(spec.join, 1)
         if member and member[0].reason == MEMBER_FAILED:
@@ -143,7 +150,7 @@ class NodePreparer:
         if not await find_failures(self._roles.joins, group, spec, scope=spec.label):
             return Cancelled(NOT_IN_SCOPE)
         return await end_early(
-            self._roles, group, MEMBER_FAILED, lambda one: _is_member(one, spec.label)
+            self._roles, delivery, group, MEMBER_FAILED, lambda one: _is_member(one, spec.label)
         )
 
 

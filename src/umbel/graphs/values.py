@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from umbel.backends import Joins, Records
@@ -18,8 +19,8 @@ from umbel.messages import (
     NodeSpec,
     Outcome,
     PartResult,
+    Record,
     Reference,
-    Snoozed,
     State,
     Succeeded,
     read_node,
@@ -40,7 +41,6 @@ from umbel.tasks.conditions import pick_item
 _PAGE = 1_000
 SKIPPED = Succeeded(with_mark(NO_VALUE, "skipped"))
 """The outcome of a node that is skipped."""
-_REPLACEMENT_CHECK_SECONDS = 0.5
 _MARKED = 100
 """How many parts are searched for a mark."""
 _MAX_REFERENCES = 1_000
@@ -89,27 +89,31 @@ class ResultReader:
         ]
         return NodeInputs(values)
 
-    async def others(self, spec: NodeSpec) -> Outcome | None:
-        """Return the outcome of a node that waits for more than the parts of its join.
-
-        A job that was published before the graph may have been replaced before that. Then its end
-        is that of its replacement.
+    async def awaits_replacement(self, spec: NodeSpec) -> bool:
+        """Whether a job of its join, published before the graph, was replaced and has not ended.
 
         Raises:
-            NodeFailed: a replacement has failed.
+            NodeFailed: a replacement has failed that it needs.
         """
+        acts = spec.kind == "cancel" or any(one.form == "failure" for one in spec.inputs)
         for part in await self.parts(spec.join):
             body = part.result
             while body is not None:
                 reference = read_reference(without_marks(body))
                 if reference is None or not reference.job:
                     break
-                record = await self._records.find(reference.job)
-                if not record.state.finished:
-                    return Snoozed(_REPLACEMENT_CHECK_SECONDS)
-                if record.state is not State.SUCCEEDED and spec.needs(part.position):
-                    raise await self.failure_of(record.id)
-                body = record.result if record.state is State.SUCCEEDED else None
+                record = await self._found(reference.job)
+                if record is not None and not record.state.finished:
+                    return True
+                has_succeeded = record is not None and record.state is State.SUCCEEDED
+                if not has_succeeded and spec.needs(part.position) and not acts:
+                    raise await self.failure_of(reference.job)
+                body = record.result if record is not None and has_succeeded else None
+        return False
+
+    async def _found(self, job: str) -> Record | None:
+        with suppress(UnknownJob):
+            return await self._records.find(job)
         return None
 
     async def check(self, spec: NodeSpec, group: str) -> Outcome | None:

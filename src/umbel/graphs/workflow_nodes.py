@@ -12,7 +12,7 @@ from umbel.backends import Roles
 from umbel.errors import BadMessage, UnknownJob
 from umbel.graphs.launching import launched, live_roots
 from umbel.graphs.members import live_nodes
-from umbel.graphs.stopping import STOP_CHECK_SECONDS, end_early
+from umbel.graphs.stopping import MAX_STOP_CHECKS, check_again, end_early
 from umbel.messages import (
     GROUP_HEADER,
     NODE_HEADER,
@@ -42,7 +42,6 @@ from umbel.messages.nodes import mark_of, read_reference, without_marks
 from umbel.tasks.failures import describe
 
 DEADLINE_PASSED = "the deadline of the workflow has passed"
-_PAGE = 1_000
 _FOR_EVER = 3e9
 _LOOKED_AT_SECONDS = 0.2
 """A worker that looks at a signal is about to let it wait on: it is ended after so long."""
@@ -105,6 +104,7 @@ async def _run_deadline(
     kept = ("graph", "undo", "deadline")
     outcome = await end_early(
         roles,
+        delivery,
         group,
         DEADLINE_PASSED,
         lambda one: one.kind not in kept and not one.handler and not one.undoes,
@@ -121,8 +121,9 @@ async def _run_undo(
     if root.state is State.SUCCEEDED or is_kept:
         return PreparedNode([], Succeeded())
     live = await live_nodes(roles.joins, group)
-    if any(one.state is State.RUNNING and _may_be_undone(spec) for one, spec in live):
-        return PreparedNode([], Snoozed(STOP_CHECK_SECONDS))
+    is_running = any(one.state is State.RUNNING and _may_be_undone(spec) for one, spec in live)
+    if is_running and delivery.lease.fence <= MAX_STOP_CHECKS:
+        return PreparedNode([], check_again(delivery))
     data = codec.decode(delivery.envelope.body)
     undos = [one for one in data.get("args", []) if await _has_succeeded(roles, one["job"])]
     if not undos:

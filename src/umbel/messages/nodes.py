@@ -116,8 +116,9 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a map: how many calls each job makes; 0 if the jobs are no chunks."""
     part: tuple[int, int] | None = None
     """Of a part of a large map: its first item, and the item after its last one."""
-    others: bool = False
-    """Whether it waits for jobs that were published before the graph."""
+    foreign: str | None = None
+    """The path of the part of the canvas with the jobs of its join that were published before the
+    graph; None if there is none."""
     when: Any = None
     """The condition under which it runs: see ``graphs.conditions``."""
     signal: str = ""
@@ -143,7 +144,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def must_read(self) -> bool:
         """Whether the worker reads or writes graphs before it can start."""
-        reads = self.inputs or self.checks or self.is_later or self.others
+        reads = self.inputs or self.checks or self.is_later or self.foreign is not None
         return bool(reads) or self.when is not None or not self.runs_task
 
     def needs(self, position: int) -> bool:

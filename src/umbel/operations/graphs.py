@@ -41,6 +41,7 @@ from umbel.operations.graph_values import NodeInput, read_inputs, read_result
 _PAGE = 200
 _MAX_READ = 2_000
 """How many roots are read for a page."""
+_MAX_QUEUE_LENGTH = 255
 _RESOLVING = "umbel.resolving."
 """The beginning of a queue that no worker serves; its own queue follows. A node is in it between
 the steps of ``resolve``."""
@@ -243,8 +244,11 @@ class GraphOperations:
             raise NotAllowed(f"node {node.path} has succeeded; it needs no result")
         body = self._codec.encode(result, what=f"result of node {node.path}", name="result")
         queue = (await self._roles.records.find(node.job)).queue
+        if len(_RESOLVING + queue) > _MAX_QUEUE_LENGTH:
+            raise NotAllowed(f"queue {queue!r:.80}: too long a name for a node to be resolved")
         if node.has_ended or queue.startswith(_RESOLVING):
-            _refuse_undoing(graph)
+            if node.has_ended:  # otherwise an earlier call has checked it
+                _refuse_undoing(graph)
             again = [job for job in self._again(graph, [node.job]) if job != node.job]
             # No worker takes it from this queue before it is resolved. If this process dies, it
             # stays there until ``resolve`` is repeated.

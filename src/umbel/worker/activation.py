@@ -122,7 +122,7 @@ class Activator:
                 return Rejected(f"limit: {task.name} may not run at all now; its limit is 0")
         if task.fan_out_task is not None and not is_inbox(envelope.queue):
             task = task.fan_out_task
-        elif not delivery.slots:
+        elif not delivery.slots and (gated is task or not gated.has_tokens(envelope.queue)):
             gates = _gates(gated, envelope, args, kwargs)
             if gates:  # the sender did not know the task's gates
                 return Parked(gates)
