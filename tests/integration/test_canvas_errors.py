@@ -218,6 +218,52 @@ def test_a_job_that_is_replaced_ends_with_its_replacement(
     assert waits.get(timeout=30) == [[1, 2]]
 
 
+def test_handlers_run_after_the_failure_of_a_replacement(world: CanvasWorld) -> None:
+    of_part, of_whole = label(), label()
+
+    @world.app.task(name="replaced_by_failure")
+    async def replaced_by_failure() -> Any:
+        return current.replace(world.fail.s())
+
+    handle = replaced_by_failure.delay()
+    with pytest.raises(ValueError, match="no"):
+        handle.get(timeout=30)
+    part = group(handle, world.fail.s()).on_error(world.handle.s(of_part))
+    whole = (part | world.same.s()).on_error(world.handle.s(of_whole)).delay()
+    with pytest.raises(ValueError, match="no"):
+        whole.get(timeout=30)
+    world.ended(whole)
+    assert len(world.notes[of_part]) == 1
+    assert len(world.notes[of_whole]) == 1
+
+
+def test_a_handler_covers_a_failed_job_of_others_in_its_part(world: CanvasWorld) -> None:
+    inside, outside = label(), label()
+    failed = world.fail.delay()
+    with pytest.raises(ValueError, match="no"):
+        failed.get(timeout=30)
+    covered = chain(group(failed, world.same.s(1)), world.same.s()).on_error(world.handle.s(inside))
+    other = world.same.si(2).on_error(world.handle.s(outside))
+    handle = (chain(covered, world.same.s()) | group(other)).delay()
+    with pytest.raises(ValueError, match="no"):
+        handle.get(timeout=30)
+    world.ended(handle)
+    assert len(world.notes[inside]) == 1
+    assert not world.notes[outside]
+
+
+def test_a_group_does_not_cancel_an_argument_that_others_use(world: CanvasWorld) -> None:
+    held = label()
+    shared = world.held.s(1, held)
+    failing = group(world.same.s(shared.result), world.fail.s(), errors="cancel")
+    handle = group(failing, world.same.s(shared.result), errors="collect").delay()
+    until(lambda: "succeeded" in _states_of(handle, "umbel.cancel"), "the group was cancelled")
+    world.signal(held).set()
+    first, second = handle.get(timeout=30)
+    assert isinstance(first, NodeFailed)
+    assert second == 1
+
+
 def test_cancelling_does_not_wait_behind_the_members(tmp_path: Path) -> None:  # row 36
     url = f"sqlite:///{tmp_path}/u.db?synchronous=off"
     with running_world(url, io=1, cpu=1) as world:

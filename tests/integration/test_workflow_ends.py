@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,3 +84,25 @@ def test_handlers_of_a_run_past_its_deadline_begin_when_nothing_runs(w: Workflow
         handle.get(30)
     w.ended(handle)
     assert [one.partition(" ")[0] for one in w.log] == ["runs", "stopped", "handled"]
+
+
+def test_a_run_ends_although_a_task_ignores_its_cancellation(
+    w: WorkflowWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:  # promise 12
+    monkeypatch.setattr("umbel.graphs.stopping.MAX_STOP_CHECKS", 4)
+    stubborn = threading.Event()
+
+    @w.app.task(name="stubborn")
+    def ignores() -> None:
+        w.log.append("runs")
+        stubborn.wait(60)
+
+    def flow() -> Any:
+        return chain(ignores.s(), w.any_.s()).on_error(w.handle.s())
+
+    handle = w.declare(flow, deadline=1).delay()
+    until(lambda: any("handled" in one for one in w.log), "the handler to run")
+    stubborn.set()
+    with pytest.raises(UmbelError, match="deadline"):
+        handle.get(30)
+    w.ended(handle)
