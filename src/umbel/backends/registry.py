@@ -32,6 +32,8 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The fingerprint of each task's code; see ``tasks.fingerprints``."""
     python: str = ""
     """The Python version; fingerprints of different versions cannot be compared."""
+    zone_data: str = ""
+    """The version of its time zone data, by which calendars of schedules are computed."""
     index: int | None = None
     """The worker index: the one that it asks for, or was given."""
     former: tuple[str, ...] = ()

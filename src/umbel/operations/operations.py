@@ -594,6 +594,7 @@ class Operations:
                 state=_worker_state(member, paused),
                 epoch=member.epoch,
                 code=code_name(member.entry),
+                zone_data=member.entry.zone_data,
             )
             for member in await self._roles.registry.workers()
         ]
@@ -648,6 +649,8 @@ class Operations:
             "tasks": "; ".join(map(str, missing)) or "ok",
             "pauses": f"paused: {', '.join(map(paused_subject, pauses))}" if pauses else "none",
         }
+        if text := _different_zone_data(alive):
+            checks["zones"] = text
         ok = bool(alive) and not unserved and not missing
         return Health(ok=ok, checks=checks, pauses=tuple(pauses))
 
@@ -664,6 +667,20 @@ def _check(field: str, name: str | None) -> None:
     """Raise ConfigurationError if the name is empty. ``None`` means that no name was given."""
     if name is not None and not name.strip():
         raise ConfigurationError(f"{field}={name!r} is empty: give a name")
+
+
+def _different_zone_data(workers: Iterable[WorkerView]) -> str:
+    """Return a warning if workers have different time zone data; "" otherwise."""
+    hosts: dict[str, set[str]] = {}
+    for worker in workers:
+        if worker.zone_data:
+            hosts.setdefault(worker.zone_data, set()).add(worker.host)
+    if len(hosts) < 2:
+        return ""
+    found = "; ".join(f"{one} on {', '.join(sorted(hosts[one]))}" for one in sorted(hosts))
+    return (
+        f"different time zone data: {found}. Schedules may fire at different times: update tzdata"
+    )
 
 
 def _is_rate(jobs: int, seconds: float) -> bool:

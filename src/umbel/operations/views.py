@@ -52,6 +52,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     code: str = ""
     """Names the code of its tasks: equal code has equal names. Empty if it is not known."""
+    zone_data: str = ""
+    """The version of its time zone data. Empty if it is not known."""
 
 
 class RunStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from umbel.errors import IndexTaken, UmbelError
 from umbel.graphs import NodePreparer
 from umbel.keys import KeyFile
 from umbel.messages import BodyCodec, Lease
+from umbel.schedules.zones import zone_data_version
 from umbel.services import Service, keep_running
 from umbel.tasks import Registry
 from umbel.tasks.fingerprints import fingerprint, python_version
@@ -298,6 +299,7 @@ class Worker:
             ),
             code=self._code,
             python=python_version(),
+            zone_data=zone_data_version(),
             # A later incarnation gets its index back by its name, unless another worker has it.
             index=options.index,
             former=self._incarnation.former(),
