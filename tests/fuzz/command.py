@@ -48,7 +48,7 @@ def command(words: Sequence[str]) -> Answer:
 def assert_good_manners(words: Sequence[str], answer: Answer) -> None:
     """A documented exit code; a failure says why, in words and on stderr."""
     assert answer.code in CODES, f"{words}: {answer}"
-    assert "Traceback" not in answer.err, f"{words}: {answer.err}"
+    assert "Traceback (most recent" not in answer.err, f"{words}: {answer.err}"
     if answer.code == 2:
         assert answer.err.strip(), f"{words}: refused without a word"
 

@@ -575,6 +575,7 @@ class Members:
                 task=record.task,
                 state=record.state,
                 node=record.headers.get(NODE_HEADER, ""),
+                graph=record.headers.get(GROUP_HEADER, ""),
                 result_type=record.result.content_type if record.result else None,
                 reason=record.reason,
                 failure=record.failure,
