@@ -61,6 +61,7 @@ def handle(number, frame):
 
 def report():
     gc.set_threshold(0)
+    gc.collect()  # what is left would publish while Python exits
     app.close()
     print(json.dumps({"published": published, "failed": failed, "inner": len(inner),
                       "slowest": max(took)}))
@@ -109,6 +110,11 @@ for thread in threads:
     thread.join()
 gc.collect()
 report()
+"""
+AT_EXIT = """
+publish(0)
+report()
+Garbage.kept = Garbage()  # collected when Python exits
 """
 STATION = """
 import asyncio, sys
@@ -199,6 +205,14 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
 @pytest.mark.parametrize("code", [HANDLER, FINALIZER], ids=["signal handler", "finalizer"])
 def test_a_call_inside_another_call_of_its_thread_is_published(backend: Backend, code: str) -> None:
     check(reported(started(backend, code, "none", DEADLINE)), backend)
+
+
+@pytest.mark.parametrize("kept", ["none", "memory"])
+def test_a_finalizer_that_publishes_while_python_exits_does_not_hang(
+    backend: Backend, kept: str
+) -> None:
+    published = reported(started(backend, AT_EXIT, kept, 1.0))["published"]
+    assert {*published} <= {*backend.ids()}
 
 
 @pytest.mark.parametrize("code", [HANDLER, FINALIZER], ids=["signal handler", "finalizer"])

@@ -7,6 +7,7 @@ locks belongs to a level, and a thread that is working at one level uses the obj
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,9 +33,17 @@ def entered() -> Iterator[None]:
         here.level = level
 
 
+class _Thread(threading.Thread):
+    def start(self) -> None:
+        """Start. Raise RuntimeError while Python exits, as Python 3.12 does: 3.11 would hang."""
+        if sys.is_finalizing():
+            raise RuntimeError("can't start new thread at interpreter shutdown")
+        super().start()
+
+
 def thread(work: Callable[..., object], *arguments: Any, name: str, level: int) -> threading.Thread:
     """Return a thread, not yet started, that uses the objects of one level."""
-    return threading.Thread(target=_work, args=(level, work, *arguments), name=name, daemon=True)
+    return _Thread(target=_work, args=(level, work, *arguments), name=name, daemon=True)
 
 
 def _work(level: int, work: Callable[..., object], *arguments: Any) -> None:

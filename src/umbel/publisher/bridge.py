@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
@@ -84,6 +85,9 @@ class Bridge:
             thread.join(5)
 
     def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        if sys.is_finalizing():  # its thread runs no more: the caller would wait for ever
+            work.close()
+            raise Unavailable("Python is exiting: a finalizer that runs now cannot publish")
         loop = self._start_loop()
         if threading.current_thread() is self._thread:
             work.close()

@@ -11,6 +11,7 @@ broker has answered once, a message that cannot be published is therefore an err
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -103,7 +104,7 @@ class Forwarder:
             try:
                 return self._try_send(envelopes, max(until - self._clock.monotonic(), 0.001))
             except Unavailable as error:
-                if not self._can_keep:
+                if not self._can_keep or (sys.is_finalizing() and not self._backlog.durable):
                     raise
                 why = str(error)  # not the error: this frame is part of its traceback
                 if self._backlog.durable:
@@ -260,7 +261,8 @@ class Forwarder:
         with self._lock:
             if self._closed.is_set() or (self._thread is not None and self._thread.is_alive()):
                 return
-            thread = threading.Thread(target=self._run_thread, name="umbel-forwarder", daemon=True)
+            # A finalizer in this thread must not wait for its locks: so it has a level of its own.
+            thread = reentry.thread(self._run_thread, name="umbel-forwarder", level=0)
             try:
                 thread.start()
                 self._thread = thread
@@ -271,7 +273,6 @@ class Forwarder:
 
     def _run_thread(self) -> None:
         """Publish until the backlog is empty. Exceptions are reported and do not end it."""
-        reentry.here.level = 1  # a finalizer in this thread must not wait for its locks
         failures, pause = 0, 0.0
         while not self._closed.is_set():
             self._wake_up.clear()
