@@ -237,7 +237,7 @@ def test_a_cancellation_that_is_requested_while_a_settlement_waits_prevents_grow
                 await server.wait_for_blocked(2)
             assert await cancelling == {grows.id: State.RUNNING}
             assert await settling == []
-        assert await parts(b, join) == [(0, grows.id, State.SUCCEEDED)]
+        assert await parts(b, join) == [(0, grows.id, State.CANCELLED)]
         with pytest.raises(UnknownJob):
             await b.records.find(place.id)
 

@@ -172,8 +172,9 @@ class Broker(Protocol):
         """Record outcomes, publish their follow-ups and acknowledge, all in one transaction.
 
         Joins of which an ended job is a part count it in the same transaction. A growth takes the
-        place of its job in these joins, unless the job's cancellation was requested. A follow-up
-        whose unique key is taken becomes a cancelled record that names the holder.
+        place of its job in these joins. If the job's cancellation was requested, it does not: a job
+        that succeeded is then recorded as cancelled. A follow-up whose unique key is taken becomes
+        a cancelled record that names the holder.
 
         Returns the leases that were refused because they are no longer held; such a settlement has
         no effect at all. Safe to repeat: a settlement that was recorded before is then refused.

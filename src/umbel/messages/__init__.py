@@ -81,6 +81,7 @@ from umbel.messages.settlements import (
     Settlement,
     disposition,
     is_final,
+    without_growth,
 )
 from umbel.messages.states import LIVE, TERMINAL, TRANSITIONS, State
 from umbel.messages.steps import KeptStep, Step, derived_id
@@ -168,4 +169,5 @@ __all__ = [
     "route_key",
     "rule_of",
     "subtract_wait",
+    "without_growth",
 ]

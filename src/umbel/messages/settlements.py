@@ -41,7 +41,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a graph that takes the place of the job, if the job ends.
 
     It has no effect if the job's cancellation was requested while it ran: nothing of it is added,
-    and the job keeps its place. The outcome is recorded as it is given.
+    the job keeps its place, and a success is recorded as cancelled: see ``without_growth``.
     """
 
 
@@ -68,6 +68,14 @@ class Requeue(msgspec.Struct, frozen=True):
 
 
 Disposition = Finish | Requeue
+
+
+def without_growth(end: Finish, reason: str) -> Finish:
+    """Return the end of a job that does not grow, because its cancellation was requested.
+
+    Its result would be that of the job that takes its place, which does not exist.
+    """
+    return Finish(State.CANCELLED, reason=reason) if end.state is State.SUCCEEDED else end
 
 
 def is_final(outcome: Outcome) -> bool:

@@ -269,9 +269,9 @@ update $schema.job_join set abandoned = true, held = null
 where namespace = %(namespace)s and id = %(join)s
 
 -- name: lock_lease
--- The job if it is under this lease and its cancellation was not requested, locked.
-select 1 from $schema.job
-where id = %(id)s and owner = %(owner)s and fence = %(fence)s and cancel_reason is null
+-- The job if it is under this lease, locked: why it is to be cancelled, or null.
+select cancel_reason from $schema.job
+where id = %(id)s and owner = %(owner)s and fence = %(fence)s
 for update
 
 -- name: move_edges

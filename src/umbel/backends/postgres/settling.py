@@ -12,7 +12,15 @@ from umbel.backends.postgres.job_rows import (
 )
 from umbel.backends.postgres.publishing import Queries, publish_or_record_steps
 from umbel.backends.sql.statements import Steps
-from umbel.messages import Finish, Growth, Lease, Requeue, Settlement, disposition
+from umbel.messages import (
+    Finish,
+    Growth,
+    Lease,
+    Requeue,
+    Settlement,
+    disposition,
+    without_growth,
+)
 
 
 class Batch:
@@ -23,7 +31,7 @@ class Batch:
         self.again: list[tuple[Settlement, Requeue]] = []
         self.refused: list[Lease] = []
         self.follow_ups = False
-        self.grown: list[tuple[Lease, Growth]] = []
+        self.has_growth = False
         seen: set[tuple[str, int]] = set()
         for settlement in settlements:
             lease = settlement.lease
@@ -34,8 +42,7 @@ class Batch:
             self.follow_ups = self.follow_ups or bool(settlement.follow_ups)
             end = disposition(settlement.outcome)
             if isinstance(end, Finish):
-                if settlement.growth is not None:
-                    self.grown.append((lease, settlement.growth))
+                self.has_growth = self.has_growth or settlement.growth is not None
                 self.finish.append((settlement, end))
             else:
                 self.again.append((settlement, end))
@@ -43,23 +50,27 @@ class Batch:
     @property
     def needs_one_statement(self) -> bool:
         """Whether one statement is enough."""
-        return not self.follow_ups and not self.grown and not (self.finish and self.again)
+        return not self.follow_ups and not self.has_growth and not (self.finish and self.again)
 
 
-Grow = Callable[[Lease, Growth], Steps[None]]
+Grow = Callable[[Lease, Growth], Steps[str | None]]
 
 
 def settle_steps(sql: Queries, batch: Batch, grow: Grow) -> Steps[list[Lease]]:
     """Settle and return the leases that were refused."""
     refused: list[Settlement] = []
-    for lease, growth in batch.grown:
-        yield from grow(lease, growth)
-    if batch.finish:
-        if ends_are_uniform(batch.finish):
-            rows = yield sql["finish_uniform"], uniform_ends(batch.finish)
+    finish = [*batch.finish]
+    for place, (settlement, end) in enumerate(batch.finish if batch.has_growth else ()):
+        if settlement.growth is not None:
+            reason = yield from grow(settlement.lease, settlement.growth)
+            if reason is not None:
+                finish[place] = settlement, without_growth(end, reason)
+    if finish:
+        if ends_are_uniform(finish):
+            rows = yield sql["finish_uniform"], uniform_ends(finish)
         else:
-            rows = yield sql["finish"], finish_arrays(batch.finish)
-        refused += [batch.finish[place - 1][0] for place in rows[0][0] or ()]
+            rows = yield sql["finish"], finish_arrays(finish)
+        refused += [finish[place - 1][0] for place in rows[0][0] or ()]
     if batch.again:
         rows = yield sql["again"], again_arrays(batch.again)
         refused += [batch.again[place - 1][0] for place in rows[0][0] or ()]

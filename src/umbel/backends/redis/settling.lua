@@ -49,16 +49,19 @@ local function has_edges(id)
   return redis.call('EXISTS', root .. ':part:' .. id) == 1
 end
 
--- Return whether a growth has an effect: not if the job is to be cancelled.
-local function may_grow(id)
-  return redis.call('HEXISTS', root .. ':job:' .. id, 'cancel') == 0
+-- Return why a growth has no effect: the reason for which the job is to be cancelled; false if it has one.
+local function cancel_reason(id)
+  return redis.call('HGET', root .. ':job:' .. id, 'cancel')
 end
 
 -- End a job. The record of a part of a join is always kept, because its result is read later.
 local function record_end(id, attempt, growth, keep, state, fields, keep_for)
   local job = read_job(id, 'unique', 'awaited', 'part', 'expires', 'attempts', 'slots')
   if not job or job[1] ~= 'running' then return false end
-  if growth and may_grow(id) then
+  local reason = growth and cancel_reason(id)
+  if reason and state == 'succeeded' then  -- the job with its result does not exist
+    keep, state, fields, keep_for = true, 'cancelled', {'reason', reason}, nil
+  elseif growth and not reason then
     open_publications().grow(id, unpack(growth))
     job[4] = redis.call('HGET', root .. ':job:' .. id, 'part')  -- it may be a part of the joins of its growth
   end
@@ -134,7 +137,7 @@ end
 local function find_growth_error()
   for _, settlement in ipairs(settlements) do
     local id, owner, fence, growth = settlement[1], settlement[2], settlement[3], settlement[6]
-    if growth and fences[root .. ':leases:' .. owner][id] == fence and may_grow(id) then
+    if growth and fences[root .. ':leases:' .. owner][id] == fence and not cancel_reason(id) then
       local problem = open_publications().find_error(growth[1])
       if problem then return problem end
     end

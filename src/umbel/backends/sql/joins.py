@@ -184,15 +184,19 @@ class SqlJoins(SqlRole, ABC):
             return [Published(envelope.id, existing=True) for envelope in envelopes]
         return (yield from self._add_new_steps(publication))
 
-    def grow_steps(self, lease: Lease, growth: Growth) -> Steps[None]:
+    def grow_steps(self, lease: Lease, growth: Growth) -> Steps[str | None]:
         """Let a publication take the place of the job under this lease.
 
-        Nothing happens if the lease is lost or the cancellation of the job was requested.
+        Nothing happens if the lease is lost, or if the cancellation of the job was requested: then
+        the reason of the request is returned.
         """
         check_growth(growth)
         check_namespace(growth.publication, self._namespace)
         values = self._values(id=lease.job, owner=lease.owner, fence=lease.fence)
-        if (yield self._sql["lock_lease"], values):
+        locked = yield self._sql["lock_lease"], values
+        if locked and locked[0][0] is not None:
+            return str(locked[0][0])
+        if locked:
             place = self._database.stored_id(growth.place)
             rows = yield self._sql["move_edges"], values | {"place": place}
             moved = [growth.place] if rows else []
@@ -202,6 +206,7 @@ class SqlJoins(SqlRole, ABC):
             if joins:  # the job in its place had been published before
                 yield self._sql["recount"], self._values(joins=self._database.texts(joins))
                 yield from self._release_steps(joins)
+        return None
 
     def _add_new_steps(
         self, publication: Publication, more_parts: Sequence[str] = ()

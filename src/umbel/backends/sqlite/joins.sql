@@ -209,8 +209,8 @@ select id from job_join where namespace = :namespace and held <= :now - :age ord
 update job_join set abandoned = 1, held = null where namespace = :namespace and id = :join
 
 -- name: lock_lease
--- The job if it is under this lease and its cancellation was not requested.
-select 1 from job where id = :id and owner = :owner and fence = :fence and cancel_reason is null
+-- The job if it is under this lease: why it is to be cancelled, or null.
+select cancel_reason from job where id = :id and owner = :owner and fence = :fence
 
 -- name: move_edges
 -- Lets another job take the place of a job in its joins.

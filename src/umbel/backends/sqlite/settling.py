@@ -24,6 +24,7 @@ from umbel.messages import (
     State,
     Succeeded,
     disposition,
+    without_growth,
 )
 from umbel.messages.columns import read_sections
 from umbel.resilience import LAPSED_TOO_OFTEN, MAX_LAPSES, Verdict, judge, spread
@@ -31,7 +32,7 @@ from umbel.resilience import LAPSED_TOO_OFTEN, MAX_LAPSES, Verdict, judge, sprea
 _MAX_BLAME = 2**62
 
 
-Grow = Callable[[Lease, Growth], Steps[None]]
+Grow = Callable[[Lease, Growth], Steps[str | None]]
 
 
 def settle(
@@ -87,7 +88,8 @@ def _settle(cursor: sqlite3.Cursor, settlement: Settlement, now: float, grow: Gr
     row = _leased(settlement, now)
     end = disposition(settlement.outcome)
     if settlement.growth is not None and isinstance(end, Finish):
-        perform(cursor, grow(settlement.lease, settlement.growth))
+        reason = perform(cursor, grow(settlement.lease, settlement.growth))
+        end = end if reason is None else without_growth(end, reason)
     if isinstance(end, Requeue):
         accepted = _put_back(cursor, row, end)
     elif end.state is State.SUCCEEDED and not settlement.keep and not _is_part(cursor, row):

@@ -149,7 +149,7 @@ class JoinModel:
         Returns False if the job does not grow because its cancellation was requested.
         """
         if self.jobs[job].is_unwanted:
-            self.end({job: State.SUCCEEDED})
+            self.end({job: State.CANCELLED})
             return False
         for join in self.joins.values():
             join.parts = {n: place if one == job else one for n, one in join.parts.items()}

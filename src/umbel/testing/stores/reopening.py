@@ -661,7 +661,7 @@ class Growing:
     @backend_test()
     async def test_a_job_whose_cancellation_was_requested_does_not_grow(self, b: Adapters) -> None:
         ends: list[tuple[Outcome, State]] = [
-            (Succeeded(RESULT), SUCCEEDED),
+            (Succeeded(RESULT), CANCELLED),
             (Cancelled("not wanted"), CANCELLED),
             (Failed(FAILURE), BURIED),
         ]
@@ -703,7 +703,8 @@ class Growing:
         assert await worker.end(grows, growth=growth_of(more, place)) == []
         with pytest.raises(UnknownJob):
             await b.records.find(place.id)
-        assert await parts(b, join) == [(0, grows.id, SUCCEEDED)]
+        assert await parts(b, join) == [(0, grows.id, CANCELLED)]
+        assert (await b.records.find(grows.id)).reason == "not wanted"
 
     @backend_test()
     async def test_a_job_that_was_cancelled_and_reopened_grows_again(self, b: Adapters) -> None:
@@ -738,7 +739,7 @@ class Growing:
         ]
         assert await b.broker.settle(batch) == []
         assert await parts(b, join) == [
-            *((0, places[0].id, QUEUED), (1, jobs[1].id, SUCCEEDED), (2, places[2].id, QUEUED))
+            *((0, places[0].id, QUEUED), (1, jobs[1].id, CANCELLED), (2, places[2].id, QUEUED))
         ]
         with pytest.raises(UnknownJob):
             await b.records.find(places[1].id)
