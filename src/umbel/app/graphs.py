@@ -99,7 +99,8 @@ def build_growth(canvas: Composable[Any], run: Run, builder: Builder) -> Growth:
     spec = read_node(headers[NODE_HEADER]) if NODE_HEADER in headers else None
     group = headers.get(GROUP_HEADER, "")
     job, fence = run.lease.job, run.lease.fence
-    return grow(canvas, job, fence, spec, group, run.job.queue, builder.build_nodes)
+    task, queue = run.job.task, run.job.queue
+    return grow(canvas, job, fence, task, spec, group, queue, builder.build_nodes)
 
 
 async def publish_graph(roles: Roles, graph: BuiltGraph) -> str:

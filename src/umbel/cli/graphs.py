@@ -113,11 +113,12 @@ def _print_graph(graph: Graph) -> None:
 
 
 def _row(depth: int, node: GraphNode, is_critical: bool) -> tuple[object, ...]:
-    kind = " (handler)" if node.handler else f" ({node.kind})" if node.kind else ""
+    kind = " (handler)" if node.handler else f" ({node.kind})" if node.kind and node.job else ""
     took = "" if node.seconds is None else duration(node.seconds)
     mark = "*" if is_critical else ""
     name = f"{'  ' * depth}{node.path or '-'}"
-    return name, f"{node.task}{kind}", short_id(node.job), node.state, took, mark, node.error
+    job = short_id(node.job) if node.job else ""
+    return name, f"{node.task}{kind}", job, node.state, took, mark, node.error
 
 
 def _document(graph: Graph) -> dict[str, Any]:

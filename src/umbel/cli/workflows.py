@@ -68,7 +68,9 @@ def show(context: CommandContext, name: str, as_json: bool) -> None:
         (
             f"{'  ' * depth}{node.path}",
             node.task,
-            ", ".join(dict.fromkeys(by_job[job].path for job in waits[node.job] if job in by_job)),
+            ", ".join(
+                dict.fromkeys(by_job[job].path for job in waits.get(node.job, ()) if job in by_job)
+            ),
         )
         for depth, node in tree(graph)
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from umbel.dashboard.views import Page, View, form_fields
 from umbel.dashboard.visibility import parameter_name
 from umbel.errors import UmbelError, UnknownJob, UnknownTask
-from umbel.graphs import MAX_DRAWN_NODES, Box, Graph, GraphNode, boxes
+from umbel.graphs import MAX_DRAWN_NODES, Box, Graph, GraphNode, boxes, with_summaries
 from umbel.messages import GRAPH_TASK, GROUP_HEADER, NODE_HEADER, Record, State, read_node
 from umbel.messages.graphs import path_key
 from umbel.operations import GRAPH_STATES, NodeInput, graph_document, graph_state
@@ -114,14 +114,15 @@ def _masked(graph: Graph, hide: Callable[[str], str]) -> Graph:
     return msgspec.structs.replace(graph, nodes=nodes, error=hide(graph.error))
 
 
-def _rows(graph: Graph, drawn: Iterable[Box], critical: set[str]) -> list[dict[str, Any]]:
-    """Return the lines of the list of nodes: one for each box."""
+def _rows(graph: Graph, drawn: Sequence[Box], critical: set[str]) -> list[dict[str, Any]]:
+    """Return the lines of the list of nodes: one for each box, and for each sub-workflow."""
     waits = graph.waits()
     by_job = {node.job: node for node in graph.nodes}
     found = []
-    for number, box in enumerate(drawn):
+    for number, box in with_summaries(graph, drawn):
         node = box.first
-        before = [by_job[job].path for job in waits[node.job] if _is_shown(by_job.get(job))]
+        jobs = waits.get(node.job, ())
+        before = [by_job[job].path for job in jobs if _is_shown(by_job.get(job))]
         found.append(
             {
                 "box": number if box.is_many else None,

@@ -9,7 +9,7 @@ from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
 from umbel.graphs.compiler import Compiler
 from umbel.graphs.declaring import check_workflow, named_id
-from umbel.graphs.drawing import mermaid, tree
+from umbel.graphs.drawing import mermaid, tree, with_summaries
 from umbel.graphs.failures import FailedNode, find_failures
 from umbel.graphs.growing import AGAIN, grow
 from umbel.graphs.launching import TEMPLATE_ROOT, launch_envelope, live_roots
@@ -56,4 +56,5 @@ __all__ = [
     "read_graph",
     "svg",
     "tree",
+    "with_summaries",
 ]

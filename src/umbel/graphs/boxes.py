@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from functools import reduce
+from itertools import pairwise, takewhile
 
 import msgspec
 
+from umbel.graphs.subgraphs import Inside, surroundings
 from umbel.messages.graphs import Graph, GraphNode
 
 MAX_BOXES = 60
@@ -50,21 +52,38 @@ def boxes(graph: Graph, max_nodes: int = MAX_BOXES) -> list[Box]:
     Otherwise nodes of the same task at the same place share a box, or all nodes of a task do if
     these would be more than ``MAX_BOXES``. The tasks after these share the last box.
     """
+    around = surroundings(graph)
     nodes = graph.tasks()
     if len(nodes) <= max_nodes:
         return [Box((node,)) for node in nodes]
-    groups: dict[tuple[str, ...], list[GraphNode]] = {}
+    groups: dict[object, list[GraphNode]] = {}
     for node in nodes:
-        groups.setdefault((node.path.rpartition(".")[0], node.task), []).append(node)
+        place = node.path.rpartition(".")[0], around[node.job]
+        groups.setdefault((place, node.task), []).append(node)
     if len(groups) > MAX_BOXES:
         groups = {}
         for node in nodes:
-            groups.setdefault((node.task,), []).append(node)
+            groups.setdefault(node.task, []).append(node)
     found = [Box(tuple(one)) for one in groups.values()]
     if len(found) > MAX_BOXES:
         rest = [node for box in found[MAX_BOXES - 1 :] for node in box.nodes]
         found[MAX_BOXES - 1 :] = [Box(tuple(rest))]
     return found
+
+
+def places(graph: Graph, drawn: Sequence[Box]) -> list[Inside]:
+    """Return in which subgraph each box is: in the smallest one that has all its nodes."""
+    around = surroundings(graph)
+    return [
+        reduce(shared, (around[node.job] for node in box.nodes[1:]), around[box.first.job])
+        for box in drawn
+    ]
+
+
+def shared(one: Inside, other: Inside) -> Inside:
+    """Return the smallest subgraph that contains both."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return tuple(part for part, _ in same)
 
 
 def edges(graph: Graph, drawn: Sequence[Box]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from umbel.errors import ConfigurationError
 from umbel.messages import Fire, Input, NodeSpec, Policy
-from umbel.messages.nodes import NodeKind
+from umbel.messages.nodes import Inside, NodeKind
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
 
@@ -53,6 +53,8 @@ class CompiledNode:
     """Whether it belongs to a branch or a handler, so that the result does not depend on it."""
     parameters: list[tuple[Place, str]] = field(default_factory=list)
     """Where parameters of a workflow go that is only checked."""
+    inside: Inside = ()
+    """The sub-workflows and replaced nodes that contain it."""
     returns: Any = Any
 
     def spec(self) -> NodeSpec:
@@ -67,6 +69,7 @@ class CompiledNode:
             chain=self.chain,
             handler=self.handler,
             is_later=self.is_later,
+            inside=self.inside,
             **fields | self.extra,
         )
 

@@ -41,6 +41,7 @@ from umbel.graphs.places import (
     below,
     cannot_replace,
     common_path,
+    enclosed,
     following_undos,
     label_of,
     later,
@@ -53,6 +54,7 @@ from umbel.graphs.places import (
     with_options,
 )
 from umbel.messages import Fire, Policy
+from umbel.messages.nodes import Inside
 from umbel.tasks.canvas import Chain, Fork, Group, Map
 from umbel.tasks.composing import OPEN, Composable, ResultOf
 from umbel.tasks.conditions import Placeholder
@@ -86,6 +88,7 @@ class Compiler:
         depth: int = 0,
         chain: str | None = None,
         cancel_scope: str = "",
+        inside: Inside = (),
         named: Named | None = None,
         *,
         checks_calls: bool = True,
@@ -96,6 +99,9 @@ class Compiler:
         self._depth = depth
         self._outer_chain = chain
         self._cancel_scope = cancel_scope
+        self._inside = inside
+        self._owners: dict[int, tuple[str, Inside]] = {}
+        """By the identity of a canvas in a sub-workflow: its path, and what is around its nodes."""
         self._top: Any = None
         self._checks_calls = checks_calls
         """Whether calls that do not fit are refused. Otherwise only their jobs fail."""
@@ -164,22 +170,22 @@ class Compiler:
 
     def _whole(self, canvas: Any, before: Output | None) -> Output:
         self._count(canvas)
-        shape = canvas
-        while isinstance(shape, WorkflowCall):
-            shape = shape.canvas
-        is_leaf = not isinstance(shape, Chain | Group)
-        first = self._name(shape) if isinstance(canvas, WorkflowCall) else 0
-        path = below(self._base, first) if is_leaf else self._base
+        path = self._base
+        if isinstance(canvas, WorkflowCall):
+            path = self._path_of_result(canvas, path)
+        elif not isinstance(canvas, Chain | Group):
+            path = below(path, 0)
         if isinstance(canvas, Signature):  # its other options belong to the whole
             own = replace(canvas.call_options, unique=None, id=None, connection=None)
             self._top = leaf = msgspec.structs.replace(canvas, call_options=own)
-            return self._compile(leaf, before, Where(path, self._outer_chain))
+            at = Where(path, self._outer_chain, around=self._inside)
+            return self._compile(leaf, before, at)
         defaults = replace(canvas.call_options, unique=None, id=None, connection=None)
         if isinstance(canvas, WorkflowCall):  # its nodes refer to one another
             self._start = CallOptions(delay=defaults.delay, not_before=defaults.not_before)
             defaults = replace(defaults, delay=None, not_before=None)
         self._top, self._defaults = canvas, defaults
-        where = Where(path, self._outer_chain, defaults)
+        where = Where(path, self._outer_chain, defaults, around=self._inside)
         return self._compile(canvas, before, where, is_whole=True)
 
     def _finish(self) -> Compiled:
@@ -237,7 +243,7 @@ class Compiler:
                 )
             if canvas.immutable and before is not None:
                 before = before.only_waited_for()
-            output = self._compile(canvas.canvas, before, inner, is_whole=is_whole)
+            output = self._sub_workflow(canvas, before, inner, is_whole=is_whole)
         elif isinstance(canvas, Signal):
             output = self._signal(canvas, before, where)
         elif isinstance(canvas, Sleep):
@@ -249,6 +255,24 @@ class Compiler:
         covers = self._base if canvas is self._top else where.path
         self._handle_all(canvas, _may_fail(output), inner, covers)
         return output
+
+    def _sub_workflow(
+        self, call: WorkflowCall[Any], before: Output | None, where: Where, *, is_whole: bool
+    ) -> Output:
+        if is_whole:
+            is_call = isinstance(call.canvas, WorkflowCall)
+            return self._compile(call.canvas, before, where, is_whole=not is_call)
+        around = enclosed(where.around, where.path, call.workflow.name)
+        self._owners |= dict.fromkeys(map(id, call.own()), (where.path, around))
+        path = self._path_of_result(call, where.path)
+        at = replace(where, path=path, nesting=where.nesting + 1, around=around)
+        return self._compile(call.canvas, before, at)
+
+    def _path_of_result(self, call: WorkflowCall[Any], path: str) -> str:
+        """Return the path of what a workflow returns: parts of a chain or group have numbers."""
+        if isinstance(call.canvas, Chain | Group):
+            return path
+        return self._named_path(path, call.canvas)
 
     def _external(self, handle: Handle[Any], before: Output | None, where: Where) -> Output:
         if where.chain is not None and before is not None:
@@ -523,6 +547,7 @@ class Compiler:
         node.is_later = where.is_later
         node.defaults = where.defaults
         node.is_aside = where.is_aside
+        node.inside = where.around
         self._nodes.append(node)
         return node
 
@@ -635,10 +660,10 @@ class Compiler:
         known = self._outputs.get(id(canvas)) or self._output_of_flat(canvas)
         if known is None:
             self._count(canvas)
+            outer, around = self._owners.get(id(canvas), (self._base, self._inside))
             is_shared = self._count_readers(canvas) > 1
-            around = "" if is_shared else numbered(node.path.removeprefix(self._base).lstrip("."))
-            path = below(below(self._base, around) if around else self._base, self._name(canvas))
-            at = Where(path, defaults=self._defaults, is_aside=node.is_aside)
+            path = self._named_path(outer if is_shared else numbered(node.path, outer), canvas)
+            at = Where(path, defaults=self._defaults, is_aside=node.is_aside, around=around)
             known = self._compile(canvas, None, at)
         if isinstance(source, ResultOf) and source.pick:
             return replace(known, pick=source.pick, joins={}, returns=Any)
@@ -651,11 +676,11 @@ class Compiler:
                 self._readers.update({id(part) for part in parts_of(one)})
         return self._readers[id(canvas)]
 
-    def _name(self, canvas: Any) -> str:
+    def _named_path(self, outer: str, canvas: Any) -> str:
         """Return the path of a node that is no part of another: its name, and a number."""
-        name = short_name(canvas)
-        self._names[name] += 1
-        return name if self._names[name] == 1 else f"{name}-{self._names[name]}"
+        path = below(outer, short_name(canvas))
+        self._names[path] += 1
+        return path if self._names[path] == 1 else f"{path}-{self._names[path]}"
 
     def _output_of_flat(self, canvas: Any) -> Output | None:
         """Return the output of a chain whose parts became parts of another chain."""

@@ -15,7 +15,7 @@ from umbel.graphs.compiled import Compiled, CompiledNode, Output
 from umbel.graphs.compiler import Compiler
 from umbel.graphs.view import node_name
 from umbel.messages import State, derived_id
-from umbel.messages.graphs import Graph, GraphNode, in_reading_order
+from umbel.messages.graphs import Graph, GraphNode, in_reading_order, subgraphs
 from umbel.tasks.canvas import Map
 from umbel.tasks.conditions import Placeholder
 from umbel.tasks.task import Signature
@@ -142,6 +142,7 @@ def shape_of(compiled: Compiled, workflow: Workflow[..., Any]) -> Graph:
             kind=node.kind,
             handler=node.handler,
             before=tuple(part.id for part in node.parts),
+            inside=subgraphs(node.path, node.inside),
         )
         for node in compiled.nodes[1:]
     )

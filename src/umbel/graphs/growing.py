@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from umbel.errors import ConfigurationError, UmbelError
 from umbel.graphs.compiled import Compiled, CompiledJoin, CompiledNode
 from umbel.graphs.compiler import Compiler
+from umbel.graphs.places import enclosed
 from umbel.graphs.publications import growth
 from umbel.messages import (
     GROUP_HEADER,
@@ -39,7 +40,7 @@ BuildNodes = Callable[[Sequence[CompiledNode], str, str], dict[CompiledNode, Env
 
 
 def grow(
-    canvas: Any, job: str, fence: int, spec: NodeSpec | None, group: str, queue: str,
+    canvas: Any, job: str, fence: int, task: str, spec: NodeSpec | None, group: str, queue: str,
     build: BuildNodes,
 ) -> Growth:  # fmt: skip
     """Return what takes the place of a running job. Its ids are the same if it is called again.
@@ -61,7 +62,8 @@ def grow(
             f"replace: node {spec.path} was replaced {spec.depth} times by a task that is replaced"
             " again; let it return a value"
         )
-    compiler = Compiler(prefix, derive, spec.path, spec.depth + 1, spec.chain)
+    inside = enclosed(spec.inside, spec.path, task)
+    compiler = Compiler(prefix, derive, spec.path, spec.depth + 1, spec.chain, inside=inside)
     compiled, place = compiler.replacement(canvas)
     return growth(compiled, place, build(compiled.nodes, group, queue), group, prefix)
 
@@ -104,6 +106,7 @@ class MapExpander:
         self._group = self._template.headers[GROUP_HEADER]
         self._job, self._fence = delivery.lease.job, delivery.lease.fence
         self._prefix = f"{self._job}:{self._fence}"
+        self._inside = enclosed(spec.inside, spec.path, task.name)
 
     def expand(self, items: Sequence[Any]) -> Growth:
         """Return the jobs of these items. Raise UmbelError if one of them cannot be a job."""
@@ -123,7 +126,7 @@ class MapExpander:
         scope = spec.path.rpartition(".")[0] if spec.part is not None else ""
         compiler = Compiler(
             self._prefix, self._derive, spec.path, spec.depth, cancel_scope=scope,
-            checks_calls=False,
+            inside=self._inside, checks_calls=False,
         )  # fmt: skip
         compiled, place = compiler.replacement(mapped)
         return growth(compiled, place, self._envelopes(compiled), self._group, self._prefix)
@@ -158,9 +161,7 @@ class MapExpander:
         template, body, spec = self._template, self._template.body, node.spec()
         common = {key: template.headers[key] for key in (GROUP_HEADER,)}
         if node.kind == "map":  # it reads what this one reads, and waits for nothing
-            spec = replace(
-                self._spec, path=node.path, part=node.extra["part"], handler=self._spec.handler
-            )
+            spec = replace(self._spec, path=node.path, part=node.extra["part"], inside=self._inside)
             common = template.headers
         elif node.call is not None:
             data = {"args": node.call.args, "kwargs": node.call.kwargs}

@@ -19,7 +19,7 @@ Edges = tuple[tuple[int, int], ...]
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Where boxes are: a layer, and a place in it in units of boxes from 0 on."""
+    """Where boxes are: a layer, and a place in it in units of plain boxes from 0 on."""
 
     layers: tuple[int, ...]
     """Of each box."""
@@ -34,8 +34,12 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=128)
-def lay_out(count: int, edges: Edges) -> Layout:
-    """Place boxes that are named by their numbers. The same graph has the same layout."""
+def lay_out(count: int, edges: Edges, sizes: tuple[float, ...] = ()) -> Layout:
+    """Place boxes that are named by their numbers. The same graph has the same layout.
+
+    ``sizes`` is the room of each box in its layer, in units of plain boxes, 1 unless it is given.
+    """
+    sizes = sizes or (1.0,) * count
     layers = _layers(count, edges)
     rows, routes = _with_bends(layers, edges)
     before: dict[int, list[int]] = {}
@@ -46,14 +50,14 @@ def lay_out(count: int, edges: Edges) -> Layout:
                 before.setdefault(other, []).append(one)
                 after.setdefault(one, []).append(other)
     _order(rows, before, after)
-    places = _spread(rows, before, after, count)
+    places = _spread(rows, before, after, sizes)
     layer_of = {item: layer for layer, row in enumerate(rows) for item in row}
     return Layout(
         layers=tuple(layers),
         places=tuple(places[number] for number in range(count)),
         routes=tuple(tuple((layer_of[one], places[one]) for one in bends) for bends in routes),
         depth=len(rows),
-        width=max((places[row[-1]] + _size(row[-1], count) / 2 for row in rows if row), default=0),
+        width=max((places[row[-1]] + _size(row[-1], sizes) / 2 for row in rows if row), default=0),
     )
 
 
@@ -121,35 +125,35 @@ def _mean(items: Sequence[int], at: dict[int, int] | dict[int, float], otherwise
     return sum(known) / len(known) if known else otherwise
 
 
-def _size(item: int, count: int) -> float:
-    return 1.0 if item < count else _BEND_SIZE
+def _size(item: int, sizes: Sequence[float]) -> float:
+    return sizes[item] if item < len(sizes) else _BEND_SIZE
 
 
 def _spread(
     rows: Sequence[Sequence[int]],
     before: dict[int, list[int]],
     after: dict[int, list[int]],
-    count: int,
+    sizes: Sequence[float],
 ) -> dict[int, float]:
     """Return the place of each box and bend: near its neighbors, without overlaps, from 0 on."""
     places: dict[int, float] = {}
     for row in rows:
         wanted = [_mean(before.get(item, ()), places, float(at)) for at, item in enumerate(row)]
-        _settle(row, wanted, places, count)
+        _settle(row, wanted, places, sizes)
     for row in reversed(rows):
         wanted = [_mean(after.get(item, ()), places, places[item]) for item in row]
-        _settle(row, wanted, places, count)
-    edge = min((places[row[0]] - _size(row[0], count) / 2 for row in rows if row), default=0.0)
+        _settle(row, wanted, places, sizes)
+    edge = min((places[row[0]] - _size(row[0], sizes) / 2 for row in rows if row), default=0.0)
     return {item: place - edge for item, place in places.items()}
 
 
 def _settle(
-    row: Sequence[int], wanted: Sequence[float], places: dict[int, float], count: int
+    row: Sequence[int], wanted: Sequence[float], places: dict[int, float], sizes: Sequence[float]
 ) -> None:
     """Place a layer as near as possible to where its members should be."""
     if not row:
         return
-    gaps = [(_size(one, count) + _size(two, count)) / 2 for one, two in pairwise(row)]
+    gaps = [(_size(one, sizes) + _size(two, sizes)) / 2 for one, two in pairwise(row)]
     down, up = [wanted[0]], [wanted[-1]]
     for gap, want in zip(gaps, wanted[1:], strict=True):
         down.append(max(want, down[-1] + gap))

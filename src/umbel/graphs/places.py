@@ -9,10 +9,15 @@ from typing import Any
 
 from umbel.graphs.calls import merge, refuse_whole_options
 from umbel.graphs.compiled import NO_OPTIONS, Compiled, CompiledNode, Output, Place
+from umbel.messages.nodes import Inside
 from umbel.tasks.canvas import Chain
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
 from umbel.tasks.workflow import Signal, WorkflowCall
+
+
+MAX_ENCLOSED = 8
+"""How many sub-workflows and replaced nodes around a node are known. Deeper ones are not drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,8 @@ class Where:
     is_aside: bool = False
     is_later: bool = False
     """Whether a node before it may finish a chain that contains it."""
+    around: Inside = ()
+    """The sub-workflows and replaced nodes that contain it."""
 
     def inside(self, number: int | str, **changes: Any) -> Where:
         """Return the place of a part."""
@@ -55,12 +62,22 @@ def below(path: str, number: int | str) -> str:
     return f"{path}.{number}" if path else str(number)
 
 
-def numbered(path: str) -> str:
-    """Return a path up to its last number: ``0.1`` of ``0.1.charge``."""
+def numbered(path: str, outer: str) -> str:
+    """Return a path up to its last number, ``0.1`` of ``0.1.charge``, or the outer one."""
     parts = path.split(".")
-    while parts and not parts[-1].isdigit():
+    while len(parts) > depth_of(outer) and not parts[-1].isdigit():
         parts.pop()
     return ".".join(parts)
+
+
+def depth_of(path: str) -> int:
+    """Return how many words a path has."""
+    return path.count(".") + 1 if path else 0
+
+
+def enclosed(around: Inside, path: str, name: str) -> Inside:
+    """Return what is around the nodes of a sub-workflow, or of what replaces a node."""
+    return (*around, (depth_of(path), name))[:MAX_ENCLOSED]
 
 
 def common_path(paths: Sequence[str]) -> str:

@@ -6,19 +6,14 @@ import unicodedata
 from collections.abc import Callable
 from xml.sax.saxutils import quoteattr
 
-from umbel.graphs.boxes import Box, boxes, critical_edges, edges
-from umbel.graphs.layout import Layout, lay_out
+from umbel.graphs.boxes import Box, boxes, critical_edges, edges, places
+from umbel.graphs.picture import HEIGHT, WIDTH, Arrow, Picture, Size, picture
+from umbel.graphs.subgraphs import summaries
 from umbel.messages.graphs import Graph
 from umbel.terminal import make_visible
 
 MAX_DRAWN_NODES = 300
 """A graph with more nodes is drawn with one box for many nodes."""
-_WIDTH, _HEIGHT = 192, 48
-_ACROSS, _DOWN = (54, 14), (18, 40)
-"""The gaps between layers and in them: layers from left to right, and from top to bottom."""
-_MARGIN = 8
-_TIP = 8
-_MAX_LAYERS_ACROSS, _MAX_BOXES_DOWN = 5, 5.5
 _NAME_LETTERS, _NOTE_LETTERS, _TITLE_LETTERS = 21, 27, 300
 _MAX_PATH_LETTERS = 6
 _ICONS = {
@@ -49,6 +44,7 @@ rect { fill: #ffffff; stroke: #7a8394; stroke-width: 1.2; } .page { stroke: none
 .queued rect { fill: #e9ecf1; stroke: #4a5568; } .queued .note { fill: #4a5568; }
 .cancelled rect, .skipped rect { fill: #f0ebe6; stroke: #6b5b4e; }
 .blocked .note, .cancelled .note, .skipped .note { fill: #596273; }
+.subgraph rect { fill: #f6f7f9; stroke-width: 1.6; }
 """
 Link = Callable[[int, Box], str]
 """Returns the address of a box, by its number."""
@@ -62,11 +58,12 @@ def svg(graph: Graph, *, link: Link | None = None, selected: str = "", alone: bo
     """
     drawn = boxes(graph, MAX_DRAWN_NODES)
     arrows = edges(graph, drawn)
-    drawing = _Drawing(lay_out(len(drawn), tuple(arrows)))
     is_declared = not graph.id
     critical = set() if is_declared else critical_edges(graph, drawn)
+    whole = picture(places(graph, drawn), arrows, critical)
+    whole.arrange()
     on_path = {number for pair in critical for number in pair}
-    width, height = drawing.size
+    width, height = whole.size
     head = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     label = _attribute(f"{graph.label}: {len(drawn):,} boxes, {len(arrows):,} arrows")
     parts = [
@@ -76,102 +73,42 @@ def svg(graph: Graph, *, link: Link | None = None, selected: str = "", alone: bo
     if alone:
         parts.append(f"<style>{_STYLE}</style>")
         parts.append(f'<rect class="page" width="{width:g}" height="{height:g}"/>')
-    # Thick edges are drawn last, above the others.
-    numbers = sorted(range(len(arrows)), key=lambda at: arrows[at] in critical)
-    parts += [_arrow(*drawing.edge(*arrows[at], at), arrows[at] in critical) for at in numbers]
-    for number, box in enumerate(drawn):
-        x, y = drawing.corner(number)
+    frames = summaries(graph)
+
+    def draw_box(number: int, x: float, y: float) -> str:
+        box = drawn[number]
         is_selected = any(node.job == selected for node in box.nodes)
         style = _style_of(box, number in on_path, is_selected)
         shape = _box(box, x, y, is_declared)
         if link is None:
-            parts.append(f'<g class="{style}">{shape}</g>')
-        else:
-            where = _attribute(link(number, box), limit=4_000)
-            mark = ' aria-current="true"' if is_selected else ""
-            parts.append(
-                f'<a class="{style}" href={where} aria-label={_attribute(_title(box))}{mark}>'
-                f"{shape}</a>"
-            )
+            return f'<g class="{style}">{shape}</g>'
+        where = _attribute(link(number, box), limit=4_000)
+        mark = ' aria-current="true"' if is_selected else ""
+        label = _attribute(_title(box))
+        return f'<a class="{style}" href={where} aria-label={label}{mark}>{shape}</a>'
+
+    def draw(one: Picture, corner: tuple[float, float]) -> None:
+        parts.extend(map(_arrow, one.arrows(corner)))
+        for item, (x, y) in one.placed(corner):
+            if isinstance(item, Picture):
+                box = Box((frames[item.inside],))
+                parts.append(_frame(box, (x, y), item.size, is_declared))
+                draw(item, (x, y))
+            else:
+                parts.append(draw_box(item, x, y))
+
+    draw(whole, (0.0, 0.0))
     return "\n".join([*parts, "</svg>"])
 
 
-class _Drawing:
-    """Turns the layout into points: layers go right, or down if there are many narrow ones."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-        self._is_down = layout.depth > _MAX_LAYERS_ACROSS and layout.width <= _MAX_BOXES_DOWN
-        between, inside = (_DOWN[1], _DOWN[0]) if self._is_down else _ACROSS
-        thick, wide = (_HEIGHT, _WIDTH) if self._is_down else (_WIDTH, _HEIGHT)
-        self._thick = thick
-        self._layer_step = thick + between
-        self._place_step = wide + inside
-        self._inside = inside
-        self._between = between
-
-    @property
-    def size(self) -> tuple[float, float]:
-        deep = max(self._layout.depth * self._layer_step - self._between, 0) + 2 * _MARGIN
-        wide = max(self._layout.width * self._place_step - self._inside, 0) + 2 * _MARGIN
-        return self._point(deep, wide)
-
-    def _point(self, deep: float, wide: float) -> tuple[float, float]:
-        return (
-            (round(wide, 1), round(deep, 1)) if self._is_down else (round(deep, 1), round(wide, 1))
-        )
-
-    def _middle(self, layer: int, place: float) -> tuple[float, float]:
-        """Return where a layer begins, and the middle of a place in it."""
-        deep = _MARGIN + layer * self._layer_step
-        return deep, _MARGIN + place * self._place_step - self._inside / 2
-
-    def corner(self, number: int) -> tuple[float, float]:
-        """Return the upper left corner of a box."""
-        deep, wide = self._middle(self._layout.layers[number], self._layout.places[number])
-        half = (self._place_step - self._inside) / 2
-        return self._point(deep, wide - half)
-
-    def edge(self, first: int, second: int, number: int) -> tuple[str, str]:
-        """Return the path of an edge, and that of its tip."""
-        layout = self._layout
-        start, wide = self._middle(layout.layers[first], layout.places[first])
-        end, last = self._middle(layout.layers[second], layout.places[second])
-        if end <= start:
-            return self._back(start, wide, end, last)
-        at = start + self._thick
-        path = f"M{self._text(at, wide)}"
-        for layer, place in layout.routes[number]:
-            deep, other = self._middle(layer, place)
-            path += f"{self._curve(at, wide, deep, other)}L{self._text(deep + self._thick, other)}"
-            at, wide = deep + self._thick, other
-        tip = [self._text(end - _TIP, last + side) for side in (-_TIP / 2, _TIP / 2)]
-        path += self._curve(at, wide, end - _TIP / 2, last)
-        return path, f"M{self._text(end, last)}L{tip[0]}L{tip[1]}Z"
-
-    def _back(self, start: float, wide: float, end: float, last: float) -> tuple[str, str]:
-        """Return an edge of a cycle, between the sides of its boxes."""
-        half = (self._place_step - self._inside) / 2
-        begin, arrive = start + self._thick / 2, end + self._thick / 2
-        low = max(wide, last) + half + self._inside
-        first, second = self._text(begin, low), self._text(arrive, low)
-        side = last + half
-        path = f"M{self._text(begin, wide + half)}C{first} {second} {self._text(arrive, side)}"
-        tip = [self._text(arrive + one, side + _TIP) for one in (-_TIP / 2, _TIP / 2)]
-        return path, f"M{self._text(arrive, side)}L{tip[0]}L{tip[1]}Z"
-
-    def _curve(self, deep: float, wide: float, end: float, last: float) -> str:
-        middle = (deep + end) / 2
-        return f"C{self._text(middle, wide)} {self._text(middle, last)} {self._text(end, last)}"
-
-    def _text(self, deep: float, wide: float) -> str:
-        x, y = self._point(deep, wide)
-        return f"{x:g} {y:g}"
+def _arrow(one: Arrow) -> str:
+    style = " critical" if one.is_critical else ""
+    return f'<path class="edge{style}" d="{one.line}"/><path class="tip{style}" d="{one.tip}"/>'
 
 
-def _arrow(path: str, tip: str, is_critical: bool) -> str:
-    style = " critical" if is_critical else ""
-    return f'<path class="edge{style}" d="{path}"/><path class="tip{style}" d="{tip}"/>'
+def _frame(box: Box, corner: tuple[float, float], size: Size, is_declared: bool) -> str:
+    """Return the frame of a subgraph, with its name and state."""
+    return f'<g class="subgraph {box.state}">{_box(box, *corner, is_declared, size)}</g>'
 
 
 def _style_of(box: Box, is_critical: bool, is_selected: bool) -> str:
@@ -181,9 +118,9 @@ def _style_of(box: Box, is_critical: bool, is_selected: bool) -> str:
     return " ".join(words)
 
 
-def _box(box: Box, x: float, y: float, is_declared: bool) -> str:
+def _box(box: Box, x: float, y: float, is_declared: bool, size: Size = (WIDTH, HEIGHT)) -> str:
     """Return the shape of a box and its texts. That of a declaration has no state."""
-    radius = _HEIGHT / 2 if box.first.kind in ("signal", "sleep") else 7
+    radius = HEIGHT / 2 if box.first.kind in ("signal", "sleep") else 7
     name, note = _name(box), _note(box) if not is_declared else box.first.path
     texts = [f'<text class="name" x="{x + 14:g}" y="{y + 20:g}">{_escape(name)}</text>']
     texts.append(
@@ -192,7 +129,7 @@ def _box(box: Box, x: float, y: float, is_declared: bool) -> str:
     )
     return (
         f"<title>{_escape(_title(box))}</title>"
-        f'<rect x="{x:g}" y="{y:g}" width="{_WIDTH}" height="{_HEIGHT}" rx="{radius:g}"/>'
+        f'<rect x="{x:g}" y="{y:g}" width="{size[0]:g}" height="{size[1]:g}" rx="{radius:g}"/>'
         + "".join(texts)
     )
 

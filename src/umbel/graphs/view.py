@@ -17,7 +17,7 @@ from umbel.messages import (
     State,
     read_node,
 )
-from umbel.messages.graphs import Graph, GraphNode, in_reading_order
+from umbel.messages.graphs import Graph, GraphNode, in_reading_order, subgraphs
 from umbel.messages.nodes import mark_of, was_not_needed
 from umbel.urls import mask_secrets
 
@@ -103,6 +103,7 @@ def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
         undoes=spec.undoes,
         replaced=spec.kind in _MAY_BE_REPLACED and (member.result_type or "").startswith(REFERENCE),
         resolved_in=unquote(mark_of(member.result_type, "resolved") or ""),
+        inside=subgraphs(spec.path, spec.inside),
     )
 
 

@@ -9,11 +9,20 @@ from typing import Literal
 import msgspec
 
 from umbel.errors import NotAllowed
+from umbel.messages.nodes import Inside
 from umbel.messages.states import State
 
 NodeState = State | Literal["skipped"]
 OF_SIGNALS = ("release", "timer")
 """The kinds of nodes that end a signal that is not given. Their paths begin with its path."""
+
+
+class Subgraph(msgspec.Struct, frozen=True):
+    """A sub-workflow, or a node that was replaced: nodes are drawn inside it."""
+
+    path: str
+    name: str
+    """The name of the workflow, or the task of the node that was replaced."""
 
 
 class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +34,8 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     state: NodeState
     kind: str = ""
-    """Empty for a task; ``map`` and ``chunk`` run a task, too."""
+    """Empty for a task; ``map`` and ``chunk`` run a task, too. ``workflow``: a sub-workflow, as a
+    summary of its nodes. It is no job."""
     handler: bool = False
     """Whether it handles a failure."""
     before: tuple[str, ...] = ()
@@ -44,6 +54,8 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     """Whether other nodes have taken its place when it ran, as in a map over a result."""
     resolved_in: str = ""
     """Of a node whose result an operator gave after its end: the queue in which it would run."""
+    inside: tuple[Subgraph, ...] = ()
+    """The sub-workflows and replaced nodes that contain it, the outermost first."""
 
     @property
     def runs_task(self) -> bool:
@@ -138,7 +150,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         """Return the jobs for which each node waits.
 
         A signal may be given early, so its job waits for none. Here it waits for those from whose
-        end its timeout counts.
+        end its timeout counts. What begins a part that has replaced a node waits for that node.
         """
         found = {node.job: node.before for node in self.nodes}
         signals = {node.path: node.job for node in self.nodes if node.kind == "signal"}
@@ -146,6 +158,16 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
             target = signals.get(node.path.rpartition(".")[0]) if node.kind in OF_SIGNALS else None
             if target is not None:
                 found[target] = tuple(dict.fromkeys((*found[target], *node.before)))
+        replaced = {
+            (*node.inside, Subgraph(node.path, node.task)): node.job
+            for node in self.nodes
+            if node.replaced
+        }
+        for node in self.nodes if replaced else ():
+            around = [node.inside[:end] for end in range(len(node.inside), 0, -1)]
+            job = next((replaced[one] for one in around if one in replaced), None)
+            if job is not None and not node.before:
+                found[node.job] = (job,)
         return found
 
     def critical_path(self) -> list[str]:
@@ -168,15 +190,31 @@ def in_reading_order(nodes: Iterable[GraphNode]) -> tuple[GraphNode, ...]:
     """Return nodes by their paths; those with names come after the nodes that they wait for."""
     listed = [*nodes]
     ranks = _ranks(listed)
-    first = {node.path: ranks[node.job] for node in listed}
+    keys = {node.job: path_key(node.path) for node in listed}
+    last: dict[tuple[tuple[int, int, str], ...], int] = {}
+    for node in listed:
+        for place in _starts(keys[node.job]) if node.runs_task else ():
+            last[place] = max(last.get(place, 0), ranks[node.job])
 
     def key(node: GraphNode) -> list[tuple[int, int, str]]:
-        parts = path_key(node.path)
-        if parts and parts[0][0]:
-            parts[0] = (1, first.get(parts[0][2], 0), parts[0][2])
-        return parts
+        words = keys[node.job]
+        return [
+            (1, last.get(place, 0), word[2]) if word[0] else word
+            for word, place in zip(words, _starts(words), strict=True)
+        ]
 
     return tuple(sorted(listed, key=key))
+
+
+def _starts(words: Sequence[tuple[int, int, str]]) -> list[tuple[tuple[int, int, str], ...]]:
+    """Return the paths that contain a path, and itself."""
+    return [tuple(words[: number + 1]) for number in range(len(words))]
+
+
+def subgraphs(path: str, inside: Inside) -> tuple[Subgraph, ...]:
+    """Return what contains a node, as its message says it."""
+    words = path.split(".")
+    return tuple(Subgraph(".".join(words[:count]), name) for count, name in inside)
 
 
 def _ranks(nodes: Sequence[GraphNode]) -> dict[str, int]:

@@ -77,6 +77,11 @@ NodeKind = Literal[
 ]
 
 
+Inside = tuple[tuple[int, str], ...]
+"""The sub-workflows and replaced nodes that contain a node, the outermost first: how many words of
+its path are the path of each, and what it is called."""
+
+
 class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The header ``node`` of a job that is a node of a graph."""
 
@@ -96,6 +101,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The path of the innermost chain that contains it."""
     depth: int = 0
     """How many replacements contain it."""
+    inside: Inside = ()
     handler: bool = False
     """Whether it handles a failure."""
     is_later: bool = False

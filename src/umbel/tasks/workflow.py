@@ -216,6 +216,10 @@ class WorkflowCall(CanvasMethods[R_co]):
     def inner(self) -> Sequence[Any]:
         return (self.canvas,)
 
+    def own(self) -> Iterable[Any]:
+        """Return what it consists of, without the nodes to which its arguments refer."""
+        return walk(self.canvas, _symbols([self.args, self.kwargs]))
+
     def __repr__(self) -> str:
         return f"workflow {self.workflow.name}"
 
@@ -291,9 +295,9 @@ def parts_of(node: Any) -> list[Any]:
     return [*found, *getattr(node, "handlers", ())]
 
 
-def walk(canvas: Any) -> Iterable[Any]:
-    """Return a canvas and everything in it, each once."""
-    seen: set[int] = set()
+def walk(canvas: Any, without: Iterable[Any] = ()) -> Iterable[Any]:
+    """Return a canvas and everything in it, each once, but not what these consist of."""
+    seen = {id(one) for one in without}
     left = [canvas]
     while left:
         one = left.pop()
@@ -395,6 +399,7 @@ class _Binding:
                 copied.default = self.value(node.default)
         elif isinstance(node, WorkflowCall):
             copied.args = tuple(self.value(one) for one in node.args)
+            copied.kwargs = {name: self.value(one) for name, one in node.kwargs.items()}
             copied.canvas = self.node(node.canvas)
         return copied
 
