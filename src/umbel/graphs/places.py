@@ -15,7 +15,6 @@ from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
 from umbel.tasks.workflow import Signal, WorkflowCall
 
-
 MAX_ENCLOSED = 8
 """How many sub-workflows and replaced nodes around a node are known. Deeper ones are not drawn."""
 
