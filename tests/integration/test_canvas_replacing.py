@@ -13,6 +13,7 @@ from integration.canvas_world import CanvasWorld, label, node_of, running_world,
 from integration.running import until
 from umbel import Retry, State, chain, chord, chunks, current, fork, group
 from umbel.errors import JobCancelled, UmbelError
+from umbel.graphs import mermaid, svg, tree
 
 
 def declare(world: CanvasWorld) -> None:
@@ -298,4 +299,30 @@ def test_a_group_that_fails_cancels_replacements_of_its_members(world: Any) -> N
 def test_a_replacement_is_drawn_inside_its_node(world: Any) -> None:  # row 93
     graph = world.ended((world.same.s(1) | world.spread.s() | world.total.s()).delay())
     assert [*states(graph)] == ["0", "1", "1.0", "1.1", "2"]
+    assert [node.path for _, node in tree(graph)] == ["0", "1", "1.0", "1.1", "2"]
+    lines = mermaid(graph).splitlines()
+    first, last = lines.index('  subgraph s0["1 spread"]'), lines.index("  end")
+    assert [line.split('"')[1] for line in lines[first + 1 : last]] == [
+        "1 spread", "1.0 add", "1.1 add",
+    ]  # fmt: skip
+    assert {"  n0 --> n1", "  n1 --> n2", "  n1 --> n3", "  n3 --> n4"} <= {*lines}
+    assert svg(graph).count('class="subgraph succeeded"') == 1
+    assert graph.find("1").job in graph.critical_path()
+
+
+def test_replacements_of_replacements_are_drawn_inside_one_another(world: Any) -> None:  # row 93
+    graph = world.ended((world.same.s(12) | world.down.s()).delay())
+    inner = graph.find("1.0.0")
+    assert [one.path for one in inner.inside] == ["1", "1.0"]
+    deepest = max(graph.tasks(), key=lambda node: len(node.path))
+    assert deepest.path.count(".") == 12
+    assert len(deepest.inside) == 8, "frames in frames have a limit"
+    assert svg(graph).count('class="subgraph succeeded"') == 8
+
+
+def test_the_jobs_of_a_map_are_drawn_inside_it(world: Any) -> None:  # row 93
+    graph = world.ended((world.numbers.s(3) | world.double.map() | world.total.s()).delay())
+    assert [node.path for node in graph.tasks() if node.inside] == ["1.0.0", "1.0.1", "1.0.2"]
+    assert {node.inside[-1].name for node in graph.tasks() if node.inside} == {"double"}
+    assert svg(graph).count('class="subgraph succeeded"') == 1
     until(lambda: graph.state is State.SUCCEEDED, "the end")

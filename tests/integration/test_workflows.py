@@ -17,6 +17,7 @@ from umbel.errors import (
     UmbelError,
     UnknownJob,
 )
+from umbel.graphs import tree
 from umbel.messages import fresh_id
 
 DAY = 86_400.0
@@ -615,6 +616,36 @@ def test_the_failure_of_a_sub_workflow_is_that_of_the_node_and_cancel_goes_down(
     handle.cancel()
     w.run()
     assert all(node.has_ended for node in handle.graph.nodes)
+
+
+def test_a_handler_of_a_sub_workflow_handles_the_failures_of_all_its_nodes(
+    w: VirtualWorld,
+) -> None:
+    inner = w.declare(lambda: w.step.s("last", w.step.s("first")))
+    declared = w.declare(lambda: w.step.s("end", inner.s().on_error(w.handle.s())))
+    for name in ("first", "last"):
+        w.broken = {name}
+        declared.delay()
+        w.run()
+        assert w.log[-1].startswith("handled"), name
+
+
+def test_a_sub_workflow_that_fails_is_shown_with_its_state(w: VirtualWorld) -> None:  # row 93
+    inner = w.declare(lambda: w.step.s("last", w.step.s("first").after(Sleep(30))))
+    handle = w.declare(lambda: w.step.s("end", inner.s())).delay()
+
+    def shown() -> tuple[str, str]:
+        found = next(node for _, node in tree(handle.graph) if not node.job)
+        return found.path, str(found.state)
+
+    path, state = shown()
+    assert state == "scheduled"
+    w.run(31)
+    assert shown() == (path, "succeeded")
+    w.broken.add("last")
+    handle = w.declare(lambda: w.step.s("end", inner.s())).delay()
+    w.run(31)
+    assert shown() == (path, "buried")
 
 
 def test_a_workflow_with_signals_cannot_replace_a_node(w: VirtualWorld) -> None:

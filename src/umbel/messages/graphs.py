@@ -193,7 +193,8 @@ def in_reading_order(nodes: Iterable[GraphNode]) -> tuple[GraphNode, ...]:
     keys = {node.job: path_key(node.path) for node in listed}
     last: dict[tuple[tuple[int, int, str], ...], int] = {}
     for node in listed:
-        for place in _starts(keys[node.job]) if node.runs_task else ():
+        is_main = node.runs_task and not (node.handler or node.undoes)
+        for place in _starts(keys[node.job]) if is_main else ():
             last[place] = max(last.get(place, 0), ranks[node.job])
 
     def key(node: GraphNode) -> list[tuple[int, int, str]]:

@@ -216,6 +216,11 @@ class WorkflowCall(CanvasMethods[R_co]):
     def inner(self) -> Sequence[Any]:
         return (self.canvas,)
 
+    def _copied(self) -> Any:
+        copied = super()._copied()
+        note_replaced(self, copied)
+        return copied
+
     def own(self) -> Iterable[Any]:
         """Return what it consists of, without the nodes to which its arguments refer."""
         return walk(self.canvas, _symbols([self.args, self.kwargs]))
