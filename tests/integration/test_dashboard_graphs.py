@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -145,6 +146,31 @@ def test_an_open_page_of_a_graph_is_told_of_changes(orders: Orders) -> None:
         with working(orders.app):
             run.signal("approved")
             assert next(u for u in updates if "3 of 3" in u.get("html", ""))
+
+
+def test_the_frame_of_a_sub_workflow_follows_its_state(orders: Orders) -> None:  # row 93
+    @orders.app.workflow(name="order.twice")
+    def twice(order: int) -> Any:
+        return orders.total.s([orders.double.s(order)]).after(orders.fulfil.s(order))
+
+    run = twice.delay(7)
+    with served(orders.app) as url, updates_of(url, f"/graphs/{run.id}") as updates:
+        first = next(updates)["html"]
+        assert '<g class="subgraph queued"><title>fulfil order.fulfil, queued</title>' in first
+        assert "<b><bdi>order.fulfil</bdi></b>" in first  # in the list, it is no link to a job
+        rows = Browser(url).get(f"/api/v1/graphs/{run.id}").json()["rows"]
+        assert [(row["path"], row["depth"], row["box"]) for row in rows] == [
+            ("double", 0, None),
+            ("fulfil", 0, None),
+            ("fulfil.approved", 1, None),
+            ("fulfil.charge", 1, None),
+            ("fulfil.ship", 1, None),
+            ("total", 0, None),
+        ]
+        with working(orders.app):
+            assert next(u for u in updates if 'class="subgraph running"' in u.get("html", ""))
+            run.signal("approved")
+            assert next(u for u in updates if 'class="subgraph succeeded"' in u.get("html", ""))
 
 
 # --- actions ---------------------------------------------------------------------------------
