@@ -9,7 +9,7 @@ from itertools import pairwise, takewhile
 
 import msgspec
 
-from umbel.graphs.subgraphs import Inside, surroundings
+from umbel.graphs.subgraphs import Nesting, surroundings
 from umbel.messages.graphs import Graph, GraphNode
 
 MAX_BOXES = 60
@@ -71,7 +71,7 @@ def boxes(graph: Graph, max_nodes: int = MAX_BOXES) -> list[Box]:
     return found
 
 
-def places(graph: Graph, drawn: Sequence[Box]) -> list[Inside]:
+def places(graph: Graph, drawn: Sequence[Box]) -> list[Nesting]:
     """Return in which subgraph each box is: in the smallest one that has all its nodes."""
     around = surroundings(graph)
     return [
@@ -80,7 +80,7 @@ def places(graph: Graph, drawn: Sequence[Box]) -> list[Inside]:
     ]
 
 
-def shared(one: Inside, other: Inside) -> Inside:
+def shared(one: Nesting, other: Nesting) -> Nesting:
     """Return the smallest subgraph that contains both."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return tuple(part for part, _ in same)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from umbel.graphs.boxes import Box, boxes, edges, places
 from umbel.graphs.picture import Picture, picture
-from umbel.graphs.subgraphs import Inside, summaries, surroundings
+from umbel.graphs.subgraphs import Nesting, summaries, surroundings
 from umbel.messages.graphs import Graph, GraphNode, path_key
 
 _COLORS = {
@@ -60,7 +60,7 @@ def mermaid(graph: Graph) -> str:
 
 
 def _nested(
-    part: Picture, drawn: Sequence[Box], numbers: dict[Inside, int], indent: str
+    part: Picture, drawn: Sequence[Box], numbers: dict[Nesting, int], indent: str
 ) -> Iterator[str]:
     """Return the lines of boxes, and of subgraphs with theirs."""
     for item in part.items:

@@ -13,7 +13,7 @@ import msgspec
 
 from umbel.graphs.boxes import shared
 from umbel.graphs.layout import lay_out
-from umbel.graphs.subgraphs import Inside
+from umbel.graphs.subgraphs import Nesting
 
 WIDTH, HEIGHT = 192, 48
 """Of a box."""
@@ -42,7 +42,7 @@ class Arrow(msgspec.Struct, frozen=True):
 class Picture:
     """What is in one frame, or in the whole drawing, with the frames in it."""
 
-    def __init__(self, inside: Inside = ()) -> None:
+    def __init__(self, inside: Nesting = ()) -> None:
         self.inside = inside
         self.items: list[int | Picture] = []
         """The numbers of boxes, and frames."""
@@ -95,13 +95,13 @@ class Picture:
 
 
 def picture(
-    places: Sequence[Inside],
+    places: Sequence[Nesting],
     edges: Sequence[tuple[int, int]] = (),
     critical: Collection[tuple[int, int]] = (),
 ) -> Picture:
     """Return a picture, to be arranged: boxes that are in these subgraphs, and their arrows."""
-    frames: dict[Inside, Picture] = {(): Picture()}
-    numbers: dict[int | Inside, int] = {}
+    frames: dict[Nesting, Picture] = {(): Picture()}
+    numbers: dict[int | Nesting, int] = {}
     """Of each box and frame, in the frame that contains it."""
     for box, place in enumerate(places):
         for end in range(1, len(place) + 1):

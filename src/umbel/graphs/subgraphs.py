@@ -7,23 +7,23 @@ from collections.abc import Sequence
 from umbel.messages.graphs import Graph, GraphNode, NodeState, Subgraph
 from umbel.messages.states import State
 
-Inside = tuple[Subgraph, ...]
+Nesting = tuple[Subgraph, ...]
 """A subgraph, after those that contain it."""
 
 
-def surroundings(graph: Graph) -> dict[str, Inside]:
+def surroundings(graph: Graph) -> dict[str, Nesting]:
     """Return in which subgraphs each node is, by its job. A replaced node is in its own."""
     used = {node.inside[:end] for node in graph.tasks() for end in range(1, len(node.inside) + 1)}
-    found: dict[str, Inside] = {}
+    found: dict[str, Nesting] = {}
     for node in graph.nodes:
         own = (*node.inside, Subgraph(node.path, node.task))
         found[node.job] = own if own in used else node.inside
     return found
 
 
-def summaries(graph: Graph) -> dict[Inside, GraphNode]:
+def summaries(graph: Graph) -> dict[Nesting, GraphNode]:
     """Return each subgraph as if it were one node: its state, and when it began and ended."""
-    members: dict[Inside, list[GraphNode]] = {}
+    members: dict[Nesting, list[GraphNode]] = {}
     around = surroundings(graph)
     for node in graph.nodes:
         inside = around[node.job]
