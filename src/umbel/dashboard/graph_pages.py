@@ -74,6 +74,8 @@ async def read_graph_page(view: View) -> dict[str, Any]:
     if total > _MAX_TASKS:
         return _large(root, total, view)
     graph = _masked(await graphs.show(root.id), visibility.error)
+    if graph.state.finished and not root.state.finished:  # it has ended meanwhile
+        root = await view.operations.job(root.id)
     drawn = boxes(graph, MAX_DRAWN_NODES)
     done, count = graph.progress
     critical = graph.critical_path()
