@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from integration.backends import opened
 from integration.canvas_world import CanvasWorld, label, running_world
-from integration.running import ask
+from integration.running import ask, until
 from umbel import NodeFailed, Retry, State, chain, chunks, current, fork, group
 from umbel.errors import UmbelError
 
@@ -522,8 +522,8 @@ def test_random_canvases_do_what_plain_python_does(
     run()
 
 
-def repair(world: CanvasWorld, shapes: list[Any]) -> None:
-    """Run graphs, retry those that have failed when nothing fails any more, and compare results."""
+def started(world: CanvasWorld, shapes: list[Any]) -> list[tuple[Any, Builder, Built, Any]]:
+    """Publish graphs, which run at the same time."""
     running = []
     for shape in shapes:
         builder = Builder(world)
@@ -533,18 +533,19 @@ def repair(world: CanvasWorld, shapes: list[Any]) -> None:
         except UmbelError as error:
             if "has no task" not in str(error):
                 raise
-    for shape, builder, built, handle in running:
-        world.ended(handle)
-        if handle.state is State.SUCCEEDED:
-            continue
-        world.note("mended", builder.prefix)
-        builder.is_mended = True
-        ask(world.app, lambda operations, root=handle.id: operations.graphs.retry(root))
-        try:
-            want = built.run(NOTHING)
-        except Finish as early:
-            want = early.value
-        assert world.app.handle(handle.id).get(timeout=60) == want, shape
+    return running
+
+
+def check_retry(world: CanvasWorld, shape: Any, builder: Builder, built: Built, root: str) -> None:
+    """Retry a graph when nothing fails any more, and compare its result."""
+    world.note("mended", builder.prefix)
+    builder.is_mended = True
+    ask(world.app, lambda operations: operations.graphs.retry(root))
+    try:
+        want = built.run(NOTHING)
+    except Finish as early:
+        want = early.value
+    assert world.app.handle(root).get(timeout=60) == want, shape
 
 
 def test_random_canvases_that_failed_are_retried(random_world: tuple[CanvasWorld, int]) -> None:
@@ -557,6 +558,41 @@ def test_random_canvases_that_failed_are_retried(random_world: tuple[CanvasWorld
     )
     @given(st.lists(repairable, min_size=AT_ONCE, max_size=AT_ONCE))
     def run(shapes: list[Any]) -> None:
-        repair(world, shapes)
+        for shape, builder, built, handle in started(world, shapes):
+            world.ended(handle)
+            if handle.state is not State.SUCCEEDED:
+                check_retry(world, shape, builder, built, handle.id)
 
     run()
+
+
+def test_random_canvases_that_were_cancelled_are_retried(
+    random_world: tuple[CanvasWorld, int],
+) -> None:
+    world, examples = random_world
+    cancelled = []
+
+    def runs(builder: Builder) -> int:
+        return sum(len(v) for k, v in dict(world.notes).items() if k.startswith(builder.prefix))
+
+    @settings(
+        max_examples=examples * FACTOR,
+        suppress_health_check=[*HealthCheck],
+        phases=[Phase.generate],
+    )
+    @given(
+        st.lists(repairable, min_size=AT_ONCE, max_size=AT_ONCE),
+        st.lists(st.integers(0, 12), min_size=AT_ONCE, max_size=AT_ONCE),
+    )
+    def run(shapes: list[Any], moments: list[int]) -> None:
+        graphs = started(world, shapes)
+        for (_, builder, _, handle), moment in zip(graphs, moments, strict=False):
+            until(lambda b=builder, h=handle, n=moment: runs(b) >= n or h.state.finished, "a run")
+            cancelled.append(handle.cancel())
+        for shape, builder, built, handle in graphs:
+            world.ended(handle)
+            if handle.state is not State.SUCCEEDED:
+                check_retry(world, shape, builder, built, handle.id)
+
+    run()
+    assert True in cancelled

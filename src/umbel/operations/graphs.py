@@ -277,6 +277,10 @@ class GraphOperations:
                     " it and all after it again"
                 )
             nodes = [node]
+        elif graph.state.finished and graph.state is not State.SUCCEEDED:
+            following = {one.job for one in graph.after([node.job for node in nodes])}
+            # Cancelled after all others, or beside a branch that failed; or a job of others failed.
+            nodes += [graph.root] if graph.root.job not in following else []
         if not nodes:
             raise NotAllowed(
                 f"graph {graph.id} is {graph.state}, and no node has failed; --from NODE runs a"
