@@ -304,7 +304,12 @@ class Umbel:
     def workflow(self, function: Callable[P, Composable[R]], /) -> Workflow[P, R]: ...
     @overload
     def workflow(
-        self, *, name: str | None = None, deadline: float | None = None, compensate: bool = True
+        self,
+        *,
+        name: str | None = None,
+        deadline: float | None = None,
+        compensate: bool = True,
+        limit: int | None = None,
     ) -> WorkflowDecorator: ...
     def workflow(  # type: ignore[misc]  # mypy does not match the names of keywords here
         self,
@@ -314,11 +319,13 @@ class Umbel:
         name: str | None = None,
         deadline: float | None = None,
         compensate: bool = True,
+        limit: int | None = None,
     ) -> Any:
         """Declare a workflow: a function that is called once, with placeholders, and builds it.
 
         ``deadline`` is how many seconds a run may take. ``compensate=False`` leaves a run that is
-        cancelled as it is; a run that fails is undone in any case.
+        cancelled as it is; a run that fails is undone in any case. ``limit`` is how many runs may
+        be active at once; the others wait in the order in which they were started.
 
         Raises:
             ConfigurationError: the graph is wrong; the text names the nodes.
@@ -328,7 +335,7 @@ class Umbel:
         def declare(function: Callable[..., Any]) -> Workflow[..., Any]:
             called = name or f"{module_name(function)}.{function.__qualname__}"
             declared: Workflow[..., Any] = Workflow(
-                function, called, deadline=deadline, compensate=compensate
+                function, called, deadline=deadline, compensate=compensate, limit=limit
             )
             check_workflow(declared)
             declared.draws = mermaid

@@ -9,6 +9,7 @@ import msgspec
 
 from umbel.cli.arguments import fit_to_task, parse
 from umbel.cli.command_context import CommandContext, command, group
+from umbel.cli.formatting import count as counted
 from umbel.cli.graphs import print_drawing
 from umbel.cli.operator import operator_name
 from umbel.cli.output import print_json, print_line, print_table
@@ -80,6 +81,8 @@ def show(context: CommandContext, name: str, as_json: bool) -> None:
     print_line(f"{workflow.name}{workflow.parameters.signature}, version {workflow.version}")
     if workflow.deadline is not None:
         print_line(f"deadline {workflow.deadline:g} s")
+    if workflow.limit is not None:
+        print_line(f"limit {counted(workflow.limit, 'active run')}")
     print_table(("node", "task", "waits for"), rows)
 
 

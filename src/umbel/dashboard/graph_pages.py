@@ -311,6 +311,7 @@ async def read_workflow(view: View) -> dict[str, Any]:
         "signature": signature,
         "description": "" if workflow is None else _description(view, name),
         "deadline": None if workflow is None else workflow.deadline,
+        "limit": None if workflow is None else workflow.limit,
         "graph": None if workflow is None else workflow.shape,
         "parameters": None if workflow is None else form_fields(workflow),
         "graphs": [_row(root, view) for root in found.roots[:_RUNS]],

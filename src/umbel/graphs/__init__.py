@@ -4,6 +4,7 @@ Called by: the client and workers, which publish and run graphs, and operations,
 Never: knows a server. A graph is jobs that wait for joins (``backends.Joins``), nothing else.
 """
 
+from umbel.graphs.active_runs import count_run
 from umbel.graphs.boxes import Box, boxes
 from umbel.graphs.cancelling import cancel_graph
 from umbel.graphs.compiled import Compiled, CompiledNode
@@ -42,6 +43,7 @@ __all__ = [
     "boxes",
     "cancel_graph",
     "check_workflow",
+    "count_run",
     "find_failures",
     "give_signal",
     "graph_note",

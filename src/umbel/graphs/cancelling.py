@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+
+import anyio
 
 from umbel.backends import Roles
+from umbel.errors import UmbelError
+from umbel.graphs.active_runs import end_run
 from umbel.graphs.members import live_nodes
 from umbel.graphs.stopping import cancel_jobs
-from umbel.messages import NodeSpec, State
+from umbel.messages import NODE_HEADER, NodeSpec, State, read_node
+
+_MAX_TRIES = 20
+_RETRY_SECONDS = 0.05
 
 
 async def cancel_graph(roles: Roles, root: str, reason: str) -> bool:
@@ -22,7 +30,18 @@ async def cancel_graph(roles: Roles, root: str, reason: str) -> bool:
     await _cancel_nodes(roles, root, reason, lambda spec: spec.handler)  # before something fails
     while await _cancel_nodes(roles, root, reason, lambda spec: True):
         pass  # a node that ended meanwhile may have queued others
+    with suppress(UmbelError):  # a run that waits finds out by itself
+        await _let_next_begin(roles, root)
     return True
+
+
+async def _let_next_begin(roles: Roles, root: str) -> None:
+    """Let the next runs begin if the graph is a run of a workflow with a limit."""
+    spec = read_node((await roles.records.find(root)).headers.get(NODE_HEADER, "{}"))
+    for _ in range(_MAX_TRIES if spec.limit else 0):
+        if await end_run(roles, spec.workflow, root):
+            return
+        await anyio.sleep(_RETRY_SECONDS)
 
 
 async def _cancel_nodes(

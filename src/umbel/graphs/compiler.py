@@ -45,6 +45,7 @@ from umbel.graphs.places import (
     following_undos,
     label_of,
     later,
+    limit_of_runs,
     list_of,
     list_type,
     numbered,
@@ -123,6 +124,8 @@ class Compiler:
         self._named = named
         self._start = NO_OPTIONS
         """When a workflow starts: for the nodes at its beginning."""
+        self._place: Output | None = None
+        """For what the nodes at the beginning of a workflow with a limit wait."""
         self._names: Counter[str] = Counter()
         self._signals: dict[CompiledNode, tuple[Signal, Output | None, Output]] = {}
         self._undos: list[tuple[CompiledNode, Signature[Any]]] = []
@@ -132,8 +135,12 @@ class Compiler:
     def graph(self, canvas: Composable[Any], first: Sequence[Any], root_id: str) -> Compiled:
         """Return the nodes of a graph. The first one is its root, whose result is the result."""
         root = CompiledNode(root_id, self._base, "graph")
-        given = Output(is_no_value=True, given=tuple(first)) if first else None
-        output = self._whole(canvas, given)
+        self._add_place(canvas)
+        before = self._place
+        if first:
+            also = [] if before is None else before.also
+            before = Output(is_no_value=True, given=tuple(first), also=also)
+        output = self._whole(canvas, before)
         root.reads = [(output, ())]
         root.returns = output.returns
         self._wire(root)
@@ -149,13 +156,14 @@ class Compiler:
         root.extra |= {"label": label_of(canvas), "total": compiled.tasks}
         if isinstance(canvas, WorkflowCall):
             root.extra |= {"workflow": canvas.workflow.name, "version": canvas.workflow.version}
+            root.extra["limit"] = canvas.workflow.limit or 0
         compensate = not isinstance(canvas, WorkflowCall) or canvas.workflow.compensate
         undo = self._undo_node(root, compiled, compensate=compensate)
         return Compiled([root, *compiled.nodes, *undo], [*compiled.loose, *undo])
 
     def replacement(self, canvas: Any) -> tuple[Compiled, CompiledNode]:
         """Return the nodes that take the place of a node, and the one of them with the result."""
-        if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
+        if isinstance(canvas, WorkflowCall) and limit_of_runs(canvas):
             raise ConfigurationError(cannot_replace(canvas))
         output = self._whole(canvas, None)
         place = self._as_one(output, Where(self._base))
@@ -236,10 +244,10 @@ class Compiler:
         elif isinstance(canvas, Map):
             output = self._map(canvas, before, inner)
         elif isinstance(canvas, WorkflowCall):
-            if canvas.workflow.deadline is not None and not is_whole:
+            if (limited := limit_of_runs(canvas)) and not is_whole:
                 raise ConfigurationError(
-                    f"{canvas!r} at {where.path}: it has a deadline, which counts only for a run of"
-                    " its own; give the deadline to the workflow that contains it"
+                    f"{canvas!r} at {where.path}: it has a {limited}, which counts only for runs of"
+                    f" its own; give the {limited} to the workflow that contains it"
                 )
             if canvas.immutable and before is not None:
                 before = before.only_waited_for()
@@ -275,14 +283,16 @@ class Compiler:
         return self._named_path(path, call.canvas)
 
     def _external(self, handle: Handle[Any], before: Output | None, where: Where) -> Output:
-        if where.chain is not None and before is not None:
+        also = before.required if before is not None and where.chain is not None else []
+        place = [] if self._place is None else self._place.also
+        if where.chain is not None and before is not None and (also != place or not also):
             raise ConfigurationError(
                 f"node {where.path}: a handle is a job that was published before, so it cannot wait"
                 " for others; make it the first part of the chain, or a member of a group"
             )
         node = CompiledNode(handle.id, where.path, is_external=True, returns=handle.returns)
         self._nodes.append(node)
-        return Output([node], returns=node.returns)
+        return Output([node], also=also, returns=node.returns)
 
     def _leaf(self, call: Signature[Any], before: Output | None, where: Where) -> Output:
         refuse_whole_options(call, where.path)
@@ -504,6 +514,19 @@ class Compiler:
             node.returns = before.returns
         return Output([node], returns=node.returns)
 
+    def _add_place(self, canvas: Any) -> None:
+        """Add the node that waits until fewer runs than the limit of a workflow are active."""
+        if isinstance(canvas, WorkflowCall) and canvas.workflow.limit is not None:
+            options = canvas.call_options
+            own = CallOptions(
+                queue=options.queue, priority=options.priority, expires=options.expires
+            )
+            self._names["place"] += 1
+            node = self._node(Where(below(self._base, "place"), defaults=own))
+            node.kind = "place"
+            node.extra = {"label": canvas.workflow.name, "limit": canvas.workflow.limit}
+            self._place = Output(is_no_value=True, also=[node])
+
     def _add_deadline(self, canvas: Any) -> None:
         if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
             if self._named is None:
@@ -664,7 +687,7 @@ class Compiler:
             is_shared = self._count_readers(canvas) > 1
             path = self._named_path(outer if is_shared else numbered(node.path, outer), canvas)
             at = Where(path, defaults=self._defaults, is_aside=node.is_aside, around=around)
-            known = self._compile(canvas, None, at)
+            known = self._compile(canvas, self._place, at)
         if isinstance(source, ResultOf) and source.pick:
             return replace(known, pick=source.pick, joins={}, returns=Any)
         return known

@@ -46,6 +46,7 @@ def check_workflow(workflow: Workflow[..., Any]) -> None:
         workflow.name,
         deadline=workflow.deadline,
         compensate=workflow.compensate,
+        limit=workflow.limit,
     )
     if _version(_compile(again)) != workflow.version:
         raise ConfigurationError(

@@ -134,8 +134,15 @@ def later(options: CallOptions, start: CallOptions) -> CallOptions:
     return replace(options, delay=None, not_before=start.not_before + timedelta(seconds=seconds))
 
 
+def limit_of_runs(canvas: WorkflowCall[Any]) -> str:
+    """Return what a workflow limits for runs of its own; empty if there is nothing."""
+    workflow = canvas.workflow
+    limits = {"deadline": workflow.deadline, "limit": workflow.limit}
+    return next((name for name, value in limits.items() if value is not None), "")
+
+
 def cannot_replace(canvas: Any) -> str:
-    return f"{canvas}: its deadline and undos need a run of its own; start it with delay"
+    return f"{canvas}: its deadline, limit and undos need a run of its own; start it with delay"
 
 
 def with_options(where: Where, canvas: Any) -> Where:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from umbel.backends import Roles
-from umbel.errors import BadArguments, BadMessage, NodeFailed, UmbelError, Unavailable
+from umbel.errors import BadArguments, BadMessage, NodeFailed, NotAllowed, UmbelError, Unavailable
+from umbel.graphs.active_runs import end_run
 from umbel.graphs.conditions import WHEN, holds
 from umbel.graphs.failures import find_failures
 from umbel.graphs.growing import MapExpander, as_items, sleep_again
-from umbel.graphs.stopping import check_again, end_early
+from umbel.graphs.stopping import MAX_STOP_CHECKS, check_again, end_early
 from umbel.graphs.values import SKIPPED, ResultReader
 from umbel.graphs.workflow_nodes import RUNS, PreparedNode, cancel_timers
 from umbel.messages import (
@@ -118,12 +119,22 @@ class NodePreparer:
                 failed = Failed(describe(error))
         if spec.workflow:
             await cancel_timers(self._roles, group)
+        has_ended = not spec.limit or await self._let_next_begin(spec, group)
+        if not has_ended and delivery.lease.fence <= MAX_STOP_CHECKS:
+            return check_again(delivery)
         if failed is not None:
             return failed
         finished = await self._reader.finished(spec, group)
         if finished is not None and finished.result is not None:
             return Succeeded(with_mark(without_marks(finished.result), "early"))
         return await self._pass_on(spec)
+
+    async def _let_next_begin(self, spec: NodeSpec, group: str) -> bool:
+        """Let the next runs of a workflow with a limit begin. Return whether they have."""
+        try:
+            return await end_run(self._roles, spec.workflow, group)
+        except NotAllowed:  # behind a link: a run that waits finds out by itself
+            return True
 
     async def _pass_on(self, spec: NodeSpec) -> Succeeded:
         """Return what a node gets as its own result. What is skipped stays so."""

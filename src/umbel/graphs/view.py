@@ -74,6 +74,8 @@ def node_name(spec: NodeSpec, task: str) -> str:
         return f"signal {spec.signal}"
     if spec.kind == "sleep":
         return f"sleep of {spec.label}"
+    if spec.kind == "place":
+        return f"limit {spec.limit}"
     return f"undo: {task}" if spec.undoes else task
 
 
@@ -86,6 +88,8 @@ def _node(member: Member, parts: dict[str, list[str]]) -> GraphNode:
     error = failed_node(member).error if member.state.finished and (
         member.state is not State.SUCCEEDED and not was_not_needed(member.reason)
     ) else ""  # fmt: skip
+    if spec.kind == "place" and not member.state.finished:
+        error = f"waits for a place: limit {spec.limit} of workflow {spec.label}"
     return GraphNode(
         path=spec.path if is_own else "",
         task=node_name(spec, member.task),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from umbel.backends import Roles
 from umbel.errors import BadMessage, UnknownJob
+from umbel.graphs.active_runs import take_place
 from umbel.graphs.launching import launched, live_roots
 from umbel.graphs.members import live_nodes
 from umbel.graphs.stopping import MAX_STOP_CHECKS, check_again, end_early
@@ -110,6 +111,13 @@ async def _run_deadline(
         lambda one: one.kind not in kept and not one.handler and not one.undoes,
     )
     return PreparedNode([], outcome)
+
+
+async def _run_place(
+    roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
+) -> PreparedNode:
+    """Wait until the limit of the workflow lets this run begin."""
+    return PreparedNode([], await take_place(roles, delivery, spec, group))
 
 
 async def _run_undo(
@@ -220,6 +228,7 @@ RUNS: dict[str, Run] = {
     "timer": _run_timer,
     "release": _run_release,
     "deadline": _run_deadline,
+    "place": _run_place,
     "undo": _run_undo,
     "launch": _run_launch,
 }

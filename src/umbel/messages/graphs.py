@@ -59,8 +59,8 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def runs_task(self) -> bool:
-        """Whether it is shown: a task runs for it, or it waits for a person or for time."""
-        return self.kind in ("", "map", "chunk", "signal", "sleep")
+        """Whether it is shown: a task runs for it, or it waits for a person, time or a place."""
+        return self.kind in ("", "map", "chunk", "signal", "sleep", "place")
 
     @property
     def seconds(self) -> float | None:

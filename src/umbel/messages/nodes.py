@@ -73,6 +73,7 @@ NodeKind = Literal[
     "sleep",
     "undo",
     "deadline",
+    "place",
     "launch",
 ]
 
@@ -109,13 +110,14 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     scope: str = ""
     """Of a handler: the path of the part whose failures it handles; empty for the whole graph."""
     label: str = ""
-    """What the root is called in lists."""
+    """What the root is called in lists. Of a place: the name of the workflow."""
     total: int = 0
     """How many tasks the graph had when it was published. Only of roots."""
     errors: Policy = "fail"
     """Of a map or chunk: what a failure means for the list."""
     limit: int = 0
-    """Of a map: how many items are processed at once; 0 for no limit."""
+    """Of a map: how many items are processed at once. Of the root of a workflow and of its place:
+    how many runs are active at once. 0 for no limit."""
     star: bool = False
     """Of a map: whether an item is a list of arguments."""
     size: int = 0
@@ -246,6 +248,7 @@ _INTERNAL_KINDS = (
     "sleep",
     "undo",
     "deadline",
+    "place",
     "launch",
 )
 INTERNAL_TASKS = frozenset({GRAPH_TASK, *(f"umbel.{kind}" for kind in _INTERNAL_KINDS)})

@@ -19,6 +19,7 @@ from umbel.graphs import (
     Graph,
     GraphNode,
     cancel_graph,
+    count_run,
     give_signal,
     live_roots,
     named_id,
@@ -257,6 +258,8 @@ class GraphOperations:
             await self._reopen(graph, again)
             body = with_mark(body, "resolved", quote(queue, safe=""))
         resolved = await self._roles.joins.resolve(node.job, Succeeded(body))
+        if resolved and node.kind == "place":
+            await count_run(self._roles, graph.workflow, graph.id)
         await self._advance()
         return resolved
 
@@ -359,6 +362,8 @@ class GraphOperations:
                     again += await self._roles.joins.reopen(step[at : at + _MAX_NAMED], given)
                 except ConfigurationError as error:
                     raise NotAllowed(f"{error}; start a new graph instead") from None
+        if graph is not None and again and _had_place(graph, again):
+            await count_run(self._roles, graph.workflow, graph.id)
         return again
 
     async def _changes(self, graph: Graph, jobs: set[str]) -> dict[str, Changes]:
@@ -397,6 +402,14 @@ class GraphOperations:
                 pass
         except Unavailable:  # upkeep does what is left
             return
+
+
+def _had_place(graph: Graph, again: Sequence[str]) -> bool:
+    """Whether a run of a workflow with a limit goes on without waiting for a place again."""
+    return any(
+        node.kind == "place" and node.state is State.SUCCEEDED and node.job not in again
+        for node in graph.nodes
+    )
 
 
 def _undone(graph: Graph) -> list[GraphNode]:

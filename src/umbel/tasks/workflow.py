@@ -24,6 +24,8 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 _MAX_SECONDS = 3_000_000_000.0
+_MAX_ACTIVE_RUNS = 1_000
+"""Their ids are in one entry of coordination."""
 TYPES: dict[str, type] = {one.__name__: one for one in (bool, int, float, str, list, dict)}
 """What ``type`` of a signal may be, by name."""
 
@@ -128,14 +130,22 @@ class Workflow(Generic[P, R_co]):
         *,
         deadline: float | None = None,
         compensate: bool = True,
+        limit: int | None = None,
     ) -> None:
         if deadline is not None:
             _check_seconds("deadline", deadline)
+        if limit is not None and (type(limit) is not int or not 0 < limit <= _MAX_ACTIVE_RUNS):
+            raise ConfigurationError(
+                f"limit={limit!r:.80} of workflow {name}: give how many runs may be active at once,"
+                f" 1 to {_MAX_ACTIVE_RUNS:,}; for more, give its tasks a limit"
+            )
         self.function = function
         self.name = name
         self.deadline = deadline
         self.compensate = compensate
         """Whether a cancelled run is undone, too."""
+        self.limit = limit
+        """How many runs are active at once; None for no limit."""
         self.parameters = Parameters(function, name)
         self.version = ""
         """Changes whenever the declared graph changes."""
