@@ -71,9 +71,11 @@ async def take_place(roles: Roles, delivery: Delivery, spec: NodeSpec, root: str
         if is_first and len(active) >= spec.limit:
             active = [one for one in active if not await _has_ended(roles, one)]
         if is_first and len(active) < spec.limit:
-            if await _commit(roles, workflow, runs, [*active, root], deletes=[*dead, key]):
-                return Succeeded(NO_VALUE)
-            continue
+            if not await _commit(roles, workflow, runs, [*active, root], deletes=[*dead, key]):
+                continue
+            if line[1:] and len(active) + 1 < line[1].limit:  # several had ended in another way
+                await end_run(roles, workflow, "")
+            return Succeeded(NO_VALUE)
         puts = [] if await _is_in_line(roles, own, runs, looks) else [Put(key, _value(own))]
         # It also writes the active runs again: whoever ends one now has to see this run.
         is_new = puts or dead or active != runs.active
@@ -83,7 +85,7 @@ async def take_place(roles: Roles, delivery: Delivery, spec: NodeSpec, root: str
 
 
 async def end_run(roles: Roles, workflow: str, root: str) -> bool:
-    """Let the next runs begin after one that has ended.
+    """Let the next runs begin after one that has ended. It may be called again.
 
     Return False if it has to be called again: a worker looks at one of them now.
     """

@@ -246,8 +246,8 @@ class Compiler:
         elif isinstance(canvas, WorkflowCall):
             if (limited := limit_of_runs(canvas)) and not is_whole:
                 raise ConfigurationError(
-                    f"{canvas!r} at {where.path}: it has a {limited}, which counts only for runs of"
-                    f" its own; give the {limited} to the workflow that contains it"
+                    f"{canvas!r} at {where.path}: it has a {limited}, which counts only for a run"
+                    f" of its own; give the {limited} to the workflow that contains it"
                 )
             if canvas.immutable and before is not None:
                 before = before.only_waited_for()
@@ -283,16 +283,14 @@ class Compiler:
         return self._named_path(path, call.canvas)
 
     def _external(self, handle: Handle[Any], before: Output | None, where: Where) -> Output:
-        also = before.required if before is not None and where.chain is not None else []
-        place = [] if self._place is None else self._place.also
-        if where.chain is not None and before is not None and (also != place or not also):
+        if where.chain is not None and before is not None:
             raise ConfigurationError(
                 f"node {where.path}: a handle is a job that was published before, so it cannot wait"
                 " for others; make it the first part of the chain, or a member of a group"
             )
         node = CompiledNode(handle.id, where.path, is_external=True, returns=handle.returns)
         self._nodes.append(node)
-        return Output([node], also=also, returns=node.returns)
+        return Output([node], returns=node.returns)
 
     def _leaf(self, call: Signature[Any], before: Output | None, where: Where) -> Output:
         refuse_whole_options(call, where.path)
