@@ -117,7 +117,7 @@ SECTIONS: list[tuple[str, type, str]] = [
         "Workflow",
         Workflow,
         "What `@app.workflow` returns. [Workflows](../how-to/workflows.md) explains them. The"
-        " options of the decorator are `name`, `deadline` and `compensate`.",
+        " options of the decorator are `name`, `deadline`, `compensate` and `limit`.",
     ),
     ("Signal", Signal, "A node of a workflow that waits for a value."),
     ("Sleep", Sleep, "A node of a workflow that waits for time to pass."),

@@ -33,7 +33,7 @@ def ship(stock: str, approved: bool) -> str:
         raise ValueError("cannot ship")
     return f"shipped, {approved}"
 
-@app.workflow(name="shop.fulfil", deadline=3600)
+@app.workflow(name="shop.fulfil", deadline=3600, limit=2)
 def fulfil(order: dict):
     """Fulfil an order."""
     stock = reserve.s(order).compensate(free.s())
@@ -83,12 +83,13 @@ def test_a_declared_workflow_is_listed_shown_and_drawn(shop: Shell) -> None:
     text = shop.say("workflows", "show", "fulfil")
     assert f"shop.fulfil(order: dict), version {row['version']}" in text
     assert "deadline 3600 s" in text
+    assert "limit 2 active runs" in text
     shown = {line[0].strip(): line for line in shop.ask("workflows", "show", "fulfil")["nodes"]}
     assert shown["approved"][1:] == ["signal approved", "reserve"]
     assert "reserve" in shown["ship"][2]
     drawn = shop.ask("workflows", "draw", "shop.fulfil")["mermaid"]
     assert drawn.startswith("flowchart")
-    assert drawn.count("-->") == 2
+    assert drawn.count("-->") == 3  # place, reserve, approved, ship
 
 
 def test_a_run_is_started_signalled_undone_and_retried(shop: Shell, tmp_path: Path) -> None:

@@ -102,6 +102,11 @@ def same_sub_workflow(w: VirtualWorld) -> Any:
     return lambda a: w.any_.s(inner.s(a), inner.s(a))
 
 
+def inner_limit(w: VirtualWorld) -> Any:
+    inner = w.declare(lambda a: w.any_.s(a), limit=5)
+    return lambda a: w.any_.s(inner.s(a))
+
+
 def inner_deadline(w: VirtualWorld) -> Any:
     inner = w.declare(lambda a: w.any_.s(a), deadline=5)
     return lambda a: w.any_.s(inner.s(a))
@@ -205,6 +210,7 @@ REFUSED: list[tuple[Build, str]] = [
     (var_args, r"\*args and \*\*kwargs cannot be parameters"),
     (same_signal, "signal approved is there twice"),
     (same_sub_workflow, "signal approved is there twice"),
+    (inner_limit, "it has a limit, which counts only for a run of its own; give the limit to"),
     (inner_deadline, "it has a deadline, which counts only for a run of its own"),
     (none_if_skipped, r"is None if node number is skipped; annotate it as int \| None"),
     (changing, "it gives a different graph each time"),
@@ -291,6 +297,14 @@ def test_wrong_options_of_signals_and_sleeps_are_refused(call: Callable[[], Any]
 def test_a_deadline_must_be_seconds(world: VirtualWorld) -> None:
     with pytest.raises(ConfigurationError, match="deadline=-1: give seconds"):
         world.declare(lambda: world.number.s(1), deadline=-1)
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, "2", 2.0, 1_001, 10**9])
+def test_a_limit_must_be_a_number_of_runs(world: VirtualWorld, limit: Any) -> None:
+    text = rf"limit={limit!r} of workflow wrong: give how many runs .* 1 to 1,000; for more, give"
+    with pytest.raises(ConfigurationError, match=text):
+        world.declare(lambda: world.number.s(1), name="wrong", limit=limit)
+    assert "wrong" not in world.app.workflows
 
 
 # --- row 81 ----------------------------------------------------------------------------------
@@ -410,6 +424,8 @@ def test_the_version_changes_with_everything_on_which_a_run_depends(world: Virtu
         (lambda a, b: w.any_.s(a).options(retry=7), {}),
         (lambda a, b: w.any_.s(a), {"deadline": 5}),
         (lambda a, b: w.any_.s(a), {"deadline": 6}),
+        (lambda a, b: w.any_.s(a), {"limit": 1}),
+        (lambda a, b: w.any_.s(a), {"limit": 2}),
         (lambda a, b: w.any_.s(a).when(b > 3), {}),
         (lambda a, b: w.any_.s(a).when(b > 4), {}),
         (lambda a, b: w.any_.s(a).when(a > 3), {}),

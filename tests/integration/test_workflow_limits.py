@@ -216,6 +216,16 @@ def test_an_operator_lets_a_failed_run_go_on_and_it_counts_again(v: VirtualWorld
     assert failed.get() == "a"
 
 
+def test_a_cancelled_run_gives_its_place_to_the_next_at_once(v: VirtualWorld) -> None:
+    first, second, third, _ = start(v, sleeper(v, limit=1), "a", "b", "c", "d")
+    v.run(1)
+    assert second.cancel()
+    assert first.cancel()
+    assert begun(v.run(1)) == ["c"]
+    assert third.cancel()
+    assert begun(v.run(1)) == ["d"]
+
+
 def test_a_retried_run_that_never_had_a_place_waits_for_one(v: VirtualWorld) -> None:
     declared = sleeper(v, limit=1)
     start(v, declared, "a")

@@ -651,20 +651,25 @@ def test_a_sub_workflow_that_fails_is_shown_with_its_state(w: VirtualWorld) -> N
 def test_a_workflow_with_signals_cannot_replace_a_node(w: VirtualWorld) -> None:
     signalled = w.declare(lambda: w.any_.s(Signal("approved")))
     undone = w.declare(lambda: w.step.s("x").compensate(w.take_back.s()))
-    limited = w.declare(lambda: w.step.s("x"), deadline=5)
+    hurried = w.declare(lambda: w.step.s("x"), deadline=5)
+    limited = w.declare(lambda: w.step.s("x"), limit=5)
     plain = w.declare(lambda: w.step.s("plain"))
 
     @w.app.task(name="launch", retry=0)
     async def launch(number: int) -> Any:
-        return current.replace([signalled.s(), undone.s(), limited.s(), plain.s()][number])
+        given = (signalled, undone, hurried, limited, plain)
+        return current.replace(given[number].s())
 
     declared = w.declare(lambda n: w.any_.s(launch.s(n)))
-    for number, text in enumerate(("signal approved", "compensate|undos", "deadline")):
+    texts = ("signal approved", "compensate|undos", "deadline", "its deadline, limit and undos")
+    for number, text in enumerate(texts):
         with pytest.raises(UmbelError, match=text):
             declared.delay(number).get()
-        with pytest.raises(UmbelError, match=text):
-            launch.delay(number).get()
-    assert declared.delay(3).get() == launch.delay(3).get() == "plain"
+        if number < 3:
+            with pytest.raises(UmbelError, match=text):
+                launch.delay(number).get()
+    assert declared.delay(4).get() == launch.delay(4).get() == "plain"
+    assert launch.delay(3).get() == "x"  # as a graph of its own, it has a place of its own
 
 
 # --- row 91: parallel branches ---------------------------------------------------------------

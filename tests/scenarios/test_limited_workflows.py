@@ -1,4 +1,4 @@
-"""A worker is killed while it gives the place of a run to the next: none is lost, none is double."""
+"""A worker is killed while a run gets its place, or gives it to the next one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -71,5 +72,5 @@ def test_a_kill_leaves_no_place_taken_and_gives_none_twice(
     assert [one.state for one in handles] == [State.SUCCEEDED] * 3
     assert [one.get() for one in handles] == [1, 2, 3]
     times = [[node for node in one.graph.nodes if node.task == "note"] for one in handles]
-    for before, after in zip(times, times[1:], strict=False):
+    for before, after in pairwise(times):
         assert max(one.finished for one in before) <= min(one.started for one in after)

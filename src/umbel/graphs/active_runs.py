@@ -2,10 +2,10 @@
 
 One entry of coordination per workflow has the roots of its active runs. Each run that waits has an
 entry of its own in the line behind them. The worker that ends a run makes the first of the line
-active, and then ends the node for which that run waits. The entry leaves the line last, so the root
-completes that, if its worker dies in between and it runs again. A run that waits looks by itself,
-too, at growing intervals. If it is the first of the line, it removes active runs that have ended in
-another way, or were deleted.
+active, and then ends the node for which that run waits. The entry leaves the line last, so whoever
+looks next completes what a worker that died has begun. A run that waits looks by itself, too, at
+growing intervals. If it is the first of the line, it removes active runs that have ended in another
+way, or were deleted.
 """
 
 from __future__ import annotations
@@ -56,58 +56,59 @@ async def take_place(roles: Roles, delivery: Delivery, spec: NodeSpec, root: str
     workflow, looks = spec.label, delivery.lease.fence
     key = f"{_prefix(workflow)}line/{delivery.envelope.created:017.6f}/{root}"
     own = _Waiting(key, root, delivery.lease.job, spec.limit)
-    for _ in range(_ATTEMPTS):
-        runs = await _read(roles, workflow)
-        if root in runs.active:
-            await roles.coordination.commit({}, deletes=[key])
-            return Succeeded(NO_VALUE)
-        active, dead = runs.active, list[str]()
-        line = [one for one in runs.line if one.root not in active]
-        if not runs.more or own < runs.line[-1]:
-            line = sorted({*line, own})
-        while line and line[0] != own and await _has_ended(roles, line[0].job):
-            dead.append(line.pop(0).key)
-        is_first = line[:1] == [own]
-        if is_first and len(active) >= spec.limit:
-            active = [one for one in active if not await _has_ended(roles, one)]
-        if is_first and len(active) < spec.limit:
-            if not await _commit(roles, workflow, runs, [*active, root], deletes=[*dead, key]):
-                continue
-            if line[1:] and len(active) + 1 < line[1].limit:  # several had ended in another way
-                await end_run(roles, workflow, "")
-            return Succeeded(NO_VALUE)
-        puts = [] if await _is_in_line(roles, own, runs, looks) else [Put(key, _value(own))]
-        # It also writes the active runs again: whoever ends one now has to see this run.
-        is_new = puts or dead or active != runs.active
-        if not is_new or await _commit(roles, workflow, runs, active, puts, dead):
-            return Snoozed(_next_look(looks, own.job))
-    return Snoozed(_CONFLICT_SECONDS)
+    runs = await _read(roles, workflow)
+    is_free = not runs.line and root not in runs.active and len(runs.active) < spec.limit
+    if is_free and await _commit(roles, workflow, runs, [*runs.active, root]):
+        return await _begin(roles, workflow, root)
+    if not await _is_in_line(roles, own, runs, looks):
+        await roles.coordination.commit({}, [Put(key, json_value([root, own.job, own.limit]))])
+    ended = await _find_ended(roles, workflow, own)
+    has_place, is_known = await _let_begin(roles, workflow, ended, own)
+    if has_place and (is_known or not ended):
+        return await _begin(roles, workflow, root)
+    return Snoozed(_CONFLICT_SECONDS if has_place else _next_look(looks, own.job))
+
+
+async def _begin(roles: Roles, workflow: str, root: str) -> Outcome:
+    """Return the outcome of the node of an active run, which may have been cancelled meanwhile."""
+    if await _has_ended(roles, root):
+        await end_run(roles, workflow, root)
+    return Succeeded(NO_VALUE)
 
 
 async def end_run(roles: Roles, workflow: str, root: str) -> bool:
-    """Let the next runs begin after one that has ended. It may be called again.
+    """Let the next runs begin after one that has ended.
 
     Return False if it has to be called again: a worker looks at one of them now.
     """
-    ended = {root}
+    return (await _let_begin(roles, workflow, {root}))[1]
+
+
+async def _let_begin(
+    roles: Roles, workflow: str, ended: set[str], own: _Waiting | None = None
+) -> tuple[bool, bool]:
+    """Make runs of the line active while there are places, and end the nodes for which they wait.
+
+    Return whether the run ``own``, which looks now, is active, and whether all others know it.
+    """
     for _ in range(_ATTEMPTS):
         runs = await _read(roles, workflow)
         active = [one for one in runs.active if one not in ended]
-        begun, gone = list[_Waiting](), list[str]()
+        begun, gone, is_full = list[_Waiting](), list[str](), False
         for one in runs.line:
             if one.root in active:
                 begun.append(one)  # an earlier call has not come further
-            elif len(active) >= one.limit:
+            elif is_full := len(active) >= one.limit:
                 break
             elif one.root in ended or await _has_ended(roles, one.job):
                 gone.append(one.key)
             else:
                 active.append(one.root)
                 begun.append(one)
-        is_changed = gone or active != runs.active
-        if is_changed and not await _commit(roles, workflow, runs, active, deletes=gone):
+        is_changed = bool(gone) or active != runs.active
+        if is_changed and not await _commit(roles, workflow, runs, active, gone):
             continue
-        states = [await _wake(roles, one) for one in begun]
+        states = [State.SUCCEEDED if one == own else await _wake(roles, one) for one in begun]
         known = [one.key for one, state in zip(begun, states, strict=True) if state.finished]
         if known:
             await roles.coordination.commit({}, deletes=known)
@@ -116,10 +117,33 @@ async def end_run(roles: Roles, workflow: str, root: str) -> bool:
             for one, state in zip(begun, states, strict=True)
             if state.finished and state is not State.SUCCEEDED
         }
-        ended |= lost
-        if not lost and not (runs.more and len(begun) + len(gone) == len(runs.line)):
-            return all(state.finished for state in states)
-    return False
+        ended = ended | lost
+        # A run that came into the line meanwhile has seen no place, so it is looked for again.
+        if not lost and (is_full or not is_changed):
+            has_place = own is not None and own.root in active
+            return has_place, all(state.finished for state in states)
+    return False, False
+
+
+async def _find_ended(roles: Roles, workflow: str, own: _Waiting) -> set[str]:
+    """Return active runs that have ended, if a run has to know it: the first that waits does."""
+    while True:
+        runs = await _read(roles, workflow)
+        gone = list[str]()
+        is_first = False
+        for one in runs.line:
+            if is_first := one == own:
+                break
+            if one.root not in runs.active:
+                if not await _has_ended(roles, one.job):
+                    break
+                gone.append(one.key)
+        if gone:
+            await roles.coordination.commit({}, deletes=gone)
+        if is_first and len(runs.active) >= own.limit:
+            return {one for one in runs.active if await _has_ended(roles, one)}
+        if is_first or len(gone) < len(runs.line) or not runs.more:
+            return set()
 
 
 async def count_run(roles: Roles, workflow: str, root: str) -> None:
@@ -149,15 +173,12 @@ async def _commit(
     workflow: str,
     runs: _Runs,
     active: Sequence[str],
-    puts: Sequence[Put] = (),
-    deletes: Sequence[str] = (),
+    gone: Sequence[str] = (),
 ) -> bool:
-    """Store active runs and a change of the line, unless the active runs have changed meanwhile."""
+    """Store the active runs, unless they have changed meanwhile, and delete from the line."""
     key = f"{_prefix(workflow)}active"
-    if active:
-        puts = [*puts, Put(key, json_value(active))]
-    else:
-        deletes = [*deletes, key]
+    puts = [Put(key, json_value(active))] if active else []
+    deletes = gone if active else [*gone, key]
     return await roles.coordination.commit({key: runs.revision}, puts, deletes) is not None
 
 
@@ -189,11 +210,7 @@ def _prefix(workflow: str) -> str:
     return f"{_SECTION}{workflow.replace('%', '%25').replace('/', '%2F')}/"
 
 
-def _value(one: _Waiting) -> bytes:
-    return json_value([one.root, one.job, one.limit])
-
-
 def _next_look(looks: int, job: str) -> float:
     """Return the seconds until it looks again: not all runs look at the same time."""
     seconds = min(_FIRST_CHECK_SECONDS * (1 << min(looks - 1, 20)), _MAX_CHECK_SECONDS)
-    return seconds * (0.75 + int(job[-4:], 16) / 0x20000)
+    return seconds * (0.5 + int(job[-4:], 16) / 0x20000)

@@ -212,8 +212,13 @@ class Compiler:
                     known = self._output_of(one, node, ("after",))
                     output.earlier.append(self._separate(known, node))
         for node, signal in self._signals.items():
+            if self._place is not None:
+                signal[2].earlier = self._without_place(signal[2].earlier)
             self._finish_signal(node, *signal)
         for node in self._nodes:  # it grows meanwhile
+            if self._place is not None and len(node.reads) > 1:
+                kept = {*self._without_place([output for output, _ in node.reads])}
+                node.reads = [one for one in node.reads if one[0] in kept]
             self._wire(node)
             if not node.parts and node.kind != "signal" and self._start != NO_OPTIONS:
                 node.defaults = later(node.defaults, self._start)
@@ -524,6 +529,13 @@ class Compiler:
             node.kind = "place"
             node.extra = {"label": canvas.workflow.name, "limit": canvas.workflow.limit}
             self._place = Output(is_no_value=True, also=[node])
+
+    def _without_place(self, outputs: list[Output]) -> list[Output]:
+        """Leave the place out if another of these outputs is known only after it."""
+        others = [one for one in outputs if one is not self._place and one.of is not self._place]
+        before = (node for one in others for node in one.required)
+        is_later = any(not node.is_external and node.kind != "signal" for node in before)
+        return others if is_later else outputs
 
     def _add_deadline(self, canvas: Any) -> None:
         if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
