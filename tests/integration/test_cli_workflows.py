@@ -119,6 +119,21 @@ def test_a_run_is_started_signalled_undone_and_retried(shop: Shell, tmp_path: Pa
     assert (row["running"], row["ended"]) == (0, 1)
 
 
+def test_a_run_that_waits_for_a_place_says_so(shop: Shell) -> None:
+    with shop.worker():
+        runs = [shop.ask("workflows", "start", "fulfil", json.dumps({"id": 0}))["id"]]
+        for number in (1, 2):
+            wait_until(lambda: nodes(shop, runs[-1])["place"] == "succeeded")
+            run = shop.ask("workflows", "start", "fulfil", json.dumps({"id": number}))["id"]
+            runs.append(run)
+        wait_until(lambda: nodes(shop, runs[2])["place"] == "scheduled")
+        text = shop.say("graphs", "show", runs[2])
+        assert "waits for a place: limit 2 of workflow shop.fulfil" in text
+        shop.say("graphs", "cancel", runs[0], "--yes")
+        wait_until(lambda: nodes(shop, runs[2])["reserve"] == "succeeded")
+        assert "waits for a place" not in shop.say("graphs", "show", runs[2])
+
+
 def test_a_run_is_resolved_and_cancelled(shop: Shell) -> None:
     with shop.worker():
         first, second = (
