@@ -107,6 +107,11 @@ def inner_limit(w: VirtualWorld) -> Any:
     return lambda a: w.any_.s(inner.s(a))
 
 
+def only_inner_limit(w: VirtualWorld) -> Any:
+    inner = w.declare(lambda a: w.any_.s(a), limit=5)
+    return lambda a: inner.s(a)
+
+
 def inner_deadline(w: VirtualWorld) -> Any:
     inner = w.declare(lambda a: w.any_.s(a), deadline=5)
     return lambda a: w.any_.s(inner.s(a))
@@ -211,6 +216,7 @@ REFUSED: list[tuple[Build, str]] = [
     (same_signal, "signal approved is there twice"),
     (same_sub_workflow, "signal approved is there twice"),
     (inner_limit, "it has a limit, which counts only for a run of its own; give the limit to"),
+    (only_inner_limit, "it has a limit, which counts only for a run of its own"),
     (inner_deadline, "it has a deadline, which counts only for a run of its own"),
     (none_if_skipped, r"is None if node number is skipped; annotate it as int \| None"),
     (changing, "it gives a different graph each time"),
