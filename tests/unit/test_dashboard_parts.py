@@ -16,7 +16,7 @@ from umbel.dashboard.read_limit import ReadLimit, TooBusy
 from umbel.dashboard.requests import Request
 from umbel.dashboard.security import LoginTries, TooManyTries, local_path
 from umbel.dashboard.visibility import MASKED, Visibility, parameter_name
-from umbel.errors import ConfigurationError
+from umbel.errors import ConfigurationError, Unavailable
 from umbel.messages import Body, BodyCodec, Record
 from umbel.telemetry import Telemetry
 from umbel.testing import FakeClock
@@ -88,6 +88,16 @@ def test_a_number_of_a_form_is_checked_as_a_whole(text: str) -> None:
         request.number("limit", 1, 1_000)
 
 
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "Infinity", "1e400", "١e400", "x"])
+def test_a_decimal_of_a_form_is_finite(text: str) -> None:
+    app: Any = None
+    request = Request(
+        app=app, operations=app, user=User(name="ann", role="admin"), fields={"delay": text}
+    )
+    with pytest.raises(ConfigurationError, match="delay=.*give a number"):
+        request.decimal("delay")
+
+
 # --- reads -----------------------------------------------------------------------------------
 
 
@@ -153,6 +163,55 @@ def test_what_changes_while_a_view_is_read_is_in_the_next_read() -> None:
 
 def content(update: Update | None) -> str:
     return "" if update is None else update.content
+
+
+def test_when_one_view_can_be_read_again_all_that_failed_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("umbel.dashboard.live._MAX_FAILED_SECONDS", 3600.0)
+    is_away = True
+
+    async def render() -> str:
+        if is_away:
+            raise Unavailable("the store is away")
+        return "content"
+
+    async def work() -> None:
+        nonlocal is_away
+        live = LiveViews(SystemClock(), Telemetry())
+        slow = live.follow("slow", "ann", render, 3600.0)
+        quick = live.follow("quick", "ann", render, 0.01)
+        async with asyncio.timeout(30):
+            assert [content(await anext(one)) for one in (slow, quick)] == ["", ""]
+            is_away = False
+            assert [content(await anext(one)) for one in (slow, quick)] == ["content", "content"]
+        for one in (slow, quick):
+            await one.aclose()
+        await live.close()
+
+    asyncio.run(work())
+
+
+def test_the_pause_after_a_failed_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("umbel.dashboard.live._MAX_FAILED_SECONDS", 0.01)
+    reads = 0
+
+    async def render() -> str:
+        nonlocal reads
+        reads += 1
+        if reads < 3:
+            raise Unavailable("the store is away")
+        return "content"
+
+    async def work() -> None:
+        live = LiveViews(SystemClock(), Telemetry())
+        updates = live.follow("view", "ann", render, 3600.0)  # as after a read that took long
+        async with asyncio.timeout(30):
+            assert [content(await anext(updates)) for _ in range(2)] == ["", "content"]
+        await updates.aclose()
+        await live.close()
+
+    asyncio.run(work())
 
 
 def test_a_page_that_waits_for_too_many_others_is_refused_soon() -> None:

@@ -18,6 +18,8 @@ _MAX_SECONDS = 5.0
 """The time between two reads is this many times the time that one takes, up to a maximum."""
 _MIN_COST_FACTOR = 4
 """Also of a read that takes long, for each of the views that are read."""
+_MAX_FAILED_SECONDS = 15.0
+"""The longest pause after a read that has failed: it took long, but cost the store little."""
 _MAX_READS = 2
 """How many views are read at a time, so that room remains for pages that are opened."""
 
@@ -127,8 +129,13 @@ class LiveViews:
                     view.update = update
                     view.version += 1
                     view.changed.notify_all()
+            pause = pause_seconds(seconds, cost, len(self._views))
+            if update.error:
+                pause = min(pause, _MAX_FAILED_SECONDS)
+            elif old.error:
+                self._refresh_failed()
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds(seconds, cost, len(self._views))):
+                async with asyncio.timeout(pause):
                     await view.is_due.wait()
 
     async def _updated(
@@ -152,6 +159,12 @@ class LiveViews:
         """Read every view now, because something was changed here."""
         for view in self._views.values():
             view.is_due.set()
+
+    def _refresh_failed(self) -> None:
+        """Read the views now that could not be read, because the store has answered."""
+        for view in self._views.values():
+            if view.update.error:
+                view.is_due.set()
 
     async def close(self) -> None:
         """Stop reading."""
