@@ -195,7 +195,7 @@ def test_a_workflow_is_started_and_its_signal_is_given(orders: Orders) -> None:
         assert "given by local" in again.json()["error"]
         lines = browser.get("/api/v1/audit").json()["lines"]
         assert [one["action"] for one in lines] == ["signal"] * 5 + ["start-workflow"] * 3
-        assert {one["subject"] for one in lines[:5]} == {run.id}
+        assert {one["subject"] for one in lines[:5]} == {f"{run.id} approved", f"{run.id} x"}
 
 
 def test_a_failed_run_goes_on_from_a_node(orders: Orders) -> None:

@@ -94,7 +94,7 @@ def test_a_decimal_of_a_form_is_finite(text: str) -> None:
     request = Request(
         app=app, operations=app, user=User(name="ann", role="admin"), fields={"delay": text}
     )
-    with pytest.raises(ConfigurationError, match="delay=.*give a number"):
+    with pytest.raises(ConfigurationError, match=r"delay=.*give a number"):
         request.decimal("delay")
 
 

@@ -23,7 +23,7 @@ from umbel.cli.progress import DeletionProgress
 from umbel.cli.short_names import find_job_id, find_task_name, recent_ids, short_ids
 from umbel.cli.times import moment
 from umbel.control import Pause
-from umbel.errors import NotAllowed, UnknownJob, UnknownTask
+from umbel.errors import UnknownTask
 from umbel.messages import TERMINAL, Record, State, Step
 from umbel.operations import FORGETTABLE, FoundJobs, JobSearch, Operations, job_document
 from umbel.operations.pause_texts import without_missing_tasks
@@ -330,23 +330,8 @@ async def _retry_all(operations: Operations, found: list[str], changes: Changes)
     """Queue all jobs again; one whose state another command has changed is skipped."""
     done: list[str] = []
     for start in range(0, len(found), _BATCH_JOBS):
-        batch = found[start : start + _BATCH_JOBS]
-        try:
-            done += await operations.retry(batch, changes)
-        except (NotAllowed, UnknownJob):
-            done += [job for job in batch if await _retry_one(operations, job, changes)]
+        done += await operations.retry_possible(found[start : start + _BATCH_JOBS], changes)
     return done
-
-
-async def _retry_one(operations: Operations, job: str, changes: Changes) -> bool:
-    try:
-        await operations.retry([job], changes)
-    except NotAllowed:
-        # The failed batch may have queued it already.
-        return not (await operations.job(job)).state.finished
-    except UnknownJob:
-        return False
-    return True
 
 
 @command()

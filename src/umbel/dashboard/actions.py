@@ -77,7 +77,7 @@ async def _last_change(request: Request, job: str) -> str:
     lines, _ = await request.operations.audit.read()
     for line in lines:
         was_done = line.outcome != NO_OUTCOME and not line.outcome.startswith("refused")
-        if line.subject == job and was_done:
+        if job in line.subject.split() and was_done:
             seconds = max(0.0, request.app.clock.now() - line.at)
             return f": {line.action} by {line.user} {seconds:.0f} s ago"
     return ""
@@ -94,7 +94,7 @@ async def _forget_group(request: Request) -> str:
     deleted = 0
     for batch in _batches(ids):
         deleted += await request.operations.forget_possible(batch)
-    return f"{plural(deleted, 'job was', 'jobs were')} deleted." + _MORE * is_more
+    return f"{_changed(deleted, 'job was', 'jobs were')} deleted." + _MORE * is_more
 
 
 async def _group(request: Request) -> tuple[list[str], bool]:
@@ -123,7 +123,7 @@ async def _cancel_jobs(request: Request) -> str:
     cancelled = 0
     for batch in _batches(ids):
         cancelled += await request.operations.cancel_possible(batch, request.reason)
-    done = plural(cancelled, "job is cancelled or was", "jobs are cancelled or were")
+    done = _changed(cancelled, "job is cancelled or was", "jobs are cancelled or were")
     return f"{done} asked to stop." + _MORE * is_more
 
 
@@ -131,7 +131,16 @@ async def _retry_all(request: Request, ids: list[str]) -> str:
     queued = 0
     for batch in _batches(ids):
         queued += len(await request.operations.retry_possible(batch))
-    return f"{plural(queued, 'job is', 'jobs are')} queued again."
+    return f"{_changed(queued, 'job is', 'jobs are')} queued again."
+
+
+def _changed(jobs: int, one: str, many: str) -> str:
+    """Return how many jobs were changed, with a verb. Raises NotAllowed if none was."""
+    if not jobs:
+        raise NotAllowed(
+            "No job was changed: their states do not allow it any more, or there are none."
+        )
+    return plural(jobs, one, many)
 
 
 def _batches(ids: list[str]) -> Iterator[list[str]]:
@@ -143,7 +152,12 @@ async def _chosen_jobs(request: Request, states: tuple[State, ...]) -> tuple[lis
     more. Raises NotAllowed if many more match now than the user saw.
     """
     if (named := request.optional("jobs")) is not None:
-        return named.split()[:MAX_BULK_JOBS], False
+        if (count := len(ids := named.split())) > MAX_BULK_JOBS:
+            raise ConfigurationError(
+                f"jobs: {count:,} ids; give at most {MAX_BULK_JOBS:,}, and the others in further"
+                " requests"
+            )
+        return ids, False
     if request.get("state") not in {state.value for state in states}:
         raise ConfigurationError(f"state: give one of {', '.join(states)}")
     seen = request.number("count", 1, 1_000_000_000)
@@ -234,7 +248,7 @@ async def _purge(request: Request) -> str:
     name = request.get("name")
     _check_typed(request, name)
     cancelled = await request.operations.purge(name)
-    return f"{plural(cancelled, 'job is', 'jobs are')} cancelled."
+    return f"{_changed(cancelled, 'job is', 'jobs are')} cancelled."
 
 
 def _check_typed(request: Request, name: str) -> None:
@@ -245,7 +259,7 @@ def _check_typed(request: Request, name: str) -> None:
 
 async def _move(request: Request) -> str:
     moved = await request.operations.move(request.get("name"), request.get("target"))
-    return f"{plural(moved, 'job was', 'jobs were')} moved."
+    return f"{_changed(moved, 'job was', 'jobs were')} moved."
 
 
 # --- limits, pools, routes -------------------------------------------------------------------
@@ -310,25 +324,29 @@ async def _remove_member(request: Request) -> str:
 
 
 async def _retire(request: Request) -> str:
-    moved = await request.operations.retire(await _known_index(request))
+    moved = await request.operations.retire(await _index(request, retiring=False))
     moves = plural(moved, "route moves", "routes move")
     return f"The worker gets no more routes; {moves} to other workers."
 
 
 async def _unretire(request: Request) -> str:
-    await request.operations.retire(await _known_index(request), retiring=False)
+    await request.operations.retire(await _index(request, retiring=True), retiring=False)
     return "The worker gets routes again."
 
 
-async def _known_index(request: Request) -> int:
+async def _index(request: Request, *, retiring: bool | None = None) -> int:
+    """Return the index that a request names. Raises NotAllowed if it is not in this state."""
     index = request.number("index", 0, 999_999)
-    if index not in {one.index for one in await request.operations.worker_indexes()}:
+    found = [one for one in await request.operations.worker_indexes() if one.index == index]
+    if not found:
         raise NotAllowed(f"No worker has the index {index}.")
+    if retiring is not None and found[0].retiring is not retiring:
+        raise NotAllowed(f"The worker is {'not ' * retiring}retired.")
     return index
 
 
 async def _move_route(request: Request) -> str:
-    index = await _known_index(request)
+    index = await _index(request)
     if await request.operations.move_route(request.get("key"), index, request.reason) is None:
         raise NotAllowed("The key has no route.")
     return f"The next route of the key goes to the worker with the index {index}."
@@ -357,28 +375,37 @@ async def _pause_schedule(request: Request) -> str:
 
 
 async def _resume_schedule(request: Request) -> str:
-    await request.operations.schedules.resume(request.get("schedule"))
+    schedule, schedules = request.get("schedule"), request.operations.schedules
+    if (await schedules.show(schedule)).state != "paused":
+        raise NotAllowed("The schedule is not paused.")
+    await schedules.resume(schedule)
     return "The schedule is active."
 
 
 async def _edit_schedule(request: Request) -> str:
     schedule, schedules = request.get("schedule"), request.operations.schedules
-    cron = request.fields.get("cron", "").strip() or None
+    cron = request.optional("cron")
     every = request.number("every", 1, 366 * 86_400) if request.fields.get("every") else None
-    if (cron is None) is (every is None):
+    zone = request.optional("zone")
+    if cron is not None and every is not None:
         raise ConfigurationError("cron, every: give one of them")
-    zone = (
-        request.fields.get("zone", "").strip() or (await schedules.show(schedule)).plan.timing.zone
-    )
-    timing = make_timing(cron=cron, every=every, zone=zone if cron else None)
-    changed = await schedules.edit(schedule, {"timing": timing}, reset=False, who=request.user.name)
+    if cron is None and every is None and zone is None:
+        raise ConfigurationError("cron, every, zone: give one of them")
+    changes: dict[str, Any] = {} if zone is None else {"zone": zone}
+    if cron is not None:
+        changes["timing"] = make_timing(cron=cron, zone=zone)
+    elif every is not None:
+        phase = (await schedules.show(schedule)).plan.timing.phase
+        changes["timing"] = make_timing(every=every, phase=phase % every)
+    changed = await schedules.edit(schedule, changes, reset=False, who=request.user.name)
     return f"The schedule fires {changed.plan.timing.describe()}."
 
 
 async def _reset_schedule(request: Request) -> str:
-    changed = await request.operations.schedules.edit(
-        request.get("schedule"), {}, reset=True, who=request.user.name
-    )
+    schedule, schedules = request.get("schedule"), request.operations.schedules
+    if not (await schedules.show(schedule)).changes:
+        raise NotAllowed("The schedule has no changes.")
+    changed = await schedules.edit(schedule, {}, reset=True, who=request.user.name)
     return f"The schedule fires {changed.plan.timing.describe()}, as in the code."
 
 
@@ -422,7 +449,7 @@ ACTIONS: dict[str, Action] = {
             act=_retry,
             fields=("job",),
             optional=("seen",),
-            subject="job",
+            subject=("job",),
         ),
         Action(
             name="edit",
@@ -430,7 +457,7 @@ ACTIONS: dict[str, Action] = {
             act=_edit,
             fields=("job", "arguments"),
             optional=("seen", "queue"),
-            subject="job",
+            subject=("job",),
         ),
         Action(
             name="cancel",
@@ -438,7 +465,7 @@ ACTIONS: dict[str, Action] = {
             act=_cancel,
             fields=("job",),
             optional=("seen", "reason"),
-            subject="job",
+            subject=("job",),
         ),
         Action(
             name="retry-group",
@@ -446,7 +473,7 @@ ACTIONS: dict[str, Action] = {
             act=_retry_group,
             fields=("task", "group", "limit", "count"),
             optional=("is_more",),
-            subject="task",
+            subject=("task", "group"),
         ),
         Action(
             name="forget-group",
@@ -455,21 +482,23 @@ ACTIONS: dict[str, Action] = {
             role="admin",
             fields=("task", "group", "limit", "count", "confirm"),
             optional=("is_more",),
-            subject="task",
+            subject=("task", "group"),
         ),
         Action(
             name="retry-jobs",
             summary="Queue jobs again: those with these ids, or all that match a filter.",
             act=_retry_jobs,
             optional=("jobs", "state", *JOB_FILTERS, "count", "is_more"),
-            subject="state",
+            subject=("jobs",),
+            filters=("state", *JOB_FILTERS),
         ),
         Action(
             name="cancel-jobs",
             summary="Cancel jobs: those with these ids, or all that match a filter.",
             act=_cancel_jobs,
             optional=("jobs", "state", *JOB_FILTERS, "count", "is_more", "reason"),
-            subject="state",
+            subject=("jobs",),
+            filters=("state", *JOB_FILTERS),
         ),
         Action(
             name="publish",
@@ -477,7 +506,7 @@ ACTIONS: dict[str, Action] = {
             act=_publish,
             fields=("task", "arguments"),
             optional=("queue", "delay", "priority", "unique", "id"),
-            subject="task",
+            subject=("task",),
         ),
         *GRAPH_ACTIONS,
         Action(
@@ -486,7 +515,7 @@ ACTIONS: dict[str, Action] = {
             act=_pause,
             fields=("scope",),
             optional=("name", "reason"),
-            subject="name",
+            subject=("scope", "name"),
         ),
         Action(
             name="resume",
@@ -494,7 +523,7 @@ ACTIONS: dict[str, Action] = {
             act=_resume,
             fields=("scope",),
             optional=("name",),
-            subject="name",
+            subject=("scope", "name"),
         ),
         Action(
             name="purge",
@@ -502,14 +531,14 @@ ACTIONS: dict[str, Action] = {
             act=_purge,
             role="admin",
             fields=("name", "confirm"),
-            subject="name",
+            subject=("name",),
         ),
         Action(
             name="move",
             summary="Move the waiting jobs of a queue to another queue.",
             act=_move,
             fields=("name", "target"),
-            subject="name",
+            subject=("name", "target"),
         ),
         Action(
             name="set-limit",
@@ -517,7 +546,7 @@ ACTIONS: dict[str, Action] = {
             act=_set_limit,
             fields=("rule",),
             optional=("capacity",),
-            subject="rule",
+            subject=("rule",),
         ),
         Action(
             name="set-rate",
@@ -525,42 +554,42 @@ ACTIONS: dict[str, Action] = {
             act=_set_rate,
             fields=("rule",),
             optional=("rates",),
-            subject="rule",
+            subject=("rule",),
         ),
         Action(
             name="drain",
             summary="Give a member of a pool to no new jobs.",
             act=_drain,
             fields=("pool", "member"),
-            subject="member",
+            subject=("pool", "member"),
         ),
         Action(
             name="ready",
             summary="Use a drained or quarantined member of a pool again.",
             act=_ready,
             fields=("pool", "member"),
-            subject="member",
+            subject=("pool", "member"),
         ),
         Action(
             name="remove-member",
             summary="Remove a member of a pool; a job that holds it keeps it.",
             act=_remove_member,
             fields=("pool", "member", "confirm"),
-            subject="member",
+            subject=("pool", "member"),
         ),
         Action(
             name="retire",
             summary="Give a worker no more routes, and move its own to other workers.",
             act=_retire,
             fields=("index",),
-            subject="index",
+            subject=("index",),
         ),
         Action(
             name="unretire",
             summary="Give a worker routes again.",
             act=_unretire,
             fields=("index",),
-            subject="index",
+            subject=("index",),
         ),
         Action(
             name="release",
@@ -568,7 +597,7 @@ ACTIONS: dict[str, Action] = {
             act=_release,
             fields=("key",),
             optional=("reason",),
-            subject="key",
+            subject=("key",),
         ),
         Action(
             name="move-route",
@@ -576,14 +605,14 @@ ACTIONS: dict[str, Action] = {
             act=_move_route,
             fields=("key", "index"),
             optional=("reason",),
-            subject="key",
+            subject=("key", "index"),
         ),
         Action(
             name="trigger",
             summary="Publish a job of a schedule now.",
             act=_trigger,
             fields=("schedule",),
-            subject="schedule",
+            subject=("schedule",),
         ),
         Action(
             name="pause-schedule",
@@ -591,36 +620,36 @@ ACTIONS: dict[str, Action] = {
             act=_pause_schedule,
             fields=("schedule",),
             optional=("reason",),
-            subject="schedule",
+            subject=("schedule",),
         ),
         Action(
             name="resume-schedule",
             summary="Publish jobs of a schedule again.",
             act=_resume_schedule,
             fields=("schedule",),
-            subject="schedule",
+            subject=("schedule",),
         ),
         Action(
             name="edit-schedule",
-            summary="Change when a schedule fires: by cron, or every so many seconds.",
+            summary="Change when a schedule fires: by cron, every so many seconds, or its zone.",
             act=_edit_schedule,
             fields=("schedule",),
             optional=("cron", "every", "zone"),
-            subject="schedule",
+            subject=("schedule",),
         ),
         Action(
             name="reset-schedule",
             summary="Take back all changes of a schedule.",
             act=_reset_schedule,
             fields=("schedule",),
-            subject="schedule",
+            subject=("schedule",),
         ),
         Action(
             name="remove-schedule",
             summary="Remove a schedule that no running worker declares, with its history.",
             act=_remove_schedule,
             fields=("schedule",),
-            subject="schedule",
+            subject=("schedule",),
         ),
         Action(
             name="end-deployment",
@@ -634,7 +663,7 @@ ACTIONS: dict[str, Action] = {
             act=_set_user,
             role="admin",
             fields=("name", "role", "password"),
-            subject="name",
+            subject=("name", "role"),
         ),
         Action(
             name="remove-user",
@@ -642,7 +671,7 @@ ACTIONS: dict[str, Action] = {
             act=_remove_user,
             role="admin",
             fields=("name",),
-            subject="name",
+            subject=("name",),
         ),
     )
 }

@@ -86,7 +86,8 @@ GRAPH_ACTIONS = (
         act=_retry_graph,
         fields=("graph",),
         optional=("node", "from", "arguments", "reason"),
-        subject="graph",
+        subject=("graph",),
+        filters=("node", "from"),
     ),
     Action(
         name="cancel-graph",
@@ -94,7 +95,7 @@ GRAPH_ACTIONS = (
         act=_cancel_graph,
         fields=("graph",),
         optional=("reason",),
-        subject="graph",
+        subject=("graph",),
     ),
     Action(
         name="resolve-node",
@@ -102,7 +103,7 @@ GRAPH_ACTIONS = (
         act=_resolve_node,
         fields=("graph", "node", "result"),
         optional=("reason",),
-        subject="graph",
+        subject=("graph", "node"),
     ),
     Action(
         name="signal",
@@ -110,14 +111,14 @@ GRAPH_ACTIONS = (
         act=_signal,
         fields=("graph", "name"),
         optional=("value", "text"),
-        subject="graph",
+        subject=("graph", "name"),
     ),
     Action(
         name="start-workflow",
         summary="Start a run of a declared workflow.",
         act=_start_workflow,
         fields=("workflow", "arguments"),
-        subject="workflow",
+        subject=("workflow",),
     ),
 )
 """The actions on graphs and workflows."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -55,10 +57,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def decimal(self, name: str) -> float | None:
         """Return a field as a number; None if it is missing. Raises ConfigurationError."""
         text = self.optional(name)
-        try:
-            return None if text is None else float(text)
-        except ValueError:
-            raise ConfigurationError(f"{name}={text!r:.40}: give a number") from None
+        if text is None:
+            return None
+        with suppress(ValueError):
+            if math.isfinite(number := float(text)):
+                return number
+        raise ConfigurationError(f"{name}={text!r:.40}: give a number")
 
 
 Act = Callable[[Request], Awaitable[str]]
@@ -74,8 +78,16 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     """Further fields, which may be missing."""
-    subject: str = ""
-    """The field that names what the action is applied to."""
+    subject: tuple[str, ...] = ()
+    """The fields that name what the action is applied to."""
+    filters: tuple[str, ...] = ()
+    """Fields that select what it is applied to."""
+
+    def subject_of(self, fields: Mapping[str, str]) -> str:
+        """Return what a request is about, for the audit log."""
+        named = [fields.get(name, "").strip() for name in self.subject]
+        chosen = [f"{name}={fields[name]}" for name in self.filters if fields.get(name)]
+        return " ".join(filter(None, [*named, *chosen]))
 
 
 def read_call(text: str) -> dict[str, Any]:

@@ -243,7 +243,7 @@ class _Dashboard:
             user=user.name,
             address=guard.address(request),
             action=action.name,
-            subject=fields.get(action.subject, ""),
+            subject=action.subject_of(fields),
             reason=fields.get("reason", ""),
         )
         async with line as outcome:
@@ -471,10 +471,12 @@ async def _fields(request: Request, limit: int) -> dict[str, str]:
         body += chunk
         if len(body) > limit:
             raise _Refused(413, f"At most {limit:,} bytes are accepted.")
+    if not body:
+        return {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind == "application/json":
-            found = msgspec.json.decode(bytes(body) or b"{}", type=dict[str, str | int | float])
+            found = msgspec.json.decode(bytes(body), type=dict[str, str | int | float])
             return {name: str(value) for name, value in found.items()}
         if kind == "application/x-www-form-urlencoded":
             return dict(
@@ -484,4 +486,8 @@ async def _fields(request: Request, limit: int) -> dict[str, str]:
             )
     except (ValueError, msgspec.DecodeError, RecursionError) as error:
         raise _Refused(400, f"The request cannot be read: {error}") from None
-    raise _Refused(415, "Send a JSON object whose values are texts or numbers.")
+    raise _Refused(
+        415,
+        f"Content-Type {kind!r:.80}: send a JSON object whose values are texts or numbers, as"
+        " application/json",
+    )

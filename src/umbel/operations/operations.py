@@ -203,25 +203,31 @@ class Operations:
                 state = (await self._roles.records.find(job)).state
                 raise NotAllowed(
                     f"job {job} is {state}: only buried, cancelled and expired jobs are replayed"
+                    + (f"; of these jobs, {len(replayed):,} were queued again" * bool(replayed))
                 )
         return replayed
 
-    async def retry_possible(self, jobs: Sequence[str]) -> list[str]:
+    async def retry_possible(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
         """Queue those of these jobs again that still can be. Return their ids.
 
-        Others have been retried meanwhile, or were deleted.
+        Others have been retried meanwhile, were deleted, or belong to a graph that cannot go on.
         """
-        return await self._replay(jobs, UNCHANGED)
+        return await self._replay(jobs, changes, NotAllowed, UnknownJob)
 
-    async def _replay(self, jobs: Sequence[str], changes: Changes) -> list[str]:
-        """Queue jobs again; of nodes, also what waits for them in their graphs."""
+    async def _replay(
+        self, jobs: Sequence[str], changes: Changes, *ignored: type[Exception]
+    ) -> list[str]:
+        """Queue jobs again; of nodes, also what waits for them in their graphs.
+
+        If one of the ``ignored`` errors is raised for a graph, its jobs are left out.
+        """
         nodes: dict[str, list[str]] = {}
         graphs: list[str] = []
         for job in jobs:
             with suppress(UnknownJob):
                 record = await self._roles.records.find(job)
                 if record.task == GRAPH_TASK and record.state in FAILED:
-                    if changes != UNCHANGED:
+                    if changes != UNCHANGED and not ignored:
                         raise NotAllowed(
                             f"job {job} is a graph: it runs no task, so it has nothing to change."
                             f" To run its failed nodes again: umbel graphs retry {job}, with --node"
@@ -234,10 +240,13 @@ class Operations:
         others = [job for job in jobs if job not in chosen]
         replayed = await self._roles.records.replay(others, changes) if others else []
         for graph, some in nodes.items():
-            replayed += await self.graphs.retry_jobs(graph, some, changes)
-        for job in graphs:
-            await self.graphs.retry(job)
-        return [*replayed, *graphs]
+            with suppress(*ignored):
+                replayed += await self.graphs.retry_jobs(graph, some, changes)
+        for job in graphs if changes == UNCHANGED else ():
+            with suppress(*ignored):
+                await self.graphs.retry(job)
+                replayed.append(job)
+        return replayed
 
     async def cancel_possible(self, jobs: Sequence[str], reason: str) -> int:
         """Cancel those of these jobs that are live, or ask workers to stop them. Return how many.

@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
-from umbel.control import AuditLog
+from umbel.control import AuditLog, Resumed
+from umbel.messages import State
+from umbel.operations.erasing import ErasedJobs
 from umbel.operations.operations import Operations
 
 _MAX_NAMES = 20
@@ -63,6 +65,11 @@ CHANGES: dict[str, tuple[str, ...]] = {
 ``erase`` is not one of them: it deletes the log, too. Other parameters may be secret.
 """
 
+_SAYS_NOTHING = {
+    *("add_members", "retire", "graphs.signal", "schedules.remove", "access.set_user"),
+}
+"""Operations whose result does not say whether they have changed something."""
+
 _is_recorded: ContextVar[bool] = ContextVar("_is_recorded", default=False)
 """Whether this runs inside an operation that is recorded already."""
 
@@ -74,7 +81,8 @@ def record_changes(operations: Operations, user: str, address: str) -> None:
         owner = getattr(operations, part) if part else operations
         method = getattr(owner, name)
         line = {"user": user, "address": address, "action": action}
-        setattr(owner, name, _recorded(method, operations.audit, line, parameters))
+        says_nothing = path in _SAYS_NOTHING
+        setattr(owner, name, _recorded(method, operations.audit, line, parameters, says_nothing))
 
 
 def _recorded(
@@ -82,6 +90,7 @@ def _recorded(
     audit: AuditLog,
     line: Mapping[str, str],
     parameters: list[str],
+    says_nothing: bool,
 ) -> Callable[..., Awaitable[Any]]:
     signature = inspect.signature(method)
 
@@ -98,13 +107,26 @@ def _recorded(
         try:
             async with audit.recorded(**line, subject=subject, reason=reason) as outcome:
                 result = await method(*args, **kwargs)
-                if result is False or result == []:
+                if not says_nothing and not _has_changed(result):
                     outcome.text = "nothing was changed"
                 return result
         finally:
             _is_recorded.reset(before)
 
     return call
+
+
+def _has_changed(result: Any) -> bool:
+    """Return whether an operation has changed something, by its result."""
+    match result:
+        case ErasedJobs():
+            return bool(result.deleted or result.stopping)
+        case Resumed():
+            return result.existed
+        case dict():  # the states of jobs after a cancellation
+            return not {State.CANCELLED, State.RUNNING}.isdisjoint(result.values())
+        case _:
+            return bool(result)
 
 
 def _text(name: str, value: Any) -> str:
