@@ -74,6 +74,33 @@ def test_a_dashboard_that_starts_while_the_store_is_away_serves_when_it_is_back(
         until(lambda: browser.get("/").status_code == 200, "the page")
 
 
+def test_requests_that_need_a_user_are_answered_in_time_by_a_slow_store(
+    distant: Place, proxy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = declare(distant.app())
+    add_user(app, "ann", "operator")
+    with served(app, login=True) as url:
+        browser = Browser(url)
+        token = browser.token
+        assert browser.log_in("ann", PASSWORD).status_code == 303
+        [session] = [*browser.http.cookies.values()]
+        monkeypatch.setattr("umbel.dashboard.server._READ_SECONDS", 0.5)
+        proxy.silence()
+        ann = {"cookie": f"umbel-session={session}", "origin": browser.origin}
+        fields = {"name": "ann", "password": PASSWORD, "csrf": token}
+        browser = Browser(url)  # without a cookie
+        answers = [
+            browser.http.get("queues", headers=ann, timeout=8),
+            browser.http.get("live?view=/queues", headers=ann, timeout=8),
+            browser.http.post("api/v1/actions/pause", headers=ann, json={}, timeout=8),
+            browser.http.post("login", headers={"origin": browser.origin}, data=fields, timeout=8),
+        ]
+        for answer in answers:
+            assert answer.status_code == 503, answer.url
+            assert "The store is slow" in answer.text
+            assert answer.headers["retry-after"] == "5"
+
+
 # --- many pages ------------------------------------------------------------------------------
 
 

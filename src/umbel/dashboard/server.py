@@ -156,7 +156,7 @@ class _Dashboard:
         return _json((await self._read_for_user(page, request))[1])
 
     async def _read_for_user(self, page: Page, request: Request) -> tuple[User, dict[str, Any]]:
-        async with self._reads.read():
+        async with self._reads.read(), _time_limit():
             user = await self._user_for(page.role, request)
             return user, await self._read(page, user, request.path_params, request.query_params)
 
@@ -172,13 +172,8 @@ class _Dashboard:
             path=dict(path),
             address=self._address,
         )
-        try:
-            async with asyncio.timeout(_READ_SECONDS):
-                return await page.read(view)
-        except TimeoutError as error:
-            if isinstance(error, UmbelError):
-                raise
-            raise Unavailable(f"the store did not answer within {_READ_SECONDS:g} s") from None
+        async with _time_limit():
+            return await page.read(view)
 
     async def _stream(self, request: Request, *, as_json: bool = False) -> Response:
         """Send a page whenever it changes, or its data, as server-sent events."""
@@ -220,7 +215,8 @@ class _Dashboard:
             async for update in updates:
                 if clock.monotonic() - checked > _USER_CHECK_SECONDS:
                     with suppress(Unavailable):  # the update says so
-                        found = await guard.find_user(request)
+                        async with _time_limit():
+                            found = await guard.find_user(request)
                         if found is None or found.role != user.role:
                             return  # the session has ended, or the user was removed or changed
                         checked = clock.monotonic()
@@ -236,8 +232,7 @@ class _Dashboard:
         fields = await _fields(request, _MAX_BODY_BYTES)
         guard, operations = self._guarded(), self._open()
         token = request.headers.get("x-csrf") or fields.pop("csrf", "")
-        if (why := await guard.refusal(request, token)) is not None:
-            raise _Refused(403, why)
+        await self._check_origin(request, token)
         asked = ActionRequest(app=self._app, operations=operations, user=user, fields=fields)
         line = operations.audit.recorded(
             user=user.name,
@@ -257,7 +252,7 @@ class _Dashboard:
         lines: list[AuditLine] = []
         after = ""
         while len(lines) < _MAX_AUDIT_LINES:
-            async with self._reads.read():
+            async with self._reads.read(), _time_limit():
                 page, following = await self._open().audit.read(after, limit=1_000)
             lines += page
             if following is None:
@@ -277,7 +272,8 @@ class _Dashboard:
 
     async def _user_for(self, role: Role, request: Request) -> User:
         """Return the user of a request. Raises _Refused if a login or another role is needed."""
-        user = await self._guarded().find_user(request)
+        async with _time_limit():
+            user = await self._guarded().find_user(request)
         if user is None:
             raise _Refused(401, "Log in, or give an API token in the Authorization header.")
         if not user.may(role):
@@ -293,7 +289,8 @@ class _Dashboard:
         following = local_path(fields.get("next", ""), root)
         name = fields.get("name", "")
         try:
-            secret = await guard.log_in(request, name, fields.get("password", ""))
+            async with _time_limit():
+                secret = await guard.log_in(request, name, fields.get("password", ""))
         except TooManyTries:
             raise _Refused(429, "Too many logins; wait a minute.") from None
         if secret is None:
@@ -310,10 +307,11 @@ class _Dashboard:
     async def _logout(self, request: Request) -> Response:
         guard, root = self._guarded(), _root(request)
         await self._form(request)
-        user = await guard.find_user(request)
-        if user is not None and (secret := request.cookies.get(guard.cookie)):
-            await self._open().access.log_out(secret)
-            await self._record(request, user.name, "log-out", "done")
+        async with _time_limit():
+            user = await guard.find_user(request)
+            if user is not None and (secret := request.cookies.get(guard.cookie)):
+                await self._open().access.log_out(secret)
+                await self._record(request, user.name, "log-out", "done")
         response = RedirectResponse(f"{root}/login", 303)
         guard.set_cookie(response, "", root)
         return response
@@ -321,15 +319,22 @@ class _Dashboard:
     async def _form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form of this dashboard. Raises _Refused."""
         fields = await _fields(request, _MAX_FORM_BYTES)
-        if (why := await self._guarded().refusal(request, fields.get("csrf", ""))) is not None:
-            raise _Refused(403, why)
+        await self._check_origin(request, fields.get("csrf", ""))
         return fields
+
+    async def _check_origin(self, request: Request, token: str) -> None:
+        """Raise _Refused unless a change was made on a page of this dashboard."""
+        async with _time_limit():
+            why = await self._guarded().refusal(request, token)
+        if why is not None:
+            raise _Refused(403, why)
 
     async def _record(self, request: Request, user: str, action: str, outcome: str) -> None:
         address = self._guarded().address(request)
-        await self._open().audit.write(
-            user=user[:64], address=address, action=action, outcome=outcome
-        )
+        async with _time_limit():
+            await self._open().audit.write(
+                user=user[:64], address=address, action=action, outcome=outcome
+            )
 
     # --- answers -----------------------------------------------------------------------------
 
@@ -371,7 +376,8 @@ class _Dashboard:
     ) -> Response:
         root = _root(request)
         has_form = user is not None or template == "login.html"
-        token = await self._guarded().form_token(request) if has_form else ""
+        async with _time_limit():
+            token = await self._guarded().form_token(request) if has_form else ""
         page = values.get("page")
         content = ""
         if page is not None and user is not None:
@@ -410,6 +416,19 @@ class _Dashboard:
         if self._guard is None:
             self._guard = Guard(self._options, self._open().access, self._app.clock)
         return self._guard
+
+
+@asynccontextmanager
+async def _time_limit() -> AsyncIterator[None]:
+    """Run a block that uses the store. Raises Unavailable if it takes too long."""
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            yield
+    except TimeoutError as error:
+        if isinstance(error, UmbelError):
+            raise
+        text = f"The store is slow: it did not answer within {_READ_SECONDS:g} s."
+        raise Unavailable(text) from None
 
 
 def _root(request: Request) -> str:
