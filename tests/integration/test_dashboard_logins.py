@@ -52,6 +52,15 @@ def test_a_user_whom_a_trusted_proxy_names_has_the_role_of_that_user(shop: Umbel
     assert [(line.user, line.action) for line in audit(shop)] == [("ann", "pause")]
 
 
+def test_a_proxy_in_a_trusted_network_names_the_user_and_the_address(shop: Umbel) -> None:
+    add_user(shop, "ann", "operator")
+    options = PROXY | {"proxies": ("::ffff:127.0.0.0/104", "10.0.0.0/8")}
+    with served(shop, **options) as url:
+        ann = Browser(url, **{"x-remote-user": "ann", "x-forwarded-for": "192.0.2.1, 10.1.2.3"})
+        assert ann.act("pause", scope="queue", name="default").status_code == 200
+    assert [(line.user, line.address) for line in audit(shop)] == [("ann", "192.0.2.1")]
+
+
 def test_a_header_that_no_trusted_proxy_has_set_names_nobody(shop: Umbel) -> None:
     add_user(shop, "ann", "admin")
     named = {"x-remote-user": "ann", "x-forwarded-for": "127.0.0.1"}

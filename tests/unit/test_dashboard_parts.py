@@ -11,6 +11,7 @@ import pytest
 from umbel import State, Umbel
 from umbel.clock import SystemClock
 from umbel.control import User
+from umbel.dashboard import DashboardOptions
 from umbel.dashboard.live import LiveViews, Update, pause_seconds
 from umbel.dashboard.read_limit import ReadLimit, TooBusy
 from umbel.dashboard.requests import Request
@@ -68,6 +69,39 @@ def test_tries_from_thousands_of_addresses_do_not_end_all_logins() -> None:
     for number in range(12_000):
         is_let_in(tries, f"user {number}", f"10.0.{number // 250}.{number % 250}")
     assert is_let_in(tries, "ann", "198.51.100.1")
+
+
+# --- proxies ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("proxy", "address", "is_trusted"),
+    [
+        ("::1", "0:0:0:0:0:0:0:1", True),
+        ("0:0:0:0:0:0:0:1", "::1", True),
+        ("10.0.0.7", "::ffff:10.0.0.7", True),
+        ("::ffff:10.0.0.7", "10.0.0.7", True),
+        ("10.0.0.0/8", "10.200.0.1", True),
+        ("10.0.0.0/8", "::ffff:10.200.0.1", True),
+        ("::ffff:10.0.0.0/104", "10.200.0.1", True),
+        ("2001:db8::/32", "2001:DB8:0:0::1", True),
+        ("fe80::/10", "fe80::1%eth0", True),
+        ("10.0.0.0/8", "11.0.0.1", False),
+        ("10.0.0.7", "10.0.0.70", False),
+        ("0.0.0.0/0", "2001:db8::1", False),
+        ("::/0", "10.0.0.1", False),
+        ("::1", "", False),
+        ("::1", "testclient", False),
+    ],
+)
+def test_proxies_are_compared_as_addresses(proxy: str, address: str, is_trusted: bool) -> None:
+    assert DashboardOptions(proxies=(proxy,)).trusts(address) is is_trusted
+
+
+@pytest.mark.parametrize("proxy", ["", "proxy", "10.0.0.1/8", "10.0.0.0/33", "10.0.0", "1"])
+def test_a_proxy_is_an_address_or_a_network(proxy: str) -> None:
+    with pytest.raises(ConfigurationError, match="give an IP address, or a network"):
+        DashboardOptions(proxies=(proxy,))
 
 
 # --- text of requests ------------------------------------------------------------------------

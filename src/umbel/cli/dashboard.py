@@ -33,7 +33,9 @@ _ROLE = click.option(
 @click.option("--prefix", default="", help="The path under which a reverse proxy serves it.")
 @click.option("--https", "is_https", is_flag=True, help="Browsers reach it by HTTPS.")
 @click.option("--proxy-header", default="", help="The header in which a proxy names the user.")
-@click.option("--proxy", "proxies", multiple=True, help="The IP address of a trusted proxy.")
+@click.option(
+    "--proxy", "proxies", multiple=True, help="The IP address or network of a trusted proxy."
+)
 @click.option("--mask", multiple=True, help="An argument or field that viewers do not see.")
 def dashboard(
     context: CommandContext,

@@ -9,6 +9,8 @@ import msgspec
 from umbel.errors import ConfigurationError
 
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "::1")
+_MAPPED_BITS = 96
+"""The length of the prefix of IPv6 addresses that are addresses of IPv4."""
 
 
 class DashboardOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +33,8 @@ class DashboardOptions(msgspec.Struct, frozen=True, kw_only=True):
     proxy_header: str = ""
     """The header in which a trusted proxy names the user."""
     proxies: tuple[str, ...] = ()
-    """Addresses of the proxies that are trusted to name the user and the client's address."""
+    """Addresses or networks of the proxies that are trusted to name the user and the client's
+    address."""
     mask: tuple[str, ...] = ()
     """Names of arguments and fields whose values are not shown to viewers."""
 
@@ -51,14 +54,24 @@ class DashboardOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         for proxy in self.proxies:
             try:
-                ipaddress.ip_address(proxy)
+                _network(proxy)
             except ValueError:
-                raise ConfigurationError(f"proxies={proxy!r}: give an IP address") from None
+                raise ConfigurationError(
+                    f"proxies={proxy!r}: give an IP address, or a network as in 10.0.0.0/8"
+                ) from None
 
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine can connect."""
         return self.host in LOOPBACK_NAMES
+
+    def trusts(self, address: str) -> bool:
+        """Return whether an address is that of a trusted proxy."""
+        try:
+            found = ipaddress.ip_address(plain_address(address))
+        except ValueError:
+            return False
+        return any(found in _network(proxy) for proxy in self.proxies)
 
     @property
     def is_open(self) -> bool:
@@ -78,3 +91,24 @@ class DashboardOptions(msgspec.Struct, frozen=True, kw_only=True):
     def accepted_hosts(self) -> frozenset[str]:
         """The names that a Host header may have, without the port, in lower case."""
         return frozenset(map(str.lower, (*LOOPBACK_NAMES, self.host, *self.hosts)))
+
+
+def plain_address(text: str) -> str:
+    """Return an address in its usual form, of IPv4 also if it is written as one of IPv6.
+
+    A text that is no address is returned as it is.
+    """
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return text
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """Return a network, or the one that has only this address. Raises ValueError."""
+    network = ipaddress.ip_network(plain_address(text))
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    if mapped is None or network.prefixlen < _MAPPED_BITS:
+        return network
+    return ipaddress.ip_network((mapped, network.prefixlen - _MAPPED_BITS))

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from umbel.clock import Clock
 from umbel.control import Access, User
-from umbel.dashboard.options import DashboardOptions
+from umbel.dashboard.options import DashboardOptions, plain_address
 
 _LOGIN_TRIES = 5
 _ADDRESS_TRIES = 20
@@ -117,7 +117,7 @@ class Guard:
     def _proxy_user(self, request: Request) -> str:
         """Return the name of the user that a trusted proxy names; an empty text if none does."""
         options = self._options
-        if not options.proxy_header or _peer(request) not in options.proxies:
+        if not options.proxy_header or not options.trusts(_peer(request)):
             return ""
         return request.headers.get(options.proxy_header, "").strip()
 
@@ -126,16 +126,15 @@ class Guard:
 
     def address(self, request: Request) -> str:
         """Return the address of the client, which a trusted proxy names in X-Forwarded-For."""
-        address, proxies = _peer(request), self._options.proxies
-        if address not in proxies:
+        address, options = _peer(request), self._options
+        if not options.trusts(address):
             return address
         named = ",".join(request.headers.getlist("x-forwarded-for")).split(",")
         for text in reversed(named[-_MAX_PROXIES:]):
-            try:
-                found = str(ipaddress.ip_address(text.strip()))
-            except ValueError:
+            found = plain_address(text.strip())
+            if not _is_address(found):
                 break
-            if found not in proxies:
+            if not options.trusts(found):
                 return found
         return address
 
@@ -266,7 +265,7 @@ _LOCAL = User(name="local", role="admin", is_local=True)
 
 def _peer(request: Request) -> str:
     """Return the address of the other end of the connection: a client, or a proxy."""
-    return request.client.host if request.client else ""
+    return plain_address(request.client.host) if request.client else ""
 
 
 def _bearer_token(request: Request) -> str | None:
@@ -278,10 +277,16 @@ def _is_local(request: Request) -> bool:
     """Return whether the connection comes from this machine, and not through a proxy."""
     if request.client is None or any(name in request.headers for name in _PROXY_HEADERS):
         return False
+    peer = _peer(request)
+    return _is_address(peer) and ipaddress.ip_address(peer).is_loopback
+
+
+def _is_address(text: str) -> bool:
     try:
-        return ipaddress.ip_address(request.client.host).is_loopback
+        ipaddress.ip_address(text)
     except ValueError:
         return False
+    return True
 
 
 def local_path(text: str, root: str) -> str:
