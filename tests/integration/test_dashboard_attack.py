@@ -20,7 +20,7 @@ import pytest
 from integration.browsing import PASSWORD, Browser, add_user, bury, served
 from integration.conftest import working
 from integration.running import ask, until
-from umbel import Umbel
+from umbel import Retry, Umbel
 from umbel.backends import JobFilter
 from umbel.control import Role
 from umbel.dashboard.actions import ACTIONS
@@ -291,6 +291,46 @@ def test_roles_masked_values_reach_no_viewer(target: Target) -> None:
         assert "hush" not in str(text), path
     for query in ("text=hush", "error=hush", "text=card=hush-hush"):
         assert viewer.get(f"/api/v1/jobs?{query}").status_code == 400
+
+
+def test_roles_masked_defaults_and_reasons_reach_no_viewer(target: Target) -> None:
+    app = target.app
+
+    @app.task(name="shop.pay", retry=Retry(0), every=1)
+    def pay(order: int = 7, card: str = "hush-card", more: Any = {"card": "hush-more"}) -> None:  # noqa: B006
+        raise RuntimeError(f"declined {card}")
+
+    @app.workflow(name="shop.order")
+    def order(order: int = 7, card: str = "hush-card") -> Any:
+        return pay.s(order, card)
+
+    def history() -> Any:
+        answer = operator.get("/api/v1/schedules/shop.pay")
+        return answer.json()["history"] if answer.is_success else []
+
+    operator, viewer = target.as_user("operator"), target.as_user("viewer")
+    with working(app):
+        until(history, "a job of the schedule")
+        ended = history()[0]["job"]
+        until(lambda: app.handle(ended).state.finished, "its end")
+    ask(app, lambda o: o.pause("queue", "default", ""))
+    waiting = ask(app, lambda o: o.schedules.trigger("shop.pay"))[0]
+    assert operator.act("retry", job=ended, seen="buried").is_success
+    assert operator.act("cancel", job=ended, reason="the card hush-reason").is_success
+    assert operator.act("edit", job=ended, arguments='{"card": "hush-new"}').is_success
+    assert operator.act("cancel", job=ended, reason="the card hush-reason").is_success
+    assert operator.act("publish", task="shop.pay", arguments='{"order": "hush-wrong"}').is_error
+    paths = ("schedules/shop.pay", "tasks/shop.pay", "tasks", "workflows/shop.order", "workflows")
+    for path in (*paths, "schedules", f"jobs/{ended}", f"jobs/{waiting}", "jobs", "audit"):
+        for address in (f"/{path}", f"/api/v1/{path}", f"/live?view=/{path}"):
+            with viewer.http.stream("GET", address.lstrip("/")) as answer:
+                kind = answer.headers.get("content-type", "")
+                text = next(answer.iter_lines(), "") if "event-stream" in kind else answer.read()
+            assert "hush" not in str(text), address
+    for path in ("tasks/shop.pay", "workflows/shop.order"):
+        assert " = 7, " in viewer.get(f"/api/v1/{path}").text
+        assert "hush-card" in operator.get(f"/api/v1/{path}").text
+    assert "hush-reason" in operator.get("/api/v1/schedules/shop.pay").text
 
 
 # --- XSS -------------------------------------------------------------------------------------

@@ -304,7 +304,8 @@ async def read_workflow(view: View) -> dict[str, Any]:
     found = await view.operations.graphs.search(workflow=name, limit=_RUNS)
     if workflow is None and not found.roots:
         raise UnknownTask(f"no workflow {name!r:.80}")
-    signature = "" if workflow is None else str(workflow.parameters.signature)
+    visibility = view.visibility
+    signature = "" if workflow is None else visibility.signature(workflow.parameters.signature)
     return {
         "workflow": name,
         "version": "" if workflow is None else workflow.version,
@@ -313,7 +314,7 @@ async def read_workflow(view: View) -> dict[str, Any]:
         "deadline": None if workflow is None else workflow.deadline,
         "limit": None if workflow is None else workflow.limit,
         "graph": None if workflow is None else workflow.shape,
-        "parameters": None if workflow is None else form_fields(workflow),
+        "parameters": None if workflow is None else form_fields(workflow, visibility),
         "graphs": [_row(root, view) for root in found.roots[:_RUNS]],
         "is_more": len(found.roots) > _RUNS or found.after is not None,
     }

@@ -33,6 +33,7 @@ from umbel.operations import (
     Operations,
     PoolView,
     QueueView,
+    TaskView,
     WorkerView,
     body_value,
     group_buried,
@@ -328,7 +329,10 @@ async def read_schedule(view: View) -> dict[str, Any]:
         "zone": one.plan.timing.zone,
         "defined_rule": one.defined.timing.describe(),
         "next_times": await schedules.next_times(name, 5),
-        "history": [msgspec.to_builtins(line) for line in history[:20]],
+        "history": [
+            msgspec.to_builtins(line) | {"reason": view.visibility.error(line.reason)}
+            for line in history[:20]
+        ],
     }
 
 
@@ -442,11 +446,15 @@ def _fingerprints(tasks: tuple[Task[Any, Any], ...]) -> dict[str, str]:
 
 async def read_tasks(view: View) -> dict[str, Any]:
     """Return the tasks: their options, run times and workers."""
-    return {
-        "tasks": [
-            msgspec.to_builtins(task) for task in await view.operations.tasks(window=_TASK_WINDOW)
-        ]
-    }
+    found = await view.operations.tasks(window=_TASK_WINDOW)
+    return {"tasks": [_task(task, view) for task in found]}
+
+
+def _task(task: TaskView, view: View) -> dict[str, Any]:
+    document: dict[str, Any] = msgspec.to_builtins(task)
+    if (declared := view.app.registry.get(task.name)) is not None:
+        document["signature"] = view.visibility.signature(declared.parameters.signature)
+    return document
 
 
 async def read_task(view: View) -> dict[str, Any]:
@@ -457,9 +465,9 @@ async def read_task(view: View) -> dict[str, Any]:
         raise UnknownTask(f"no task {name!r}")
     task = view.app.registry.get(name)
     return {
-        "task": msgspec.to_builtins(found[0]),
+        "task": _task(found[0], view),
         "pauses": await _pauses(view.operations, "task", name),
-        "parameters": None if task is None else form_fields(task),
+        "parameters": None if task is None else form_fields(task, view.visibility),
     }
 
 

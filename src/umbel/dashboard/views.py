@@ -61,7 +61,7 @@ def path_pattern(path: str) -> str:
     return re.sub(r"{(\w+)}", r"{\1:path}", path)
 
 
-def form_fields(task: Any) -> list[dict[str, Any]]:
+def form_fields(task: Any, visibility: Visibility) -> list[dict[str, Any]]:
     """Return the fields of a form for a call of a task or workflow."""
     found = []
     for parameter in task.parameters.signature.parameters.values():
@@ -77,7 +77,7 @@ def form_fields(task: Any) -> list[dict[str, Any]]:
                 "type": str(kind),
                 "is_text": _is_text(resolved),
                 "is_required": is_required,
-                "default": None if is_required else repr(parameter.default),
+                "default": None if is_required else visibility.default(parameter),
             }
         )
     return found

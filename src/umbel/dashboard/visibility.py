@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from inspect import Parameter, Signature
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ MASKED = "••••••"
 _MAX_DEPTH = 50
 _UNREADABLE = {"unreadable", "content_type", "data_base64"}
 """The fields of a body that cannot be decoded: it may contain any value."""
+_PLAIN = (str, int, float, type(None))
+"""Types of default values that contain no fields."""
 _ERROR_TYPE = re.compile(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning|Group)(?=: )", re.ASCII)
 
 
@@ -47,6 +50,13 @@ def _preview(value: Any) -> Any:
     if len(encoded) <= _MAX_PREVIEW:
         return value
     return encoded[: 4 * _MAX_PREVIEW].decode(errors="ignore")[:_MAX_PREVIEW] + "…"
+
+
+class _Code(str):
+    """Text that stands for itself where a value is written as code."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 class Visibility:
@@ -112,6 +122,25 @@ class Visibility:
         """
         is_hidden = bool(self._mask) and any(not one or one in self._mask for one in names)
         return MASKED if is_hidden else self._masked(value)
+
+    def default(self, parameter: Parameter) -> str:
+        """Return the default value of a parameter as code, or what the user may see of it."""
+        value = parameter.default
+        is_hidden = parameter.name in self._mask or not isinstance(value, _PLAIN)
+        return MASKED if self._mask and is_hidden else repr(value)
+
+    def signature(self, signature: Signature) -> str:
+        """Return a signature as code, with what the user may see of default values."""
+        return str(
+            signature.replace(
+                parameters=[
+                    one
+                    if one.default is one.empty
+                    else one.replace(default=_Code(self.default(one)))
+                    for one in signature.parameters.values()
+                ]
+            )
+        )
 
     def error(self, text: str) -> str:
         """Return an error or a reason. A user who may not see values sees the type of an error.
