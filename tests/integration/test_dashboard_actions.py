@@ -9,10 +9,14 @@ import pytest
 from integration.browsing import Browser, bury, served
 from integration.conftest import working
 from integration.running import ask, until
-from umbel import Umbel
+from umbel import Umbel, chain
+from umbel.backends import JobFilter
+from umbel.backends.redis.records import RedisRecords
+from umbel.backends.sql.records import SqlRecords
 from umbel.control import AuditLine
 from umbel.dashboard.requests import MAX_BULK_JOBS
 from umbel.errors import NotAllowed
+from umbel.messages import State
 from umbel.operations import Operations
 from umbel.operations.recording import record_changes
 
@@ -137,6 +141,30 @@ def test_more_jobs_than_one_action_changes_are_refused(shop: Umbel) -> None:
         expected = "jobs: 10,001 ids; give at most 10,000, and the others in further requests"
         assert answer.json()["error"] == expected
     assert not shop.handle(job).state.finished
+
+
+def test_jobs_that_are_cancelled_together_are_read_together(
+    app: Umbel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = app.registry.find("shop.add")
+    jobs = app.publish_many([add.s(1, number) for number in range(20)])
+    run = chain(add.s(1, 2), add.s(3)).delay()
+    found: list[str] = []
+    with served(app) as url:
+        browser = Browser(url)
+        for kind in (SqlRecords, RedisRecords):
+            find = kind.find
+
+            async def note(self: Any, job: str, find: Any = find) -> Any:
+                found.append(job)
+                return await find(self, job)
+
+            monkeypatch.setattr(kind, "find", note)
+        answer = browser.act("cancel-jobs", jobs=" ".join(one.id for one in (*jobs, run)))
+        assert answer.json() == {"done": "21 jobs are cancelled or were asked to stop."}
+    assert not {one.id for one in jobs} & {*found}
+    states = [one.state for one in ask(app, lambda o: o.jobs(JobFilter()))]
+    assert states == [State.CANCELLED] * 23  # with the nodes of the graph
 
 
 def test_numbers_that_are_not_finite_are_refused(shop: Umbel) -> None:

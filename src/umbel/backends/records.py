@@ -185,6 +185,9 @@ class Records(Protocol):
     async def find(self, job: str) -> Record:
         """Return the record of a job, live or finished. Raises UnknownJob."""
 
+    async def tasks(self, jobs: Sequence[str]) -> dict[str, str]:
+        """Return the task of each of these jobs, live or finished. Unknown ids are missing."""
+
     async def scan(self, wanted: JobFilter, *, after: str = "", rows: int) -> JobPage:
         """Return the next jobs that match, in the order of ``search``, at most ``wanted.limit``.
 

@@ -183,10 +183,10 @@ class Operations:
 
     async def _cancel_nodes(self, jobs: Iterable[str], reason: str) -> None:
         """Cancel the nodes of those of these jobs that are graphs."""
-        for job in jobs:
+        tasks = await self._roles.records.tasks([*jobs])
+        for job in [job for job, task in tasks.items() if task == GRAPH_TASK]:
             with suppress(UnknownJob):
-                if (await self._roles.records.find(job)).task == GRAPH_TASK:
-                    await self.graphs.cancel(job, reason)
+                await self.graphs.cancel(job, reason)
 
     async def retry(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
         """Queue finished jobs again, unchanged or with changes. Return their ids.

@@ -143,6 +143,12 @@ told as (
 )
 select id::text, (select times from told) from back
 
+-- name: tasks
+-- The tasks of these jobs, live or finished.
+select id::text, task from $schema.job where namespace = %(namespace)s and id = any(%(id)s::uuid[])
+union all
+select id::text, task from $schema.record where namespace = %(namespace)s and id = any(%(id)s::uuid[])
+
 -- name: remove
 -- Deletes these finished jobs. Returns a row for each.
 delete from $schema.record where namespace = %(namespace)s and id = any(%(id)s::uuid[])

@@ -166,6 +166,18 @@ for at = 1, #found, 2 do
 end
 return answer
 
+-- name: tasks
+-- {ids}: returns the tasks of those of these jobs that exist: {id, task, id, task ...}.
+local answer = {}
+for _, id in ipairs(cmsgpack.unpack(ARGV[1])) do
+  local job = read_job(id, 'task')
+  if job then
+    answer[#answer + 1] = id
+    answer[#answer + 1] = job[2]
+  end
+end
+return answer
+
 -- name: remove
 -- {ids}: deletes these finished jobs, buried ones included. Returns how many.
 allow_when_full()

@@ -61,6 +61,10 @@ class RedisRecords:
             parts = await self._run("find", pack(job, FIELDS)) or parts
         return self._known(job, *parts)
 
+    async def tasks(self, jobs: Sequence[str]) -> dict[str, str]:
+        found = await self._run("tasks", pack(*jobs))
+        return {text(job): text(task) for job, task in zip(found[::2], found[1::2], strict=True)}
+
     async def scan(self, wanted: JobFilter, *, after: str = "", rows: int) -> JobPage:
         start = wanted.start(after)
         following = FINISHED_JOBS if start.is_live else None

@@ -63,6 +63,11 @@ class SqlRecords(SqlRole):
 
         return await self._database.perform(steps)
 
+    async def tasks(self, jobs: Sequence[str]) -> dict[str, str]:
+        names = self._stored_ids(jobs)
+        rows = await self._rows("tasks", id=self._database.texts([*names]))
+        return {names[job]: task for job, task in rows}
+
     async def scan(self, wanted: JobFilter, *, after: str = "", rows: int) -> JobPage:
         return await self._database.perform(lambda: self._scan_steps(wanted, after, rows))
 

@@ -99,6 +99,13 @@ delete from step where job = :id and namespace = :namespace
 -- Deletes the record of a job that is queued again.
 delete from record where namespace = :namespace and id = :id
 
+-- name: tasks
+-- The tasks of these jobs, live or finished.
+select id, task from job where namespace = :namespace and id in (select value from json_each(:id))
+union all
+select id, task from record
+where namespace = :namespace and id in (select value from json_each(:id))
+
 -- name: remove
 -- Deletes these finished jobs. Returns a row for each.
 delete from record where namespace = :namespace and id in (select value from json_each(:id))

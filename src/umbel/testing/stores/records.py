@@ -65,6 +65,14 @@ class Finding:
         async with b.another() as other:
             assert await other.records.find(job) == await b.records.find(job)
 
+    @backend_test()
+    async def test_the_tasks_of_live_and_finished_jobs_are_read_together(self, b: Adapters) -> None:
+        live, ended = await publish_many(b, 2)
+        await b.control.cancel([ended.id], "x")
+        found = await b.records.tasks([ended.id, fresh_id(), "none", live.id])
+        assert found == {live.id: live.subject, ended.id: ended.subject}
+        assert await b.records.tasks([]) == {}
+
     @backend_test("records")
     async def test_a_job_of_another_namespace_is_unknown(self, b: Adapters) -> None:
         live, done = await publish(b, queue="other"), await publish_and_settle(b)
