@@ -24,7 +24,8 @@ URL_EXAMPLES = {
 }
 """Every backend with a URL of it."""
 
-_SECRET = r"[\w.-]*(?:password|passwd|passphrase|pwd|secret|token)\w*|pickle_key"
+_SECRET = r"(?:password|passwd|passphrase|pwd|secret|token)\w{0,200}|\bpickle_key"
+"""The end of the name of a secret."""
 _SECRET_OPTIONS = ("password", "sslpassword", "sentinel_password", "token")
 """Options whose values are secret. Their names are not, and may be shown."""
 _HOST = r"(?:\[[^\[\]@]*\]|[^\[\]:@\s]*)(?::\d*)?"
@@ -45,9 +46,10 @@ _EXAMPLE_LOGIN = "user:password"
 
 # A value ends at the next parameter. An ampersand before anything else is part of the value.
 _PARAMETER = re.compile(rf"(?i:({_SECRET})=)([^&]*(?:&(?![a-z_]+=)[^&]*)*)")
-_ASSIGNMENT = re.compile(rf"(?i:\b({_SECRET})=)('(?:[^'\\]|\\.)*'|[^&\s'\",;)]+)")
-_QUOTED = re.compile(r"""(['"])([A-Za-z][A-Za-z0-9+.-]*://(?:\\.|(?!\1)[^\n])+)\1""")
-_BARE = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*://[^\s'"<>]*@[^\s'"<>]*""")
+_ASSIGNMENT = re.compile(rf"(?i:({_SECRET})=)('(?:[^'\\]|\\.)*'|[^&\s'\",;)]+)")
+# The bounds let any text take a time that grows only with its length.
+_QUOTED = re.compile(r"""(['"])([A-Za-z][A-Za-z0-9+.-]{0,63}://(?:\\.|(?!\1)[^\n]){1,1000}+)\1""")
+_BARE = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]{0,63}://[^\s'"<>]*""")
 
 
 def mask_secrets(text: str) -> str:
@@ -55,7 +57,7 @@ def mask_secrets(text: str) -> str:
     if "@" not in text and "=" not in text:
         return text
     text = _QUOTED.sub(_mask_quoted, text)
-    text = _BARE.sub(lambda found: mask_url(found[0]), text)
+    text = _BARE.sub(lambda found: mask_url(found[0]) if "@" in found[0] else found[0], text)
     return _ASSIGNMENT.sub(rf"\1={MASK}", text)
 
 

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -206,6 +207,18 @@ def test_masking_twice_is_masking_once_and_leaves_other_text_alone() -> None:
         assert mask_secrets(mask_secrets(text)) == mask_secrets(text)
     for text in ("a@b.c", "write amqp://user:password@host", "http://host:80/x?a=b", "limit=5"):
         assert mask_secrets(text) == text
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["x", "a1", "a-", "a://", "'a://", "'a://\\", "\\", "password", "secret_", "token='\\", "://@"],
+)
+def test_masking_a_long_text_takes_a_time_that_grows_with_its_length(part: str) -> None:
+    for start in ("", "'a://"):
+        text = start + part * (60_000 // len(part)) + "\npassword=hush amqp://ann:hush@host"
+        begun = time.process_time()
+        assert "hush" not in mask_secrets(text)
+        assert time.process_time() - begun < 10  # it was minutes
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ class Unique:
         self, key: str, *, on_conflict: Literal["raise", "return", "replace"] = "raise"
     ) -> None:
         if not storable_name(key):
-            raise ConfigurationError(f"unique={key!r}: give a key of 1 to 255 characters")
+            raise ConfigurationError(f"unique={key!r:.80}: give a key of 1 to 255 characters")
         if on_conflict not in ("raise", "return", "replace"):
             raise ConfigurationError(
                 f'on_conflict={on_conflict!r}: give "raise", "return" or "replace"'
