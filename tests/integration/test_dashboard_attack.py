@@ -594,6 +594,16 @@ def test_token_leakage_secrets_are_in_no_answer_and_not_in_the_store(target: Tar
 _SECTIONS = ("audit", "users", "sessions", "tokens")
 
 
+def test_token_leakage_no_answer_leads_to_another_scheme_or_host(target: Target) -> None:
+    admin = target.as_user("admin")
+    for path in ("/login/", "/live/", "/static", "/api/v1", "/api/v1/jobs/", "/api/v1/live/"):
+        assert admin.get(path).headers.get("location") is None, path
+    headers = {"origin": admin.origin, "x-csrf": admin.token}
+    answer = admin.http.post("api/v1/actions/pause/", json={"scope": "all"}, headers=headers)
+    assert answer.status_code == 404
+    assert target.unchanged()
+
+
 def test_token_leakage_a_token_in_an_address_is_no_login(target: Target) -> None:
     secret = ask(target.app, lambda o: o.access.add_token("ci", "admin", 60))
     anonymous = Browser(target.url)

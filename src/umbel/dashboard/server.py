@@ -22,7 +22,7 @@ from starlette.responses import (
     Response,
     StreamingResponse,
 )
-from starlette.routing import Mount, Route, compile_path
+from starlette.routing import Mount, Route, Router, compile_path
 from starlette.staticfiles import StaticFiles
 
 from umbel.app import Umbel
@@ -114,21 +114,24 @@ class _Dashboard:
         static = StaticFiles(directory=Path(__file__).parent / "static")
         pages = [Route(path_pattern(page.path), partial(self._page, page)) for page in PAGES]
         data = [Route(path_pattern(api_path(page)), partial(self._data, page)) for page in PAGES]
-        return Starlette(
+        # A redirect to the path without a slash would lead from HTTPS to HTTP behind a proxy, with
+        # the token of the request.
+        api = Router(
+            [
+                Route("/openapi.json", self._openapi),
+                Route("/audit.csv", self._audit_csv),
+                Route("/live", partial(self._stream, as_json=True)),
+                *data,
+                Route("/actions/{action}", self._act, methods=["POST"]),
+            ],
+            redirect_slashes=False,
+        )
+        served = Starlette(
             routes=[
                 Route("/login", self._login, methods=["GET", "POST"]),
                 Route("/logout", self._logout, methods=["POST"]),
                 Route("/live", self._stream),
-                Mount(
-                    API,
-                    routes=[
-                        Route("/openapi.json", self._openapi),
-                        Route("/audit.csv", self._audit_csv),
-                        Route("/live", partial(self._stream, as_json=True)),
-                        *data,
-                        Route("/actions/{action}", self._act, methods=["POST"]),
-                    ],
-                ),
+                Mount(API, api),
                 Mount("/static", static),
                 *pages,
             ],
@@ -136,6 +139,8 @@ class _Dashboard:
             exception_handlers=dict.fromkeys(_EXPECTED, self._error),
             lifespan=self._lifespan,
         )
+        served.router.redirect_slashes = False
+        return served
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
