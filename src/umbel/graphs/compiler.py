@@ -7,7 +7,7 @@ result, for example of a group in a group, a node that *gathers* it is added; it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,6 @@ from umbel.graphs.arguments import check_call, check_edge, check_parameter, extr
 from umbel.graphs.calls import (
     calls_of,
     refuse_results,
-    refuse_results_of_undo,
     refuse_tokens,
     refuse_unique,
     refuse_whole_options,
@@ -28,7 +27,6 @@ from umbel.graphs.compiled import (
     NO_OPTIONS,
     Chunk,
     Compiled,
-    CompiledJoin,
     CompiledNode,
     Output,
     Place,
@@ -40,9 +38,7 @@ from umbel.graphs.places import (
     after_lane,
     below,
     cannot_replace,
-    common_path,
     enclosed,
-    following_undos,
     label_of,
     later,
     limit_of_runs,
@@ -54,7 +50,9 @@ from umbel.graphs.places import (
     shown,
     with_options,
 )
-from umbel.messages import Fire, Policy
+from umbel.graphs.wiring import Derive, Wiring
+from umbel.graphs.workflow_parts import PLACE_PATH, Named, WorkflowParts
+from umbel.messages import Policy
 from umbel.messages.nodes import Inside
 from umbel.tasks.canvas import Chain, Fork, Group, Map
 from umbel.tasks.composing import OPEN, Composable, ResultOf
@@ -62,20 +60,10 @@ from umbel.tasks.conditions import Placeholder
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
-from umbel.tasks.workflow import NOTHING, TYPES, Signal, Sleep, WorkflowCall, parts_of, walk
+from umbel.tasks.workflow import Signal, Sleep, WorkflowCall, parts_of, walk
 
-MAX_NODES = 250_000
-"""How many nodes a graph may have when it is published."""
 MAX_NESTING = 200
 _MAX_PRIORITY = 32_767
-
-Derive = Callable[[int], str]
-"""Returns the id of the n-th node: the same for the same graph, so that publishing it again has no
-effect."""
-Named = Callable[[str], str]
-"""Returns the id of a node that can be found by its name, such as a signal."""
-_FOR_EVER = 3e9
-"""Seconds after which the job of a signal would run that was not given."""
 
 
 class Compiler:
@@ -94,8 +82,8 @@ class Compiler:
         *,
         checks_calls: bool = True,
     ) -> None:
-        self._prefix = prefix
-        self._derive = derive
+        self._wiring = Wiring(prefix, derive)
+        self._workflow = WorkflowParts(self._wiring, named)
         self._base = base
         self._depth = depth
         self._outer_chain = chain
@@ -108,8 +96,6 @@ class Compiler:
         """Whether calls that do not fit are refused. Otherwise only their jobs fail."""
         self._defaults = NO_OPTIONS
         """The options of the whole, which nodes in arguments have, too."""
-        self._nodes: list[CompiledNode] = []
-        self._loose: list[CompiledNode] = []
         self._outputs: dict[int, Output] = {}
         """By the identity of a signature or canvas."""
         self._places: dict[int, int] = {}
@@ -120,34 +106,30 @@ class Compiler:
         """Maps over the result of a node that may be anywhere in the canvas."""
         self._readers: Counter[int] = Counter()
         """By how many nodes each canvas is used; counted when a result is an argument first."""
-        self._joins = 0
-        self._named = named
         self._start = NO_OPTIONS
         """When a workflow starts: for the nodes at its beginning."""
-        self._place: Output | None = None
-        """For what the nodes at the beginning of a workflow with a limit wait."""
         self._names: Counter[str] = Counter()
-        self._signals: dict[CompiledNode, tuple[Signal, Output | None, Output]] = {}
-        self._undos: list[tuple[CompiledNode, Signature[Any]]] = []
 
     # --- entry points ------------------------------------------------------------------------
 
     def graph(self, canvas: Composable[Any], first: Sequence[Any], root_id: str) -> Compiled:
         """Return the nodes of a graph. The first one is its root, whose result is the result."""
         root = CompiledNode(root_id, self._base, "graph")
-        self._add_place(canvas)
-        before = self._place
+        self._workflow.add_place(canvas)
+        if self._workflow.place is not None:
+            self._names[PLACE_PATH] += 1
+        before = self._workflow.place
         if first:
             also = [] if before is None else before.also
             before = Output(is_no_value=True, given=tuple(first), also=also)
         output = self._whole(canvas, before)
         root.reads = [(output, ())]
         root.returns = output.returns
-        self._wire(root)
+        self._wiring.wire(root)
         root.fire = "all"
         if root.parts:
-            root.join = self._join("all", root.parts)
-        self._add_deadline(canvas)
+            root.join = self._wiring.join("all", root.parts)
+        self._workflow.add_deadline(canvas)
         compiled = self._finish()
         root.defaults = root_defaults(canvas, compiled)
         for node in compiled.nodes:
@@ -158,7 +140,7 @@ class Compiler:
             root.extra |= {"workflow": canvas.workflow.name, "version": canvas.workflow.version}
             root.extra["limit"] = canvas.workflow.limit or 0
         compensate = not isinstance(canvas, WorkflowCall) or canvas.workflow.compensate
-        undo = self._undo_node(root, compiled, compensate=compensate)
+        undo = self._workflow.undo_node(root, compiled, compensate=compensate)
         return Compiled([root, *compiled.nodes, *undo], [*compiled.loose, *undo])
 
     def replacement(self, canvas: Any) -> tuple[Compiled, CompiledNode]:
@@ -166,11 +148,11 @@ class Compiler:
         if isinstance(canvas, WorkflowCall) and limit_of_runs(canvas):
             raise ConfigurationError(cannot_replace(canvas))
         output = self._whole(canvas, None)
-        place = self._as_one(output, Where(self._base))
-        if self._undos:
+        place = self._wiring.as_one(output, Where(self._base))
+        if self._workflow.undos:
             raise ConfigurationError(
-                f"{self._undos[0][0].path}, compensate: not in a part that replaces a node; give it"
-                " to a node of the workflow"
+                f"{self._workflow.undos[0][0].path}, compensate: not in a part that replaces a"
+                " node; give it to a node of the workflow"
             )
         if place.is_external:
             raise ConfigurationError("replace: give signatures or a canvas, not a handle alone")
@@ -197,7 +179,7 @@ class Compiler:
         return self._compile(canvas, before, where, is_whole=True)
 
     def _finish(self) -> Compiled:
-        for node in self._nodes:  # it grows meanwhile
+        for node in self._wiring.nodes:  # it grows meanwhile
             if node in self._map_sources:
                 source, waited = self._map_sources[node]
                 node.reads = [(self._output_of(source, node, ("args", 0)), ())]
@@ -206,26 +188,23 @@ class Compiler:
                 self._read_arguments(node)
             for canvas in node.after:
                 node.reads.append((self._output_of(canvas, node, ("after",)), None))
-            if node in self._signals:
-                canvas, _, output = self._signals[node]
+            if node in self._workflow.signals:
+                canvas, _, output = self._workflow.signals[node]
                 for one in canvas.before:
                     known = self._output_of(one, node, ("after",))
-                    output.earlier.append(self._separate(known, node))
-        for node, signal in self._signals.items():
-            if self._place is not None:
-                signal[2].earlier = self._without_place(signal[2].earlier)
-            self._finish_signal(node, *signal)
-        for node in self._nodes:  # it grows meanwhile
-            if self._place is not None and len(node.reads) > 1:
-                kept = {*self._without_place([output for output, _ in node.reads])}
+                    output.earlier.append(self._wiring.separate(known, node))
+        self._workflow.finish_signals()
+        for node in self._wiring.nodes:  # it grows meanwhile
+            if self._workflow.place is not None and len(node.reads) > 1:
+                kept = {*self._workflow.without_place([output for output, _ in node.reads])}
                 node.reads = [one for one in node.reads if one[0] in kept]
-            self._wire(node)
+            self._wiring.wire(node)
             if not node.parts and node.kind != "signal" and self._start != NO_OPTIONS:
                 node.defaults = later(node.defaults, self._start)
             if self._depth:
                 node.extra["depth"] = self._depth
-        ordered = [node for node in in_order(self._nodes) if not node.is_external]
-        return Compiled(ordered, self._loose)
+        ordered = [node for node in in_order(self._wiring.nodes) if not node.is_external]
+        return Compiled(ordered, self._wiring.loose)
 
     # --- forms -------------------------------------------------------------------------------
 
@@ -258,9 +237,9 @@ class Compiler:
                 before = before.only_waited_for()
             output = self._sub_workflow(canvas, before, inner, is_whole=is_whole)
         elif isinstance(canvas, Signal):
-            output = self._signal(canvas, before, where)
+            output = self._workflow.signal(canvas, before, where)
         elif isinstance(canvas, Sleep):
-            output = self._sleep(canvas, before, where)
+            output = self._workflow.sleep(canvas, before, where)
         else:
             raise ConfigurationError(f"{canvas!r:.80}: a fork is a part of a chain")
         self._outputs.setdefault(id(canvas), output)
@@ -294,12 +273,12 @@ class Compiler:
                 " for others; make it the first part of the chain, or a member of a group"
             )
         node = CompiledNode(handle.id, where.path, is_external=True, returns=handle.returns)
-        self._nodes.append(node)
+        self._wiring.nodes.append(node)
         return Output([node], returns=node.returns)
 
     def _leaf(self, call: Signature[Any], before: Output | None, where: Where) -> Output:
         refuse_whole_options(call, where.path)
-        node = self._node(where)
+        node = self._wiring.add(where)
         args = call.args
         gets_result = before is not None and not before.is_no_value and not call.immutable
         if before is not None and before.given and not call.immutable:
@@ -311,7 +290,7 @@ class Compiler:
         node.call = msgspec.structs.replace(call, args=args)
         node.after = call.before
         if call.undo is not None:
-            self._undos.append((node, call.undo))
+            self._workflow.undos.append((node, call.undo))
         node.returns = call.task.parameters.returns
         if before is not None:
             node.reads.append((before, ("args", 0) if gets_result else None))
@@ -320,7 +299,7 @@ class Compiler:
         return Output([node], returns=node.returns)
 
     def _chunk(self, chunk: Chunk, before: Output | None, where: Where) -> Output:
-        node = self._node(where)
+        node = self._wiring.add(where)
         node.kind = "chunk"
         refuse_tokens(chunk.call, node.path)
         node.extra["errors"] = chunk.errors
@@ -343,7 +322,7 @@ class Compiler:
                 may_fail: list[CompiledNode] = []
                 for index, branch in enumerate(part.branches):
                     ended = self._compile(branch, output, at.inside(index))
-                    self._loose += ended.nodes
+                    self._wiring.loose += ended.nodes
                     may_fail += _may_fail(ended)
                 self._handle_all(part, may_fail, at, at.path)
                 continue
@@ -354,7 +333,7 @@ class Compiler:
         if canvas is not self._top and len(canvas.parts) > 1 and not output.is_one:
             # A task may finish the chain: then its value is not the list of these nodes.
             at = replace(here, is_later=True)
-            return Output([self._as_one(output, at)], returns=output.returns)
+            return Output([self._wiring.as_one(output, at)], returns=output.returns)
         return output
 
     def _group(
@@ -369,19 +348,19 @@ class Compiler:
     ) -> Output:
         found: list[CompiledNode] = []
         if limit and len(members) > limit and before is not None and not before.is_short:
-            before = self._shortened(before, where)
+            before = self._wiring.shortened(before, where)
         for number, member in enumerate(members):
             # A member is its own chain: a task that finishes it does not end those around it.
             at, start = where.inside(number, chain=None), before
             if limit and number >= limit:
                 start = after_lane(before, found[number - limit])
-            found.append(self._as_one(self._compile(member, start, at), at))
+            found.append(self._wiring.as_one(self._compile(member, start, at), at))
         collect = errors == "collect"
         also: list[CompiledNode] = []
         # The group fails if what is before it fails: no member says so in these cases.
         is_alone = all(node.is_external for node in found)  # then none waits for what is before
         if before is not None and is_alone and before.optional:
-            also = [self._as_one(before, replace(where, path=below(where.path, "before")))]
+            also = [self._wiring.as_one(before, replace(where, path=below(where.path, "before")))]
         elif before is not None and (collect or is_alone):
             also = before.required
         if errors == "cancel":
@@ -412,7 +391,7 @@ class Compiler:
         refuse_worker(call, shown)
         if canvas.size:
             refuse_tokens(call, shown)
-        node = self._node(replace(where, path=shown))
+        node = self._wiring.add(replace(where, path=shown))
         source = before
         if isinstance(items, ResultOf):
             self._map_sources[node] = (items, waited)
@@ -442,217 +421,28 @@ class Compiler:
         self, handler: Any, parts: list[CompiledNode], where: Where, number: int, covers: str
     ) -> None:
         """Let a handler run if one of the parts has failed, after all of them have ended."""
-        first = len(self._nodes)
+        first = len(self._wiring.nodes)
         kept = CallOptions(queue=where.defaults.queue, priority=where.defaults.priority)
         path = below(where.path, f"e{number}")
         at = replace(where, path=path, defaults=kept, is_aside=True)
         if isinstance(handler, Signature | Map):
             at = at.inside(0)
         output = self._compile(handler, Output(parts, is_failure=True), at)
-        for node in self._nodes[first:]:
+        for node in self._wiring.nodes[first:]:
             node.handler = True
             if covers:
                 node.extra.setdefault("scope", covers)
-        self._loose += output.nodes
+        self._wiring.loose += output.nodes
 
     def _cancel_others(self, member: CompiledNode, where: Where, number: int) -> None:
         """Add a node that cancels the group if this member fails."""
         # It must not wait behind the members that it cancels.
         first = CallOptions(queue=where.defaults.queue, priority=_MAX_PRIORITY)
-        node = self._node(Where(below(where.path, f"c{number}"), defaults=first))
+        node = self._wiring.add(Where(below(where.path, f"c{number}"), defaults=first))
         node.kind = "cancel"
         node.extra["label"] = self._cancel_scope or where.path
         node.reads.append((Output([member], is_failure=True), None))
-        self._loose.append(node)
-
-    # --- nodes of workflows ------------------------------------------------------------------
-
-    def _signal(self, canvas: Signal, before: Output | None, where: Where) -> Output:
-        if self._named is None:
-            raise ConfigurationError(f"{canvas!r}: not in a part that replaces a node")
-        if any(one.name == canvas.name for one, _, _ in self._signals.values()):
-            raise ConfigurationError(f"{canvas!r} is there twice; give each a name of its own")
-        if before is not None and before.is_failure:
-            raise ConfigurationError(f"{canvas!r}: a handler cannot begin with a signal")
-        node = self._node(replace(where, defaults=CallOptions(delay=_FOR_EVER)))
-        node.id, node.kind = self._named(f"signal {canvas.name}"), "signal"
-        node.extra |= {"signal": canvas.name, "accepts": canvas.type}
-        if canvas.type and (canvas.default is NOTHING or canvas.default is not None):
-            node.returns = TYPES[canvas.type]
-        output = Output([node], returns=node.returns)
-        output.is_gated = before is not None or bool(canvas.before)
-        output.earlier += [] if before is None else [self._separate(before, node)]
-        self._signals[node] = canvas, before, output
-        return output
-
-    def _finish_signal(
-        self, node: CompiledNode, canvas: Signal, before: Output | None, output: Output
-    ) -> None:
-        """Add what ends a signal that is not given: its timeout, and a failure before it."""
-        assert self._named is not None
-        waits = output.earlier
-        parts = [part for one in waits for part in (*one.nodes, *one.waited_for)]
-        at = Where(node.path, is_aside=True)
-        if parts:
-            release = self._node(replace(at, path=f"{node.path}.release"))
-            release.kind, release.extra = "release", {"target": node.id}
-            release.reads.append((Output(parts, is_failure=True), None))
-            self._loose.append(release)
-        if canvas.timeout is not None:
-            delay = CallOptions(delay=canvas.timeout)
-            timer = self._node(replace(at, path=f"{node.path}.timeout", defaults=delay))
-            timer.id, timer.kind = self._named(f"timeout {canvas.name}"), "timer"
-            timer.extra = {"target": node.id, "label": canvas.name}
-            timer.arguments = [] if canvas.default is NOTHING else [canvas.default]
-            timer.reads += [(one.only_waited_for(), None) for one in waits]
-            self._loose.append(timer)
-
-    def _sleep(self, canvas: Sleep, before: Output | None, where: Where) -> Output:
-        node = self._node(replace(where, defaults=CallOptions(delay=canvas.seconds)))
-        node.kind, node.after = "sleep", canvas.before
-        node.extra["label"] = f"{canvas.seconds:g} s"
-        node.arguments = [canvas.seconds]
-        if before is not None:
-            node.reads.append((before, None if before.is_no_value else ()))
-            node.returns = before.returns
-        return Output([node], returns=node.returns)
-
-    def _add_place(self, canvas: Any) -> None:
-        """Add the node that waits until fewer runs than the limit of a workflow are active."""
-        if isinstance(canvas, WorkflowCall) and canvas.workflow.limit is not None:
-            options = canvas.call_options
-            own = CallOptions(
-                queue=options.queue, priority=options.priority, expires=options.expires
-            )
-            self._names["place"] += 1
-            node = self._node(Where(below(self._base, "place"), defaults=own))
-            node.kind = "place"
-            node.extra = {"label": canvas.workflow.name, "limit": canvas.workflow.limit}
-            self._place = Output(is_no_value=True, also=[node])
-
-    def _without_place(self, outputs: list[Output]) -> list[Output]:
-        """Leave the place out if another of these outputs is known only after it."""
-        others = [one for one in outputs if one is not self._place and one.of is not self._place]
-        before = (node for one in others for node in one.required)
-        is_later = any(not node.is_external and node.kind != "signal" for node in before)
-        return others if is_later else outputs
-
-    def _add_deadline(self, canvas: Any) -> None:
-        if isinstance(canvas, WorkflowCall) and canvas.workflow.deadline is not None:
-            if self._named is None:
-                raise ConfigurationError(cannot_replace(canvas))
-            delay = CallOptions(delay=canvas.workflow.deadline)
-            node = self._node(Where("deadline", defaults=delay, is_aside=True))
-            node.id, node.kind = self._named("deadline"), "deadline"
-            self._loose.append(node)
-
-    def _undo_node(
-        self, root: CompiledNode, compiled: Compiled, *, compensate: bool
-    ) -> list[CompiledNode]:
-        """Return the node that undoes what has succeeded, if the graph fails."""
-        if not self._undos:
-            return []
-        if self._named is None:
-            raise ConfigurationError(cannot_replace(root.extra["label"]))
-        node = CompiledNode(self._named("undo"), "undo", "undo")
-        node.undos = [(one, undo, following_undos(one, self._undos)) for one, undo in self._undos]
-        for one, undo, _ in node.undos:
-            args = undo.args if undo.immutable else (OPEN, *undo.args)
-            check_call(undo, args, f"{one.path}.undo")
-            if not undo.immutable:
-                check_edge(f"{one.path}.undo", undo, ("args", 0), one.returns, [one])
-            refuse_results_of_undo(undo, one.path)
-        trunk = [one for one in compiled.nodes if not one.is_aside and not one.is_external]
-        node.parts, node.fire = [root, *trunk], "failure"
-        node.extra["on_cancel"] = compensate
-        node.join = self._join("failure", node.parts)
-        return [node]
-
-    # --- nodes and joins ---------------------------------------------------------------------
-
-    def _node(self, where: Where) -> CompiledNode:
-        if len(self._nodes) >= MAX_NODES:
-            raise ConfigurationError(
-                f"canvas: more than {MAX_NODES:,} nodes; let each job do more with chunks, or"
-                " publish several graphs"
-            )
-        node = CompiledNode(self._derive(len(self._nodes) + 1), where.path, chain=where.chain)
-        node.is_later = where.is_later
-        node.defaults = where.defaults
-        node.is_aside = where.is_aside
-        node.inside = where.around
-        self._nodes.append(node)
-        return node
-
-    def _as_one(self, output: Output, where: Where) -> CompiledNode:
-        """Return a node with the value of an output: for a list, one that gathers it."""
-        if output.is_one:
-            return output.nodes[0]
-        kept = CallOptions(queue=where.defaults.queue, priority=where.defaults.priority)
-        node = self._node(replace(where, path=below(where.path, "list"), defaults=kept))
-        node.kind = "gather"
-        node.extra["errors"] = "collect" if output.collect else "fail"
-        node.reads.append((output, ()))
-        node.returns = output.returns
-        return node
-
-    def _shortened(self, before: Output, where: Where) -> Output:
-        """Return an output of one node, for many nodes that each wait for something else, too."""
-        one = self._as_one(before, replace(where, path=below(where.path, "before")))
-        if before.is_no_value:
-            return Output(is_no_value=True, also=[one])
-        return Output([one], returns=before.returns)
-
-    def _wire(self, node: CompiledNode) -> None:
-        """Let a node wait for what it reads: determine its join and the positions of its inputs."""
-        outputs = [
-            (self._separate(output, node) if len(node.reads) > 1 else output, place)
-            for output, place in node.reads
-        ]
-        fires: set[Fire] = {output.fire for output, _ in outputs}
-        if "failure" in fires and len(outputs) > 1:
-            raise ConfigurationError(f"node {node.path}: a handler cannot wait for other nodes")
-        free: list[CompiledNode] = []  # these may fail
-        needed = 0
-        for output, place in outputs:
-            if place is not None and not output.is_no_value:
-                node.inputs.append(output.input(len(node.parts), place))
-                node.parts += [*output.nodes, *output.waited_for]
-                needed += len(output.required)
-            else:
-                node.parts += output.required
-                needed += len(output.required)
-                free += output.optional
-            free += output.lanes
-        if free:
-            node.free_from = len(node.parts)
-            node.parts += free
-        if not node.parts:
-            return
-        if foreign := [part.path for part in node.parts if part.is_external]:
-            node.extra["foreign"] = common_path(foreign)
-        node.fire = "failure" if "failure" in fires else "all" if "all" in fires else "success"
-        node.checks = node.fire == "all" and needed > 0
-        if len(outputs) > 1 or outputs[0][0].lanes:
-            node.join = self._join(node.fire, node.parts)
-            return
-        only = outputs[0][0]
-        key = (node.fire, bool(free))
-        node.join = only.joins.get(key) or self._join(node.fire, node.parts)
-        only.joins[key] = node.join
-
-    def _separate(self, output: Output, node: CompiledNode) -> Output:
-        """Return an output that can be read beside others: failures of a list are gathered."""
-        if not (output.is_list and output.collect):
-            return output
-        path = f"{node.path}.in{len(self._nodes)}"
-        at = Where(path, node.chain, is_later=node.is_later)
-        one = self._as_one(replace(output, lanes=[]), at)
-        return Output([one], lanes=output.lanes, returns=output.returns)
-
-    def _join(self, fire: Fire, parts: list[CompiledNode]) -> CompiledJoin:
-        self._joins += 1
-        return CompiledJoin(f"{self._prefix}:{self._joins:x}", fire, parts)
+        self._wiring.loose.append(node)
 
     # --- arguments that are results ----------------------------------------------------------
 
@@ -697,7 +487,7 @@ class Compiler:
             is_shared = self._count_readers(canvas) > 1
             path = self._named_path(outer if is_shared else numbered(node.path, outer), canvas)
             at = Where(path, defaults=self._defaults, is_aside=node.is_aside, around=around)
-            known = self._compile(canvas, self._place, at)
+            known = self._compile(canvas, self._workflow.place, at)
         if isinstance(source, ResultOf) and source.pick:
             return replace(known, pick=source.pick, joins={}, returns=Any)
         return known
