@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import shutil
 import socket
@@ -142,22 +143,34 @@ def needs(port: int, what: str) -> None:
 
 @contextmanager
 def rabbitmq() -> Iterator[str]:
-    """Yield the URL of a virtual host for one test, and delete it afterwards."""
+    """Yield the URL of a virtual host for one test, which is deleted when this process ends."""
     needs(5672, "RabbitMQ")
     if shutil.which("rabbitmqctl") is None:
         pytest.skip("not run: tests on RabbitMQ; no rabbitmqctl to make a virtual host with")
     vhost = f"umbel-it-{os.getpid()}-{fresh_id()[-6:]}"
+    if not _VHOSTS:
+        atexit.register(_delete_vhosts)
+    _VHOSTS.append(vhost)
+    _evaluate(
+        f'rabbit_vhost:add(<<"{vhost}">>, <<"tests">>),'
+        f' rabbit_auth_backend_internal:set_permissions(<<"guest">>, <<"{vhost}">>, <<".*">>,'
+        ' <<".*">>, <<".*">>, <<"tests">>).'
+    )
+    yield f"amqp://guest:guest@{HOST}:5672/{quote(vhost, safe='')}"
 
-    def rabbitmqctl(*command: str) -> None:
-        quiet = subprocess.DEVNULL
-        subprocess.run(["rabbitmqctl", "-q", *command], check=True, stdout=quiet, cwd="/")
 
-    rabbitmqctl("add_vhost", vhost)
-    rabbitmqctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
-    try:
-        yield f"amqp://guest:guest@{HOST}:5672/{quote(vhost, safe='')}"
-    finally:
-        rabbitmqctl("delete_vhost", vhost)
+_VHOSTS: list[str] = []
+"""The virtual hosts of this process's tests. Each call of rabbitmqctl starts a virtual machine, so
+one call deletes all of them."""
+
+
+def _delete_vhosts() -> None:
+    _evaluate(", ".join(f'rabbit_vhost:delete(<<"{one}">>, <<"tests">>)' for one in _VHOSTS) + ".")
+
+
+def _evaluate(expression: str) -> None:
+    command = ["rabbitmqctl", "-q", "eval", expression]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
 
 
 @contextmanager
