@@ -43,8 +43,8 @@ FIELDS = ("error", "signal", "worker", "jobs", "processes")
 
 def main() -> int:
     """Publish the first jobs, run two workers until Ctrl-C, and return their exit code."""
-    port = find_free_port()
-    print(f"Dashboard: http://127.0.0.1:{port}/", flush=True)
+    listening = listen()
+    print(f"Dashboard: http://127.0.0.1:{listening.getsockname()[1]}/", flush=True)
     sys.path.insert(0, str(ROOT))
     demo = importlib.import_module(APP)
     asyncio.run(demo.app.backend.migrate())  # creates the schema if there is none
@@ -55,11 +55,6 @@ def main() -> int:
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     umbel = (sys.executable, "-m", "umbel", "-A", APP)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    dashboard = subprocess.Popen(
-        [*umbel, "dashboard", "--port", str(port), "--json"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-    )
     workers = subprocess.Popen(
         [
             *(*umbel, "worker", "--processes", "2"),
@@ -79,12 +74,14 @@ def main() -> int:
     deployment.start()
     notes = dict(NOTES)
     assert workers.stdout is not None
-    for line in workers.stdout:
-        print_line(line.rstrip("\n"), notes)
-    stop.set()
-    deployment.join()
-    dashboard.terminate()
-    dashboard.wait()
+    processes = importlib.import_module("umbel.processes.dashboard_process")
+    options = importlib.import_module("umbel.dashboard").DashboardOptions()
+    with processes.OpenDashboard(demo.app, APP, options, listening).beside():
+        for line in workers.stdout:
+            print_line(line.rstrip("\n"), notes)
+        stop.set()
+        deployment.join()
+    demo.app.close()
     return workers.wait()
 
 
@@ -116,13 +113,12 @@ def deploy(umbel: tuple[str, ...], environment: dict[str, str], stop: threading.
     print_wrapped("--- the deployment has ended: workers start jobs again")
 
 
-def find_free_port() -> int:
-    """Return 8080, or the next port on which no other program listens."""
+def listen() -> socket.socket:
+    """Return a socket on 8080, or on the next port on which no other program listens."""
     for port in range(8080, 8100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-    return 8100
+        with suppress(OSError):
+            return socket.create_server(("127.0.0.1", port))
+    return socket.create_server(("127.0.0.1", 0))
 
 
 def print_banner(url: str) -> None:

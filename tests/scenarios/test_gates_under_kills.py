@@ -251,7 +251,9 @@ def test_executors_have_one_caller_at_a_time_and_every_job_gets_a_turn(
         *before, last = [attempt.ended for attempt in record.attempts]
         # Interrupted: on a busy machine its worker sent no heartbeat and stopped it in time.
         assert {*before} <= {"lost", "interrupted"}, record.attempts
-        assert (last, before.count("lost")) == ("succeeded", record.deaths), record.attempts
+        # The death of a worker that got no CPU time for a whole lease is taken back.
+        assert last == "succeeded", record.attempts
+        assert record.deaths <= before.count("lost"), record.attempts
     assert evaluators.kills >= 2
 
 
@@ -309,8 +311,14 @@ def test_a_call_that_outlasts_its_lease_is_ended_by_the_next_and_its_outcome_is_
         until(lambda: "lost its leases" in evaluators.output(), "it to notice")
     record = client.record(long)
     assert record.attempt == 1
-    assert record.deaths >= 1  # on a busy machine the second worker may lose its lease as well
-    assert {attempt.ended for attempt in record.attempts} <= {"lost", "interrupted"}
+    ends = [attempt.ended for attempt in record.attempts]
+    assert {*ends} <= {
+        "lost",
+        "interrupted",
+    }  # on a busy machine the second one may lose it as well
+    assert "lost" in ends
+    if how is signal.SIGKILL:  # the death of a worker that wakes up again is taken back
+        assert record.deaths >= 1
     client.app.handle(long).cancel()
     until(lambda: client.record(behind).state.finished, "the one behind it")
     assert client.record(behind).state is State.SUCCEEDED
