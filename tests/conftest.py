@@ -28,7 +28,8 @@ EXTENDED = (
     *(
         "::TestPostgresItselfAndRedisForSome::",
         "::TestNatsAndSqliteItselfForSome::",
-        *("::TestLink::", "::TestAmqpOnUvloop::"),
+        *("::TestLink::", "::TestAmqpOnUvloop::", "::TestAmqpAndSqlite::"),
+        *("::TestThreeBrokersAndPostgres::", "::TestRedisAndPostgres::"),
         *("::TestGraphsOnRabbitmqAndPostgres::", "::TestGraphsOnNatsAndRedis::"),
         "::TestWatchingByPolling::",
     ),
