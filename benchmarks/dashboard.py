@@ -28,7 +28,7 @@ from umbel.backends import JobFilter
 from umbel.charts.counters import BOUNDS, Counters, DepthSums, TaskCounts, encode
 from umbel.charts.folding import HOURS, MINUTES, TEN_SECONDS
 from umbel.dashboard import DashboardOptions, dashboard
-from umbel.dashboard.readers import PAGES
+from umbel.dashboard.pages import PAGES
 from umbel.dashboard.serving import listen, serving, url_of
 from umbel.messages import State
 

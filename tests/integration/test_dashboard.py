@@ -33,7 +33,7 @@ from umbel.control import Role
 from umbel.dashboard import DashboardOptions, dashboard
 from umbel.dashboard.actions import ACTIONS
 from umbel.dashboard.openapi import api_path
-from umbel.dashboard.readers import PAGES
+from umbel.dashboard.pages import PAGES
 from umbel.errors import ConfigurationError
 from umbel.messages import State
 

@@ -14,7 +14,7 @@ from umbel.backends import JobFilter
 from umbel.backends.redis.records import RedisRecords
 from umbel.backends.sql.records import SqlRecords
 from umbel.control import AuditLine
-from umbel.dashboard.requests import MAX_BULK_JOBS
+from umbel.dashboard.action_requests import MAX_BULK_JOBS
 from umbel.errors import NotAllowed
 from umbel.messages import State
 from umbel.operations import Operations

@@ -25,7 +25,7 @@ from umbel.backends import JobFilter
 from umbel.control import Role
 from umbel.dashboard.actions import ACTIONS
 from umbel.dashboard.openapi import api_path
-from umbel.dashboard.readers import PAGES
+from umbel.dashboard.pages import PAGES
 from umbel.dashboard.security import HEADERS
 from umbel.dashboard.visibility import MASKED
 from umbel.messages import State

@@ -27,7 +27,7 @@ from umbel.charts.folding import TEN_SECONDS
 from umbel.control import DeploymentPlan
 from umbel.dashboard.actions import ACTIONS
 from umbel.dashboard.graph_actions import GRAPH_ACTIONS
-from umbel.dashboard.readers import PAGES
+from umbel.dashboard.pages import PAGES
 from umbel.messages import State, fresh_id
 from umbel.operations import Operations
 from umbel.schedules import Plan, make_timing
@@ -395,7 +395,7 @@ def test_a_run_is_started_followed_failed_and_repaired_on_its_page(sqlite: Place
         run = orders.fulfil.delay(9)
         operator.open(f"/graphs/{run.id}?node=charge")
         tab.wait_for_selector("h1 .badge.buried")
-        click("retry-graph", said="The graph goes on")
+        click("retry-graph", said="The graph continues")
         until(lambda: orders.charged.count(9) == 2, "the card to be charged again")
         until(lambda: run.state is State.BURIED, "the run to fail again")
         tab.click("summary")

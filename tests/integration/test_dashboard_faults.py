@@ -32,7 +32,7 @@ from integration.running import ask, until
 from umbel import Umbel
 from umbel.clock import SystemClock
 from umbel.dashboard.live import LiveViews, TooManyStreams
-from umbel.dashboard.readers import PAGES
+from umbel.dashboard.pages import PAGES
 from umbel.messages import State
 from umbel.telemetry import Telemetry
 

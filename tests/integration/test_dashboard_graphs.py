@@ -219,7 +219,7 @@ def test_a_failed_run_goes_on_from_a_node(orders: Orders) -> None:
         assert browser.act("retry-graph", **retry).status_code == 409
         assert "Retry failed nodes" not in browser.get(f"/graphs/{run.id}").text
         answer = browser.act("retry-graph", **retry, **{"from": "ship"})
-        assert answer.json() == {"done": "The graph goes on, from ship."}
+        assert answer.json() == {"done": "The graph continues, from ship."}
         until(lambda: run.state is State.SUCCEEDED, "the run to succeed again")
         assert orders.charged == [7, 7]
 

@@ -12,10 +12,11 @@ from umbel import State, Umbel
 from umbel.clock import SystemClock
 from umbel.control import User
 from umbel.dashboard import DashboardOptions
+from umbel.dashboard.action_requests import ActionRequest
 from umbel.dashboard.live import LiveViews, Update, pause_seconds
+from umbel.dashboard.login_tries import LoginTries, TooManyTries
 from umbel.dashboard.read_limit import ReadLimit, TooBusy
-from umbel.dashboard.requests import Request
-from umbel.dashboard.security import LoginTries, TooManyTries, local_path
+from umbel.dashboard.security import local_path
 from umbel.dashboard.visibility import MASKED, Visibility, parameter_name
 from umbel.errors import ConfigurationError, Unavailable
 from umbel.messages import Body, BodyCodec, Record
@@ -115,7 +116,7 @@ def test_an_address_that_cannot_be_read_leads_to_the_first_page(text: str) -> No
 @pytest.mark.parametrize("text", ["0" * 19 + "5" + "9" * 30, "1" * 5_000, "٣", "-1", "1e3"])
 def test_a_number_of_a_form_is_checked_as_a_whole(text: str) -> None:
     app: Any = None
-    request = Request(
+    request = ActionRequest(
         app=app, operations=app, user=User(name="ann", role="admin"), fields={"limit": text}
     )
     with pytest.raises(ConfigurationError, match="give a number from 1 to 1,000"):
@@ -125,7 +126,7 @@ def test_a_number_of_a_form_is_checked_as_a_whole(text: str) -> None:
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "Infinity", "1e400", "١e400", "x"])
 def test_a_decimal_of_a_form_is_finite(text: str) -> None:
     app: Any = None
-    request = Request(
+    request = ActionRequest(
         app=app, operations=app, user=User(name="ann", role="admin"), fields={"delay": text}
     )
     with pytest.raises(ConfigurationError, match=r"delay=.*give a number"):

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from umbel.dashboard.requests import Action, Request, read_call
+from umbel.dashboard.action_requests import Action, ActionRequest, read_call
 from umbel.errors import ConfigurationError, NotAllowed, UnknownTask
 
 _SHOWN_NODES = 5
 
 
-async def _retry_graph(request: Request) -> str:
+async def _retry_graph(request: ActionRequest) -> str:
     node = request.fields.get("node", "").strip() or None
     start = request.fields.get("from", "").strip() or None
     if node is not None and start is not None:
@@ -26,24 +26,24 @@ async def _retry_graph(request: Request) -> str:
     )
     paths = ", ".join(path or "-" for path in retried.nodes[:_SHOWN_NODES])
     more = len(retried.nodes) - _SHOWN_NODES
-    return f"The graph goes on, from {paths}{f' and {more:,} more' if more > 0 else ''}."
+    return f"The graph continues, from {paths}{f' and {more:,} more' if more > 0 else ''}."
 
 
-async def _cancel_graph(request: Request) -> str:
+async def _cancel_graph(request: ActionRequest) -> str:
     if not await request.operations.graphs.cancel(request.get("graph"), request.reason):
         raise NotAllowed("The graph has ended already.")
     return "The graph is cancelled; nodes that run are asked to stop."
 
 
-async def _resolve_node(request: Request) -> str:
+async def _resolve_node(request: ActionRequest) -> str:
     node = request.get("node")
     result = _json("result", request.get("result"))
     if not await request.operations.graphs.resolve(request.get("graph"), node, result):
         raise NotAllowed("The node runs now. Cancel its job first, or wait.")
-    return "The node has succeeded with this result; the graph goes on."
+    return "The node has succeeded with this result; the graph continues."
 
 
-async def _signal(request: Request) -> str:
+async def _signal(request: ActionRequest) -> str:
     name = request.get("name")
     text = request.fields.get("text")
     value: Any = text
@@ -59,7 +59,7 @@ async def _signal(request: Request) -> str:
     return f"The signal {name} was given."
 
 
-async def _start_workflow(request: Request) -> str:
+async def _start_workflow(request: ActionRequest) -> str:
     name = request.get("workflow")
     workflow = request.app.workflows.get(name)
     if workflow is None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from umbel.dashboard.requests import Action
+from umbel.dashboard.action_requests import Action
 from umbel.dashboard.views import Page
 
 _ERRORS = {

@@ -8,11 +8,9 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote
 
-import msgspec
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import (
@@ -22,68 +20,45 @@ from starlette.responses import (
     Response,
     StreamingResponse,
 )
-from starlette.routing import Mount, Route, Router, compile_path
+from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from umbel.app import Umbel
 from umbel.control import Role, User
 from umbel.control.audit import AuditLine
+from umbel.dashboard.action_requests import ActionRequest
 from umbel.dashboard.actions import ACTIONS
+from umbel.dashboard.answers import (
+    EXPECTED,
+    Refused,
+    encode,
+    json_answer,
+    status_of,
+    stream_event,
+)
 from umbel.dashboard.audit_file import audit_csv
+from umbel.dashboard.html_documents import HtmlDocuments
 from umbel.dashboard.live import LiveViews, TooManyStreams, Update
+from umbel.dashboard.login_tries import TooManyTries
 from umbel.dashboard.openapi import api_path, describe
 from umbel.dashboard.options import DashboardOptions
+from umbel.dashboard.pages import PAGES, find_page
 from umbel.dashboard.read_limit import ReadLimit, TooBusy
-from umbel.dashboard.readers import PAGES
-from umbel.dashboard.rendering import make_environment
-from umbel.dashboard.requests import Request as ActionRequest
-from umbel.dashboard.security import Guard, Protection, TooManyTries, local_path
+from umbel.dashboard.request_parts import API, address_of, read_fields, root_of
+from umbel.dashboard.security import Guard, Protection, local_path
 from umbel.dashboard.views import Page, View, path_pattern
-from umbel.errors import (
-    BadArguments,
-    DeploymentUnderWay,
-    DuplicateJob,
-    NotAllowed,
-    UmbelError,
-    Unavailable,
-)
+from umbel.errors import UmbelError, Unavailable
 from umbel.operations import Operations
 from umbel.telemetry import events
 
-API = "/api/v1"
 _READ_SECONDS = 5.0
 _MAX_BODY_BYTES = 2_000_000
 _MAX_FORM_BYTES = 20_000
 """Of a login, which is read before the user is known."""
-_MAX_URL = 4_000
 _MAX_AUDIT_LINES = 50_000
 _USER_CHECK_SECONDS = 10.0
 """How often an open page checks that its user may still see it."""
-_PATTERNS = [(compile_path(path_pattern(page.path))[0], page) for page in PAGES]
-_NAVIGATION = [page for page in PAGES if "{" not in page.path]
 _RETRY_SECONDS = "5"
-_STATUS: tuple[tuple[type[Exception], int], ...] = (
-    (TooBusy, 503),
-    (Unavailable, 503),
-    (NotAllowed, 409),
-    (DeploymentUnderWay, 409),
-    (DuplicateJob, 409),
-    (LookupError, 404),
-    (ValueError, 400),
-    (BadArguments, 400),
-)
-
-
-class _Refused(Exception):
-    """A request that may not be made."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-_EXPECTED = (UmbelError, _Refused, TooBusy, HTTPException)
-"""Errors whose text is for users."""
 
 
 def dashboard(
@@ -108,7 +83,7 @@ class _Dashboard:
         self._guard: Guard | None = None
         self._live = LiveViews(app.clock, app.telemetry)
         self._reads = ReadLimit()
-        self._templates = make_environment()
+        self._documents = HtmlDocuments(app, address)
 
     def asgi(self) -> Starlette:
         static = StaticFiles(directory=Path(__file__).parent / "static")
@@ -136,7 +111,7 @@ class _Dashboard:
                 *pages,
             ],
             middleware=[Middleware(Protection, options=self._options, answer_error=self._error)],
-            exception_handlers=dict.fromkeys(_EXPECTED, self._error),
+            exception_handlers=dict.fromkeys(EXPECTED, self._error),
             lifespan=self._lifespan,
         )
         served.router.redirect_slashes = False
@@ -158,7 +133,7 @@ class _Dashboard:
         return await self._html(request, f"{page.name}.html", user, page=page, data=data)
 
     async def _data(self, page: Page, request: Request) -> Response:
-        return _json((await self._read_for_user(page, request))[1])
+        return json_answer((await self._read_for_user(page, request))[1])
 
     async def _read_for_user(self, page: Page, request: Request) -> tuple[User, dict[str, Any]]:
         async with self._reads.read(), _time_limit():
@@ -182,14 +157,18 @@ class _Dashboard:
 
     async def _stream(self, request: Request, *, as_json: bool = False) -> Response:
         """Send a page whenever it changes, or its data, as server-sent events."""
-        page, path, query = _find_page(request.query_params.get("view", ""))
+        page, path, query = find_page(request.query_params.get("view", ""))
         user = await self._user_for(page.role, request)
-        root = _root(request)
+        root = root_of(request)
 
         async def render() -> str:
             async with self._reads.read(None):
                 data = await self._read(page, user, path, query)
-            return _encode(data).decode() if as_json else self._fragment(page, user, data, root)
+            return (
+                encode(data).decode()
+                if as_json
+                else self._documents.fragment(page, user, data, root)
+            )
 
         # What an update contains depends on the role, so all users of a role share it.
         parts = (*sorted(path.items()), *sorted(query.items()))
@@ -198,9 +177,7 @@ class _Dashboard:
         try:
             first = await anext(updates)
         except TooManyStreams:
-            raise _Refused(
-                503, "Too many pages are open; this one is updated less often."
-            ) from None
+            raise Refused(503, "Too many pages are open; this one is updated less often.") from None
         sent = self._events(first, updates, request, user, as_json)
         headers = {"x-accel-buffering": "no"}
         return StreamingResponse(sent, media_type="text/event-stream", headers=headers)
@@ -216,7 +193,7 @@ class _Dashboard:
         guard, clock = self._guarded(), self._app.clock
         checked = clock.monotonic()
         async with aclosing(updates):
-            yield _event(first, clock.now(), as_json)
+            yield stream_event(first, clock.now(), as_json)
             async for update in updates:
                 if clock.monotonic() - checked > _USER_CHECK_SECONDS:
                     with suppress(Unavailable):  # the update says so
@@ -225,16 +202,16 @@ class _Dashboard:
                         if found is None or found.role != user.role:
                             return  # the session has ended, or the user was removed or changed
                         checked = clock.monotonic()
-                yield _event(update, clock.now(), as_json)
+                yield stream_event(update, clock.now(), as_json)
 
     # --- actions -----------------------------------------------------------------------------
 
     async def _act(self, request: Request) -> Response:
         action = ACTIONS.get(request.path_params["action"])
         if action is None:
-            raise _Refused(404, f"There is no such action; {API}/openapi.json lists them.")
+            raise Refused(404, f"There is no such action; {API}/openapi.json lists them.")
         user = await self._user_for(action.role, request)
-        fields = await _fields(request, _MAX_BODY_BYTES)
+        fields = await read_fields(request, _MAX_BODY_BYTES)
         guard, operations = self._guarded(), self._open()
         token = request.headers.get("x-csrf") or fields.pop("csrf", "")
         await self._check_origin(request, token)
@@ -250,7 +227,7 @@ class _Dashboard:
             outcome.text = await action.act(asked)
         operations.reread()
         self._live.refresh()
-        return _json({"done": outcome.text, **asked.answer})
+        return json_answer({"done": outcome.text, **asked.answer})
 
     async def _audit_csv(self, request: Request) -> Response:
         await self._user_for("admin", request)
@@ -270,23 +247,23 @@ class _Dashboard:
         await self._user_for("viewer", request)
         from umbel import __version__
 
-        root = _root(request).removesuffix(API)
-        return _json(describe(PAGES, ACTIONS, root, __version__))
+        root = root_of(request).removesuffix(API)
+        return json_answer(describe(PAGES, ACTIONS, root, __version__))
 
     # --- users -------------------------------------------------------------------------------
 
     async def _user_for(self, role: Role, request: Request) -> User:
-        """Return the user of a request. Raises _Refused if a login or another role is needed."""
+        """Return the user of a request. Raises Refused if a login or another role is needed."""
         async with _time_limit():
             user = await self._guarded().find_user(request)
         if user is None:
-            raise _Refused(401, "Log in, or give an API token in the Authorization header.")
+            raise Refused(401, "Log in, or give an API token in the Authorization header.")
         if not user.may(role):
-            raise _Refused(403, f"{user.name} has the role {user.role}; this needs {role}.")
+            raise Refused(403, f"{user.name} has the role {user.role}; this needs {role}.")
         return user
 
     async def _login(self, request: Request) -> Response:
-        guard, root = self._guarded(), _root(request)
+        guard, root = self._guarded(), root_of(request)
         if request.method == "GET":
             following = local_path(request.query_params.get("next", ""), root)
             return await self._html(request, "login.html", None, following=following, error="")
@@ -297,7 +274,7 @@ class _Dashboard:
             async with _time_limit():
                 secret = await guard.log_in(request, name, fields.get("password", ""))
         except TooManyTries:
-            raise _Refused(429, "Too many logins; wait a minute.") from None
+            raise Refused(429, "Too many logins; wait a minute.") from None
         if secret is None:
             error = "The name or the password is wrong."
             await self._record(request, name, "log-in", f"refused: {error}")
@@ -310,7 +287,7 @@ class _Dashboard:
         return response
 
     async def _logout(self, request: Request) -> Response:
-        guard, root = self._guarded(), _root(request)
+        guard, root = self._guarded(), root_of(request)
         await self._form(request)
         async with _time_limit():
             user = await guard.find_user(request)
@@ -322,17 +299,17 @@ class _Dashboard:
         return response
 
     async def _form(self, request: Request) -> dict[str, str]:
-        """Return the fields of a form of this dashboard. Raises _Refused."""
-        fields = await _fields(request, _MAX_FORM_BYTES)
+        """Return the fields of a form of this dashboard. Raises Refused."""
+        fields = await read_fields(request, _MAX_FORM_BYTES)
         await self._check_origin(request, fields.get("csrf", ""))
         return fields
 
     async def _check_origin(self, request: Request, token: str) -> None:
-        """Raise _Refused unless a change was made on a page of this dashboard."""
+        """Raise Refused unless a change was made on a page of this dashboard."""
         async with _time_limit():
             why = await self._guarded().refusal(request, token)
         if why is not None:
-            raise _Refused(403, why)
+            raise Refused(403, why)
 
     async def _record(self, request: Request, user: str, action: str, outcome: str) -> None:
         address = self._guarded().address(request)
@@ -344,8 +321,8 @@ class _Dashboard:
     # --- answers -----------------------------------------------------------------------------
 
     async def _error(self, request: Request, error: Exception) -> Response:
-        status, text = _status(error), str(getattr(error, "detail", "") or error)
-        if not isinstance(error, _EXPECTED):
+        status, text = status_of(error), str(getattr(error, "detail", "") or error)
+        if not isinstance(error, EXPECTED):
             what = f"{type(error).__name__}: {error}"
             failed = events.ServiceFailed(service="dashboard", error=what, delay=0.0)
             self._app.telemetry.emit(failed)
@@ -359,13 +336,13 @@ class _Dashboard:
     async def _error_page(
         self, request: Request, status: int, text: str, *, is_busy: bool
     ) -> Response:
-        root = _root(request)
+        root = root_of(request)
         path = request.scope["path"].removeprefix(root)
         wants_page = "text/html" in request.headers.get("accept", "")
         if path.startswith((API, "/live", "/static")) or not wants_page:
             return JSONResponse({"error": text}, status)
         if status == 401:
-            return RedirectResponse(f"{root}/login?next={quote(_address(request))}", 303)
+            return RedirectResponse(f"{root}/login?next={quote(address_of(request))}", 303)
         return await self._html(
             request, "error.html", None, text=text, code=status, is_busy=is_busy, status=status
         )
@@ -379,35 +356,11 @@ class _Dashboard:
         status: int = 200,
         **values: Any,
     ) -> Response:
-        root = _root(request)
         has_form = user is not None or template == "login.html"
         async with _time_limit():
             token = await self._guarded().form_token(request) if has_form else ""
-        page = values.get("page")
-        content = ""
-        if page is not None and user is not None:
-            content = self._fragment(page, user, values["data"], root)
-        elif page is None:
-            content = self._templates.get_template(template).render(
-                root=root, csrf=token, user=user, **values
-            )
-        document = self._templates.get_template("base.html").render(
-            root=root,
-            csrf=token,
-            user=user,
-            page=page,
-            content=content,
-            navigation=[one for one in _NAVIGATION if user is not None and user.may(one.role)],
-            namespace=self._app.settings.namespace,
-            store=self._app.settings.public()["broker"],
-            now=self._app.clock.now(),
-            path=_address(request).removeprefix(quote(root)),
-        )
+        document = self._documents.document(request, template, user, token, **values)
         return HTMLResponse(document, status)
-
-    def _fragment(self, page: Page, user: User, data: Mapping[str, Any], root: str) -> str:
-        template = self._templates.get_template(f"{page.name}.html")
-        return template.render(data, root=root, user=user, page=page, address=self._address)
 
     # --- parts -------------------------------------------------------------------------------
 
@@ -434,84 +387,3 @@ async def _time_limit() -> AsyncIterator[None]:
             raise
         text = f"The store is slow: it did not answer within {_READ_SECONDS:g} s."
         raise Unavailable(text) from None
-
-
-def _root(request: Request) -> str:
-    """Return the path under which the dashboard is mounted."""
-    root = str(request.scope.get("root_path", ""))
-    return root.removesuffix(API).rstrip("/")
-
-
-def _address(request: Request) -> str:
-    """Return the path and the query of a request, as in the address bar of a browser."""
-    query = request.scope["query_string"].decode("latin-1")
-    return quote(request.scope["path"]) + (f"?{query}" if query else "")
-
-
-def _json(document: Any) -> Response:
-    return Response(_encode(document), media_type="application/json")
-
-
-def _encode(document: Any) -> bytes:
-    return msgspec.json.encode(document, enc_hook=repr)
-
-
-def _event(update: Update | None, now: float, as_json: bool) -> bytes:
-    document: dict[str, Any] = {"now": now}
-    if update is not None:
-        content = {"data": msgspec.Raw(update.content.encode() or b"null")}
-        document |= content if as_json else {"html": update.content}
-        document |= {"error": update.error, "since": update.since}
-    return b"data: " + msgspec.json.encode(document) + b"\n\n"
-
-
-def _status(error: Exception) -> int:
-    """Return the status of an answer to a request that has failed."""
-    status = getattr(error, "status", None) or getattr(error, "status_code", None)
-    if status is not None:
-        return int(status)
-    if not isinstance(error, _EXPECTED):
-        return 500
-    return next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
-
-
-def _find_page(view: str) -> tuple[Page, dict[str, str], dict[str, str]]:
-    """Return the page that a URL names, with the values in its path and query. Raises _Refused."""
-    if len(view) > _MAX_URL:
-        raise _Refused(400, f"view: at most {_MAX_URL:,} characters are allowed")
-    if not view.startswith("/") or view.startswith("//"):
-        raise _Refused(404, "view: give a path of this dashboard")
-    parts = urlsplit(view)
-    for pattern, page in _PATTERNS:
-        if (found := pattern.match(unquote(parts.path))) and page.seconds:
-            return page, found.groupdict(), dict(parse_qsl(parts.query))
-    raise _Refused(404, "view: this page has no updates")
-
-
-async def _fields(request: Request, limit: int) -> dict[str, str]:
-    """Return the fields of a form or of a JSON object. Raises _Refused."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise _Refused(413, f"At most {limit:,} bytes are accepted.")
-    if not body:
-        return {}
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    try:
-        if kind == "application/json":
-            found = msgspec.json.decode(bytes(body), type=dict[str, str | int | float])
-            return {name: str(value) for name, value in found.items()}
-        if kind == "application/x-www-form-urlencoded":
-            return dict(
-                parse_qsl(
-                    body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict"
-                )
-            )
-    except (ValueError, msgspec.DecodeError, RecursionError) as error:
-        raise _Refused(400, f"The request cannot be read: {error}") from None
-    raise _Refused(
-        415,
-        f"Content-Type {kind!r:.80}: send a JSON object whose values are texts or numbers, as"
-        " application/json",
-    )

@@ -99,7 +99,7 @@ function follow() {
   clearInterval(polling);
   polling = null;
   source = new EventSource(`${root}/live?view=${encodeURIComponent(view.dataset.view)}`);
-  source.onopen = () => { byId("shed").hidden = true; setLive("● live", false); };
+  source.onopen = () => { byId("slow-updates").hidden = true; setLive("● live", false); };
   source.onmessage = (event) => receive(JSON.parse(event.data));
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) { // refused
@@ -118,8 +118,8 @@ async function explain() { // an EventSource does not tell why it was refused
   const text = answer && !answer.ok ? (await answer.json().catch(() => ({}))).error || `The dashboard answers with ${answer.status}.` : "";
   control.abort();
   const isBusy = answer?.status === 503;
-  byId("shed").hidden = !text;
-  byId("shed").textContent = isBusy ? `${text} The next update is in 15 seconds.` : text;
+  byId("slow-updates").hidden = !text;
+  byId("slow-updates").textContent = isBusy ? `${text} The next update is in 15 seconds.` : text;
   setLive(isBusy ? "○ every 15 s" : text ? "○ not live" : "○ reconnecting", true);
   if (isBusy) polling = setInterval(poll, 15000);
   if (isBusy || !text) setTimeout(follow, text ? 60000 : 2000);
@@ -206,12 +206,12 @@ document.addEventListener("submit", async (event) => {
     if (answer.ok && !view.dataset.view && !form.dataset.call) setTimeout(() => location.reload(), 1500);
   } catch (error) {
     if (error instanceof Refused) say(error.message, true);
-    else say("The dashboard does not answer. Nothing may have happened; look before you try again.", true);
+    else say("The dashboard does not answer. The action may have been done or not: check it before you try again.", true);
   }
 });
 
 // --- keys ---
-const places = { o: "/", j: "/jobs", g: "/graphs", q: "/queues", w: "/workers", s: "/schedules", b: "/buried" };
+const addresses = { o: "/", j: "/jobs", g: "/graphs", q: "/queues", w: "/workers", s: "/schedules", b: "/buried" };
 let before = "";
 function chosenRow(step) {
   const rows = [...view.querySelectorAll("tr[data-open]")];
@@ -230,7 +230,7 @@ function act(name) {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input:not([type=checkbox]), textarea, select") || document.querySelector("dialog[open]")) return;
   const key = event.key;
-  if (before === "g" && places[key]) location.href = root + places[key];
+  if (before === "g" && addresses[key]) location.href = root + addresses[key];
   else if (key === "/" && byId("search")) { event.preventDefault(); byId("search").focus(); }
   else if (key === "j") chosenRow(1);
   else if (key === "k") chosenRow(-1);

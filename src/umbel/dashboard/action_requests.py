@@ -11,7 +11,9 @@ import msgspec
 
 from umbel.app import Umbel
 from umbel.control import Role, User
-from umbel.errors import BadMessage, ConfigurationError
+from umbel.dashboard.rendering import plural
+from umbel.dashboard.visibility import visible
+from umbel.errors import BadMessage, ConfigurationError, NotAllowed
 from umbel.operations import Operations
 
 MAX_BULK_JOBS = 10_000
@@ -20,7 +22,7 @@ _MAX_FIELD = 1_000_000
 _MAX_DIGITS = 20
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class ActionRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An action with its fields."""
 
     app: Umbel
@@ -65,7 +67,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         raise ConfigurationError(f"{name}={text!r:.40}: give a number")
 
 
-Act = Callable[[Request], Awaitable[str]]
+Act = Callable[[ActionRequest], Awaitable[str]]
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,3 +109,18 @@ def read_call(text: str) -> dict[str, Any]:
     if isinstance(found, dict):
         return {"args": [], "kwargs": found}
     raise ConfigurationError("arguments: give a JSON object or a list")
+
+
+def check_typed(request: ActionRequest, name: str) -> None:
+    """Raise ConfigurationError unless the user has typed a name."""
+    if request.fields.get("confirm") not in (name, visible(name, 300)):
+        raise ConfigurationError(f"confirm: type the name {visible(name, 300)}")
+
+
+def changed(jobs: int, one: str, many: str) -> str:
+    """Return how many jobs were changed, as in: 2 jobs were. Raises NotAllowed if none was."""
+    if not jobs:
+        raise NotAllowed(
+            "No job was changed: their states do not allow it any more, or there are none."
+        )
+    return plural(jobs, one, many)
