@@ -406,7 +406,7 @@ def test_a_result_used_twice_is_one_node(world: CanvasWorld) -> None:  # row 31
 
 def test_a_signature_at_two_places_has_no_single_result(world: CanvasWorld) -> None:
     one = world.add.s(1, 2)
-    with pytest.raises(ConfigurationError, match=r"node 2.*two places.*write it twice"):
+    with pytest.raises(ConfigurationError, match=r"node 2.*used twice.*write it twice"):
         group(one, one, world.double.s(one.result)).delay()
 
 

@@ -63,7 +63,9 @@ def test_no_boxes_overlap_in_any_graph(count: int, pairs: list[tuple[int, int]])
     layout = lay_out(count, edges)
     for layer in range(layout.depth):
         places = sorted(
-            place for place, own in zip(layout.places, layout.layers, strict=True) if own == layer
+            offset
+            for offset, own in zip(layout.offsets, layout.layers, strict=True)
+            if own == layer
         )
         assert all(second - first > 0.999 for first, second in pairwise(places))
         assert all(0.499 < place < layout.width - 0.499 for place in places)

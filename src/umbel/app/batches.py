@@ -67,7 +67,7 @@ class Batch:
 
     A canvas is one part, with its result. Calls with ``connection=`` are refused.
 
-    If the block raises, its jobs go on, and the batch has failed. If its process dies, the batch
+    If the block raises, its jobs still run, and the batch fails. If its process dies, the batch
     is cancelled after an hour.
     """
 

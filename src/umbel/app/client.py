@@ -248,7 +248,7 @@ class Client:
         return Handle(root, self, graph.returns)
 
     def grow(self, canvas: Composable[Any], run: Run) -> Growth:
-        """Return the jobs of a canvas that takes the place of the job that runs."""
+        """Return the jobs of a canvas that replaces the job that runs."""
         return build_growth(canvas, run, self._builder)
 
     def _send_mixed(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:

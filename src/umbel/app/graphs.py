@@ -94,7 +94,7 @@ def build_graph(
 
 
 def build_growth(canvas: Composable[Any], run: Run, builder: Builder) -> Growth:
-    """Return the jobs of a canvas that takes the place of a running job."""
+    """Return the jobs of a canvas that replaces a running job."""
     headers = run.job.headers
     spec = read_node(headers[NODE_HEADER]) if NODE_HEADER in headers else None
     group = headers.get(GROUP_HEADER, "")
@@ -197,7 +197,7 @@ def check_transaction(graph: BuiltGraph) -> None:
 
 
 async def publish_until(roles: Roles, graph: BuiltGraph, clock: Clock, deadline: float) -> str:
-    """``publish_graph``, repeated while the store is away: repeating is safe."""
+    """``publish_graph``, repeated while the store does not answer: this is safe."""
     until = clock.monotonic() + deadline
     while True:
         try:
@@ -209,7 +209,7 @@ async def publish_until(roles: Roles, graph: BuiltGraph, clock: Clock, deadline:
 
 
 def replacement_of(record: Record) -> str:
-    """Return the job that has taken the place of a job; an empty text if there is none."""
+    """Return the job that has replaced a job; an empty text if there is none."""
     if record.result is None or not record.result.content_type.startswith(REFERENCE):
         return ""
     reference = read_reference(record.result)

@@ -52,8 +52,8 @@ def check_publication(publication: Publication) -> None:
         raise ConfigurationError("waits: a job waits for two joins; add all parts to one join")
     check_times(publication.envelopes)
     _check_cycles(publication)
-    places = {(edge.join, edge.position) for edge in publication.edges}
-    if len(places) < len(publication.edges):
+    positions = {(edge.join, edge.position) for edge in publication.edges}
+    if len(positions) < len(publication.edges):
         raise ConfigurationError("edges: two parts of a join have the same position")
 
 
@@ -68,11 +68,12 @@ def check_namespace(publication: Publication, namespace: str) -> None:
 
 
 def check_growth(growth: Growth) -> None:
-    """Raise ConfigurationError if a growth cannot take the place of a job."""
+    """Raise ConfigurationError if a growth cannot replace a job."""
     check_publication(growth.publication)
-    if all(envelope.id != growth.place for envelope in growth.publication.envelopes):
+    if all(envelope.id != growth.replacement for envelope in growth.publication.envelopes):
         raise ConfigurationError(
-            f"place={growth.place!r} of a growth: give the id of a job in its publication"
+            f"replacement={growth.replacement!r} of a growth: give the id of a job in its"
+            " publication"
         )
 
 
@@ -148,11 +149,12 @@ class Joins(Protocol):
         limit: int = 1_000,
         failed: bool = False,
     ) -> list[Member]:
-        """Return the parts of all joins of a group after a place, at most ``limit``.
+        """Return the parts of all joins of a group after a position, at most ``limit``.
 
-        A place is the id of a join and a position. The parts are in the order of the joins' ids, by
-        their bytes, and of the positions. With ``failed``, only parts are returned that have ended
-        without success. Fewer than ``limit`` mean that there are no more. Unknown groups have none.
+        ``after`` is the id of a join and a position in it. The parts are in the order of the ids of
+        joins, by their bytes, and of the positions. With ``failed``, only parts are
+        returned that have ended without success. Fewer than ``limit`` mean that there
+        are no more. Unknown groups have none.
         """
 
     async def resolve(self, job: str, outcome: Resolution) -> bool:

@@ -89,7 +89,7 @@ async def _inputs(graph: Graph, record: Record, view: View) -> list[dict[str, An
 
 def _names(one: NodeInput, task: Task[Any, Any] | None) -> tuple[int | str, str, list[str]]:
     """Return the argument that an input is, its parameter, and all names on the way to it."""
-    kind, *rest = one.place
+    kind, *rest = one.keys
     key = rest[0] if rest else kind
     parameter = parameter_name(task, key) or (key if isinstance(key, str) else "")
     return key, parameter, [parameter, *map(str, rest)]

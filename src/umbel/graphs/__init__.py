@@ -13,8 +13,8 @@ from umbel.graphs.declaring import check_workflow, named_id
 from umbel.graphs.drawing import mermaid, tree, with_summaries
 from umbel.graphs.failures import FailedNode, find_failures
 from umbel.graphs.growing import AGAIN, grow
+from umbel.graphs.labels import label_of
 from umbel.graphs.launching import TEMPLATE_ROOT, launch_envelope, live_roots
-from umbel.graphs.places import label_of
 from umbel.graphs.publications import publications
 from umbel.graphs.running import NodePreparer, must_prepare
 from umbel.graphs.signals import give_signal

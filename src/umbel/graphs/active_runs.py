@@ -1,11 +1,11 @@
 """Limits how many runs of a workflow are active at once. The others wait in the order of start.
 
 One entry of coordination per workflow has the roots of its active runs. Each run that waits has an
-entry of its own in the line behind them. The worker that ends a run makes the first of the line
-active, and then ends the node for which that run waits. The entry leaves the line last, so whoever
-looks next completes what a worker that died has begun. A run that waits looks by itself, too, at
-growing intervals. If it is the first of the line, it removes active runs that have ended in another
-way, or were deleted.
+entry of its own: together these are the waiting list. The worker that ends a run makes the first
+waiting run active, and then ends the node for which that run waits. Its entry is deleted last, so
+the next check completes what a worker that died has begun. A run that waits also checks by itself,
+at growing intervals. If it is the first, it removes active runs that have ended in another way, or
+were deleted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _SECTION = "runs/"
 _ATTEMPTS = 30
 _CONFLICT_SECONDS = 0.2
 _PAGE = 50
-"""How many runs of the line are read at once."""
+"""How many waiting runs are read at once."""
 _FIRST_CHECK_SECONDS = 5.0
 _MAX_CHECK_SECONDS = 300.0
 
 
 class _Waiting(NamedTuple):
-    """A run in the line, which is in the order of keys."""
+    """A run that waits. The waiting list is in the order of keys."""
 
     key: str
     root: str
@@ -44,29 +44,29 @@ class _Runs(NamedTuple):
     """The runs of a workflow, as far as they were read."""
 
     active: list[str]
-    line: list[_Waiting]
+    waiting: list[_Waiting]
     revision: int
     """The revision of the entry with the active runs."""
     more: bool
-    """Whether the line goes on."""
+    """Whether more runs wait."""
 
 
 async def take_place(roles: Roles, delivery: Delivery, spec: NodeSpec, root: str) -> Outcome:
     """Return the outcome of the node that waits until its run may be active."""
-    workflow, looks = spec.label, delivery.lease.fence
+    workflow, checks = spec.label, delivery.lease.fence
     key = f"{_prefix(workflow)}line/{delivery.envelope.created:017.6f}/{root}"
     own = _Waiting(key, root, delivery.lease.job, spec.limit)
     runs = await _read(roles, workflow)
-    is_free = not runs.line and root not in runs.active and len(runs.active) < spec.limit
+    is_free = not runs.waiting and root not in runs.active and len(runs.active) < spec.limit
     if is_free and await _commit(roles, workflow, runs, [*runs.active, root]):
         return await _begin(roles, workflow, root)
-    if not await _is_in_line(roles, own, runs, looks):
+    if not await _is_waiting(roles, own, runs, checks):
         await roles.coordination.commit({}, [Put(key, json_value([root, own.job, own.limit]))])
     ended = await _find_ended(roles, workflow, own)
     has_place, is_known = await _let_begin(roles, workflow, ended, own)
     if has_place and (is_known or not ended):
         return await _begin(roles, workflow, root)
-    return Snoozed(_CONFLICT_SECONDS if has_place else _next_look(looks, own.job))
+    return Snoozed(_CONFLICT_SECONDS if has_place else _seconds_to_next_check(checks, own.job))
 
 
 async def _begin(roles: Roles, workflow: str, root: str) -> Outcome:
@@ -79,7 +79,7 @@ async def _begin(roles: Roles, workflow: str, root: str) -> Outcome:
 async def end_run(roles: Roles, workflow: str, root: str) -> bool:
     """Let the next runs begin after one that has ended.
 
-    Return False if it has to be called again: a worker looks at one of them now.
+    Return False if it has to be called again: a worker checks one of them now.
     """
     return (await _let_begin(roles, workflow, {root}))[1]
 
@@ -89,13 +89,13 @@ async def _let_begin(
 ) -> tuple[bool, bool]:
     """Make runs of the line active while there are places, and end the nodes for which they wait.
 
-    Return whether the run ``own``, which looks now, is active, and whether all others know it.
+    Return whether the run ``own``, which checks now, is active, and whether all others know it.
     """
     for _ in range(_ATTEMPTS):
         runs = await _read(roles, workflow)
         active = [one for one in runs.active if one not in ended]
         begun, gone, is_full = list[_Waiting](), list[str](), False
-        for one in runs.line:
+        for one in runs.waiting:
             if one.root in active:
                 begun.append(one)  # an earlier call has not come further
             elif is_full := len(active) >= one.limit:
@@ -118,7 +118,7 @@ async def _let_begin(
             if state.finished and state is not State.SUCCEEDED
         }
         ended = ended | lost
-        # A run that came into the line meanwhile has seen no place, so it is looked for again.
+        # A run that began to wait meanwhile has found no place, so read again.
         if not lost and (is_full or not is_changed):
             has_place = own is not None and own.root in active
             return has_place, all(state.finished for state in states)
@@ -126,12 +126,12 @@ async def _let_begin(
 
 
 async def _find_ended(roles: Roles, workflow: str, own: _Waiting) -> set[str]:
-    """Return active runs that have ended, if a run has to know it: the first that waits does."""
+    """Return the active runs that have ended, if ``own`` is the first that waits, else none."""
     while True:
         runs = await _read(roles, workflow)
         gone = list[str]()
         is_first = False
-        for one in runs.line:
+        for one in runs.waiting:
             if is_first := one == own:
                 break
             if one.root not in runs.active:
@@ -142,12 +142,12 @@ async def _find_ended(roles: Roles, workflow: str, own: _Waiting) -> set[str]:
             await roles.coordination.commit({}, deletes=gone)
         if is_first and len(runs.active) >= own.limit:
             return {one for one in runs.active if await _has_ended(roles, one)}
-        if is_first or len(gone) < len(runs.line) or not runs.more:
+        if is_first or len(gone) < len(runs.waiting) or not runs.more:
             return set()
 
 
 async def count_run(roles: Roles, workflow: str, root: str) -> None:
-    """Count a run as active, whatever the limit is: an operator lets it go on."""
+    """Count a run as active, whatever the limit is, because an operator continues it."""
     for _ in range(_ATTEMPTS):
         runs = await _read(roles, workflow)
         if root in runs.active or await _commit(roles, workflow, runs, [*runs.active, root]):
@@ -161,11 +161,11 @@ async def _read(roles: Roles, workflow: str) -> _Runs:
     if entries and entries[0].key == f"{_prefix(workflow)}active":
         entry = entries.pop(0)
         active, revision = msgspec.json.decode(entry.value, type=list[str]), entry.revision
-    line = [
+    waiting = [
         _Waiting(one.key, *msgspec.json.decode(one.value, type=tuple[str, str, int]))
         for one in entries
     ]
-    return _Runs(active, line, revision, page.more)
+    return _Runs(active, waiting, revision, page.more)
 
 
 async def _commit(
@@ -175,7 +175,7 @@ async def _commit(
     active: Sequence[str],
     gone: Sequence[str] = (),
 ) -> bool:
-    """Store the active runs, unless they have changed meanwhile, and delete from the line."""
+    """Store the active runs, unless they have changed meanwhile, and delete these waiting runs."""
     key = f"{_prefix(workflow)}active"
     puts = [Put(key, json_value(active))] if active else []
     deletes = gone if active else [*gone, key]
@@ -199,10 +199,10 @@ async def _has_ended(roles: Roles, job: str) -> bool:
         return True
 
 
-async def _is_in_line(roles: Roles, own: _Waiting, runs: _Runs, looks: int) -> bool:
-    if not runs.more or looks == 1:
-        return own in runs.line
-    return own in runs.line or bool((await roles.coordination.read(own.key, limit=1)).entries)
+async def _is_waiting(roles: Roles, own: _Waiting, runs: _Runs, checks: int) -> bool:
+    if not runs.more or checks == 1:
+        return own in runs.waiting
+    return own in runs.waiting or bool((await roles.coordination.read(own.key, limit=1)).entries)
 
 
 def _prefix(workflow: str) -> str:
@@ -210,7 +210,7 @@ def _prefix(workflow: str) -> str:
     return f"{_SECTION}{workflow.replace('%', '%25').replace('/', '%2F')}/"
 
 
-def _next_look(looks: int, job: str) -> float:
-    """Return the seconds until it looks again: not all runs look at the same time."""
-    seconds = min(_FIRST_CHECK_SECONDS * (1 << min(looks - 1, 20)), _MAX_CHECK_SECONDS)
+def _seconds_to_next_check(checks: int, job: str) -> float:
+    """Return the seconds until a run checks again. They differ, so not all check at once."""
+    seconds = min(_FIRST_CHECK_SECONDS * (1 << min(checks - 1, 20)), _MAX_CHECK_SECONDS)
     return seconds * (0.5 + int(job[-4:], 16) / 0x20000)

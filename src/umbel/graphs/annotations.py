@@ -5,6 +5,7 @@ Of two lists, the items decide, although an empty list would fit.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -68,3 +69,17 @@ def _shape(annotation: Any) -> str:
     """Return how values of an annotation arrive; empty if that is not known."""
     origin = get_origin(annotation) or annotation
     return _SHAPES.get(origin, "") if isinstance(origin, type) else ""
+
+
+def list_type(items: Sequence[Any]) -> Any:
+    """Return the type of a list of results of these types; Any if they differ."""
+    kinds = {str(one): one for one in items}
+    if len(kinds) != 1 or Any in kinds.values():
+        return Any
+    (only,) = kinds.values()
+    return list_of(only)
+
+
+def list_of(returns: Any) -> Any:
+    """Return the type of a list of results."""
+    return Any if returns is Any else list[returns]

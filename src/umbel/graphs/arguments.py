@@ -8,39 +8,43 @@ from typing import Any
 
 from umbel.errors import BadArguments
 from umbel.graphs.annotations import can_be, shown_type
+from umbel.graphs.compiled import ArgumentKeys
 from umbel.tasks.composing import OPEN
 from umbel.tasks.conditions import Placeholder
 from umbel.tasks.task import Signature
 
-Place = tuple[str | int, ...]
 
-
-def extract(value: Any, place: Place, found: list[tuple[Place, Any]]) -> Any:
-    """Return a value with None in place of results, which are added to ``found``.
+def extract(value: Any, keys: ArgumentKeys, found: list[tuple[ArgumentKeys, Any]]) -> Any:
+    """Return a value with None instead of results, which are added to ``found``.
 
     Results are also found in lists, tuples and dicts.
     """
     if hasattr(value, "stands_for_result"):
-        found.append((place, value))
+        found.append((keys, value))
         return None
     if type(value) is dict:
-        return {key: extract(one, (*place, key), found) for key, one in value.items()}
+        return {key: extract(one, (*keys, key), found) for key, one in value.items()}
     if type(value) in (list, tuple):
-        return [extract(one, (*place, at), found) for at, one in enumerate(value)]
+        return [extract(one, (*keys, at), found) for at, one in enumerate(value)]
     return value
 
 
-def insert(data: dict[str, Any], place: Place, value: Any) -> None:
-    """Put a result at its place in the arguments. Raise BadArguments if there is no such place."""
+def argument_name(keys: ArgumentKeys) -> str:
+    """Return the position or name of an argument, for an error text."""
+    return ".".join(str(key) for key in keys[1:])
+
+
+def insert(data: dict[str, Any], keys: ArgumentKeys, value: Any) -> None:
+    """Put a result into the arguments. Raise BadArguments if these keys lead to nothing there."""
     target: Any = data
     try:
-        for key in place[:-1]:
+        for key in keys[:-1]:
             if isinstance(target[key], tuple):
                 target[key] = [*target[key]]
             target = target[key]
-        target[place[-1]] = value
+        target[keys[-1]] = value
     except (LookupError, TypeError):
-        raise BadArguments(f"node: its arguments have no place {place!r:.80}") from None
+        raise BadArguments(f"node: its arguments have nothing at {keys!r:.80}") from None
 
 
 def check_call(call: Signature[Any], args: tuple[Any, ...], path: str) -> None:
@@ -59,28 +63,30 @@ def check_call(call: Signature[Any], args: tuple[Any, ...], path: str) -> None:
 
 
 def check_edge(
-    path: str, call: Signature[Any], place: Place, returns: Any, nodes: Sequence[Any]
+    path: str, call: Signature[Any], keys: ArgumentKeys, returns: Any, nodes: Sequence[Any]
 ) -> None:
     """Refuse a result whose declared type can never be that of the parameter."""
-    if len(place) != 2:
+    if len(keys) != 2:
         return
-    wanted = call.task.parameters.annotation(place[1])
+    wanted = call.task.parameters.annotation(keys[1])
     if can_be(returns, wanted):
         return
     before = nodes[0].path if nodes else "before it"
     remedy = "; .si(...) instead of .s(...) leaves it out" if returns is NoneType else ""
     raise BadArguments(
-        f"node {path or '0'}: argument {place[1]} of {call.task.name} must be"
+        f"node {path or '0'}: argument {keys[1]} of {call.task.name} must be"
         f" {shown_type(wanted)}, and node {before} returns {shown_type(returns)}{remedy}"
     )
 
 
-def check_parameter(path: str, call: Signature[Any], place: Place, parameter: Placeholder) -> None:
+def check_parameter(
+    path: str, call: Signature[Any], keys: ArgumentKeys, parameter: Placeholder
+) -> None:
     """Refuse a parameter of a workflow whose type can never be that of the task's parameter."""
-    wanted = call.task.parameters.annotation(place[1]) if len(place) == 2 else Any
+    wanted = call.task.parameters.annotation(keys[1]) if len(keys) == 2 else Any
     if can_be(parameter.annotation, wanted):
         return
     raise BadArguments(
-        f"node {path or '0'}: argument {place[1]} of {call.task.name} must be"
+        f"node {path or '0'}: argument {keys[1]} of {call.task.name} must be"
         f" {shown_type(wanted)}, and {parameter!r} is {shown_type(parameter.annotation)}"
     )

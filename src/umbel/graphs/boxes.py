@@ -49,8 +49,8 @@ class Box(msgspec.Struct, frozen=True):
 def boxes(graph: Graph, max_nodes: int = MAX_BOXES) -> list[Box]:
     """Return the boxes of a graph: one for each node, if there are at most ``max_nodes``.
 
-    Otherwise nodes of the same task at the same place share a box, or all nodes of a task do if
-    these would be more than ``MAX_BOXES``. The tasks after these share the last box.
+    Otherwise nodes of the same task in the same part of the canvas share a box. If these would be
+    more than ``MAX_BOXES``, all nodes of a task share one, and further tasks share the last box.
     """
     around = surroundings(graph)
     nodes = graph.tasks()
@@ -58,8 +58,8 @@ def boxes(graph: Graph, max_nodes: int = MAX_BOXES) -> list[Box]:
         return [Box((node,)) for node in nodes]
     groups: dict[object, list[GraphNode]] = {}
     for node in nodes:
-        place = node.path.rpartition(".")[0], around[node.job]
-        groups.setdefault((place, node.task), []).append(node)
+        part = node.path.rpartition(".")[0], around[node.job]
+        groups.setdefault((part, node.task), []).append(node)
     if len(groups) > MAX_BOXES:
         groups = {}
         for node in nodes:
@@ -71,7 +71,7 @@ def boxes(graph: Graph, max_nodes: int = MAX_BOXES) -> list[Box]:
     return found
 
 
-def places(graph: Graph, drawn: Sequence[Box]) -> list[Nesting]:
+def nestings(graph: Graph, drawn: Sequence[Box]) -> list[Nesting]:
     """Return in which subgraph each box is: in the smallest one that has all its nodes."""
     around = surroundings(graph)
     return [

@@ -8,7 +8,7 @@ from typing import Any
 
 from umbel.errors import BadArguments, ConfigurationError
 from umbel.graphs.arguments import extract
-from umbel.graphs.compiled import NO_OPTIONS, Chunk, Place
+from umbel.graphs.compiled import NO_OPTIONS, Chunk, ArgumentKeys
 from umbel.messages import Policy
 from umbel.tasks.conditions import Placeholder
 from umbel.tasks.options import CallOptions
@@ -64,7 +64,7 @@ def _arguments(item: Any, star: bool) -> tuple[Any, ...]:
 
 def refuse_results(call: Signature[Any], path: str) -> None:
     """Refuse results of other nodes in the further arguments of a map over a result."""
-    found: list[tuple[Place, Any]] = []
+    found: list[tuple[ArgumentKeys, Any]] = []
     extract([*call.args, call.kwargs], (), found)
     if found:
         raise ConfigurationError(
@@ -94,7 +94,7 @@ def refuse_worker(call: Signature[Any], path: str) -> None:
 
 def refuse_results_of_undo(undo: Signature[Any], path: str) -> None:
     """Refuse results of other nodes as arguments of an undo."""
-    found: list[tuple[Place, Any]] = []
+    found: list[tuple[ArgumentKeys, Any]] = []
     extract([*undo.args, undo.kwargs], (), found)
     for _, source in found:
         if not isinstance(source, Placeholder):

@@ -13,7 +13,8 @@ from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
 
 NO_OPTIONS = CallOptions()
-Place = tuple[str | int, ...]
+ArgumentKeys = tuple[str | int, ...]
+"""The keys that lead to a value in the arguments of a node, as in ``("args", 0)``."""
 
 
 @dataclass(eq=False, slots=True)
@@ -26,7 +27,7 @@ class CompiledNode:
     call: Signature[Any] | None = None
     """The call, with None for arguments that are results. Of a map: the call for an item."""
     is_external: bool = False
-    reads: list[tuple[Output, Place | None]] = field(default_factory=list)
+    reads: list[tuple[Output, ArgumentKeys | None]] = field(default_factory=list)
     """What it waits for, and where that goes in its arguments; None if it is not an argument."""
     parts: list[CompiledNode] = field(default_factory=list)
     """The nodes that it waits for, by position in its join."""
@@ -51,14 +52,14 @@ class CompiledNode:
     """Of the node that undoes others: these, their undos, and the jobs whose undos come first."""
     is_aside: bool = False
     """Whether it belongs to a branch or a handler, so that the result does not depend on it."""
-    parameters: list[tuple[Place, str]] = field(default_factory=list)
+    parameters: list[tuple[ArgumentKeys, str]] = field(default_factory=list)
     """Where parameters of a workflow go that is only checked."""
     inside: Inside = ()
     """The sub-workflows and replaced nodes that contain it."""
     returns: Any = Any
 
     def spec(self) -> NodeSpec:
-        """Return what its message says about its place."""
+        """Return what its message says about it as a node."""
         fields: dict[str, Any] = {"join": self.join.id if self.join is not None else ""}
         return NodeSpec(
             path=self.path,
@@ -92,7 +93,7 @@ class Output:
     is_flat: bool = False
     """Whether the nodes have lists, which become one list."""
     collect: bool = False
-    """Whether failures have a place in the list."""
+    """Whether failures are items of the list."""
     is_failure: bool = False
     """Whether the value is why the nodes failed."""
     is_no_value: bool = False
@@ -151,15 +152,15 @@ class Output:
     def _before(self) -> list[Output]:
         return self.earlier if self.of is None else [*self.earlier, self.of]
 
-    def input(self, first: int, place: Place) -> Input:
+    def input(self, first: int, keys: ArgumentKeys) -> Input:
         """Return how a node reads it whose join has the nodes from this position on."""
         count = len(self.nodes)
         if self.is_failure:
-            return Input(place, "failure", first, count)
+            return Input(keys, "failure", first, count)
         if not self.is_list:
-            return Input(place, "one", first, pick=self.pick)
+            return Input(keys, "one", first, pick=self.pick)
         form: Any = "flat" if self.is_flat else "list"
-        return Input(place, form, first, count, self.collect, self.pick)
+        return Input(keys, form, first, count, self.collect, self.pick)
 
     def only_waited_for(self) -> Output:
         """Return this output without its value."""
@@ -173,7 +174,7 @@ class Output:
 
 
 class Compiled:
-    """The nodes of a graph, or of a part that takes the place of a node."""
+    """The nodes of a graph, or of a canvas that replaces a node."""
 
     def __init__(self, nodes: list[CompiledNode], loose: list[CompiledNode]) -> None:
         self.nodes = nodes

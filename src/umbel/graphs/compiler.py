@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from umbel.errors import BadArguments, ConfigurationError
-from umbel.graphs.arguments import check_call, check_edge, check_parameter, extract
+from umbel.graphs.annotations import list_of, list_type
+from umbel.graphs.arguments import argument_name, check_call, check_edge, check_parameter, extract
 from umbel.graphs.calls import (
     calls_of,
     refuse_results,
@@ -25,33 +26,25 @@ from umbel.graphs.calls import (
 )
 from umbel.graphs.compiled import (
     NO_OPTIONS,
+    ArgumentKeys,
     Chunk,
     Compiled,
     CompiledNode,
     Output,
-    Place,
     in_order,
 )
 from umbel.graphs.conditions import encode_condition
-from umbel.graphs.places import (
-    Where,
-    after_lane,
-    below,
-    cannot_replace,
-    enclosed,
-    label_of,
-    later,
-    limit_of_runs,
-    list_of,
-    list_type,
-    numbered,
-    root_defaults,
-    short_name,
-    shown,
-    with_options,
-)
+from umbel.graphs.context import Context, later, root_defaults, with_options
+from umbel.graphs.labels import label_of, short_name
+from umbel.graphs.paths import below, enclosed, numbered
 from umbel.graphs.wiring import Derive, Wiring
-from umbel.graphs.workflow_parts import PLACE_PATH, Named, WorkflowParts
+from umbel.graphs.workflow_parts import (
+    PLACE_PATH,
+    Named,
+    WorkflowParts,
+    cannot_replace,
+    limit_of_runs,
+)
 from umbel.messages import Policy
 from umbel.messages.nodes import Inside
 from umbel.tasks.canvas import Chain, Fork, Group, Map
@@ -60,7 +53,8 @@ from umbel.tasks.conditions import Placeholder
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
-from umbel.tasks.workflow import Signal, Sleep, WorkflowCall, parts_of, walk
+from umbel.tasks.waiting_nodes import Signal, Sleep
+from umbel.tasks.workflow import WorkflowCall, parts_of, walk
 
 MAX_NESTING = 200
 _MAX_PRIORITY = 32_767
@@ -98,8 +92,8 @@ class Compiler:
         """The options of the whole, which nodes in arguments have, too."""
         self._outputs: dict[int, Output] = {}
         """By the identity of a signature or canvas."""
-        self._places: dict[int, int] = {}
-        """At how many places of the canvas each signature is."""
+        self._uses: dict[int, int] = {}
+        """How often each signature is in the canvas, by its identity."""
         self._kept: list[Any] = []
         """The objects whose identities are keys: kept, so that no other gets the same."""
         self._map_sources: dict[CompiledNode, tuple[ResultOf, Output | None]] = {}
@@ -144,19 +138,19 @@ class Compiler:
         return Compiled([root, *compiled.nodes, *undo], [*compiled.loose, *undo])
 
     def replacement(self, canvas: Any) -> tuple[Compiled, CompiledNode]:
-        """Return the nodes that take the place of a node, and the one of them with the result."""
+        """Return the nodes that replace a node, and the one of them with the result."""
         if isinstance(canvas, WorkflowCall) and limit_of_runs(canvas):
             raise ConfigurationError(cannot_replace(canvas))
         output = self._whole(canvas, None)
-        place = self._wiring.as_one(output, Where(self._base))
+        node = self._wiring.as_one(output, Context(self._base))
         if self._workflow.undos:
             raise ConfigurationError(
-                f"{self._workflow.undos[0][0].path}, compensate: not in a part that replaces a"
-                " node; give it to a node of the workflow"
+                f"{self._workflow.undos[0][0].path}, compensate: it cannot be in a canvas that"
+                " replaces a node; give it to a node of the workflow"
             )
-        if place.is_external:
+        if node.is_external:
             raise ConfigurationError("replace: give signatures or a canvas, not a handle alone")
-        return self._finish(), place
+        return self._finish(), node
 
     def _whole(self, canvas: Any, before: Output | None) -> Output:
         self._count(canvas)
@@ -168,15 +162,15 @@ class Compiler:
         if isinstance(canvas, Signature):  # its other options belong to the whole
             own = replace(canvas.call_options, unique=None, id=None, connection=None)
             self._top = leaf = msgspec.structs.replace(canvas, call_options=own)
-            at = Where(path, self._outer_chain, around=self._inside)
+            at = Context(path, self._outer_chain, inside=self._inside)
             return self._compile(leaf, before, at)
         defaults = replace(canvas.call_options, unique=None, id=None, connection=None)
         if isinstance(canvas, WorkflowCall):  # its nodes refer to one another
             self._start = CallOptions(delay=defaults.delay, not_before=defaults.not_before)
             defaults = replace(defaults, delay=None, not_before=None)
         self._top, self._defaults = canvas, defaults
-        where = Where(path, self._outer_chain, defaults, around=self._inside)
-        return self._compile(canvas, before, where, is_whole=True)
+        context = Context(path, self._outer_chain, defaults, inside=self._inside)
+        return self._compile(canvas, before, context, is_whole=True)
 
     def _finish(self) -> Compiled:
         for node in self._wiring.nodes:  # it grows meanwhile
@@ -209,18 +203,18 @@ class Compiler:
     # --- forms -------------------------------------------------------------------------------
 
     def _compile(
-        self, canvas: Any, before: Output | None, where: Where, *, is_whole: bool = False
+        self, canvas: Any, before: Output | None, context: Context, *, is_whole: bool = False
     ) -> Output:
         """Return the output of a canvas that runs after ``before``."""
-        if where.nesting > MAX_NESTING:
+        if context.nesting > MAX_NESTING:
             raise ConfigurationError(f"canvas: nested more than {MAX_NESTING} times; nest it less")
-        inner = where if is_whole else with_options(where, canvas)
+        inner = context if is_whole else with_options(context, canvas)
         if isinstance(canvas, Handle):
-            output = self._external(canvas, before, where)
+            output = self._external(canvas, before, context)
         elif isinstance(canvas, Signature):
-            output = self._leaf(canvas, before, where)
+            output = self._leaf(canvas, before, context)
         elif isinstance(canvas, Chunk):
-            output = self._chunk(canvas, before, where)
+            output = self._chunk(canvas, before, context)
         elif isinstance(canvas, Chain):
             output = self._chain(canvas, before, inner)
         elif isinstance(canvas, Group):
@@ -230,34 +224,36 @@ class Compiler:
         elif isinstance(canvas, WorkflowCall):
             if (limited := limit_of_runs(canvas)) and not is_whole:
                 raise ConfigurationError(
-                    f"{canvas!r} at {where.path}: it has a {limited}, which counts only for a run"
+                    f"{canvas!r} at {context.path}: it has a {limited}, which counts only for a run"
                     f" of its own; give the {limited} to the workflow that contains it"
                 )
             if canvas.immutable and before is not None:
                 before = before.only_waited_for()
             output = self._sub_workflow(canvas, before, inner, is_whole=is_whole)
         elif isinstance(canvas, Signal):
-            output = self._workflow.signal(canvas, before, where)
+            output = self._workflow.signal(canvas, before, context)
         elif isinstance(canvas, Sleep):
-            output = self._workflow.sleep(canvas, before, where)
+            output = self._workflow.sleep(canvas, before, context)
         else:
-            raise ConfigurationError(f"{canvas!r:.80}: a fork is a part of a chain")
+            raise ConfigurationError(
+                f"{canvas!r:.80}: a fork is a part of a chain; write a.s() | fork(...)"
+            )
         self._outputs.setdefault(id(canvas), output)
         self._kept.append(canvas)
-        covers = self._base if canvas is self._top else where.path
+        covers = self._base if canvas is self._top else context.path
         self._handle_all(canvas, _may_fail(output), inner, covers)
         return output
 
     def _sub_workflow(
-        self, call: WorkflowCall[Any], before: Output | None, where: Where, *, is_whole: bool
+        self, call: WorkflowCall[Any], before: Output | None, context: Context, *, is_whole: bool
     ) -> Output:
         if is_whole:
             is_call = isinstance(call.canvas, WorkflowCall)
-            return self._compile(call.canvas, before, where, is_whole=not is_call)
-        around = enclosed(where.around, where.path, call.workflow.name)
-        self._owners |= dict.fromkeys(map(id, call.own()), (where.path, around))
-        path = self._path_of_result(call, where.path)
-        at = replace(where, path=path, nesting=where.nesting + 1, around=around)
+            return self._compile(call.canvas, before, context, is_whole=not is_call)
+        inside = enclosed(context.inside, context.path, call.workflow.name)
+        self._owners |= dict.fromkeys(map(id, call.own()), (context.path, inside))
+        path = self._path_of_result(call, context.path)
+        at = replace(context, path=path, nesting=context.nesting + 1, inside=inside)
         return self._compile(call.canvas, before, at)
 
     def _path_of_result(self, call: WorkflowCall[Any], path: str) -> str:
@@ -266,19 +262,19 @@ class Compiler:
             return path
         return self._named_path(path, call.canvas)
 
-    def _external(self, handle: Handle[Any], before: Output | None, where: Where) -> Output:
-        if where.chain is not None and before is not None:
+    def _external(self, handle: Handle[Any], before: Output | None, context: Context) -> Output:
+        if context.chain is not None and before is not None:
             raise ConfigurationError(
-                f"node {where.path}: a handle is a job that was published before, so it cannot wait"
-                " for others; make it the first part of the chain, or a member of a group"
+                f"node {context.path}: a handle is a job that was published before, so it cannot"
+                " wait for others; make it the first part of the chain, or a member of a group"
             )
-        node = CompiledNode(handle.id, where.path, is_external=True, returns=handle.returns)
+        node = CompiledNode(handle.id, context.path, is_external=True, returns=handle.returns)
         self._wiring.nodes.append(node)
         return Output([node], returns=node.returns)
 
-    def _leaf(self, call: Signature[Any], before: Output | None, where: Where) -> Output:
-        refuse_whole_options(call, where.path)
-        node = self._wiring.add(where)
+    def _leaf(self, call: Signature[Any], before: Output | None, context: Context) -> Output:
+        refuse_whole_options(call, context.path)
+        node = self._wiring.add(context)
         args = call.args
         gets_result = before is not None and not before.is_no_value and not call.immutable
         if before is not None and before.given and not call.immutable:
@@ -298,8 +294,8 @@ class Compiler:
                 check_edge(node.path, call, ("args", 0), before.returns, before.nodes)
         return Output([node], returns=node.returns)
 
-    def _chunk(self, chunk: Chunk, before: Output | None, where: Where) -> Output:
-        node = self._wiring.add(where)
+    def _chunk(self, chunk: Chunk, before: Output | None, context: Context) -> Output:
+        node = self._wiring.add(context)
         node.kind = "chunk"
         refuse_tokens(chunk.call, node.path)
         node.extra["errors"] = chunk.errors
@@ -313,15 +309,15 @@ class Compiler:
         returns = Any if chunk.errors == "collect" else call.task.parameters.returns
         return Output([node], returns=list_of(returns))
 
-    def _chain(self, canvas: Chain[Any], before: Output | None, where: Where) -> Output:
-        output, here = before, replace(where, chain=where.path)
+    def _chain(self, canvas: Chain[Any], before: Output | None, context: Context) -> Output:
+        output, here = before, replace(context, chain=context.path)
         for number, part in enumerate(canvas.parts):
-            at = here.inside(number, is_later=here.is_later or number > 0)
+            at = here.inner(number, is_later=here.is_later or number > 0)
             if isinstance(part, Fork):
                 at = with_options(replace(at, chain=None, is_aside=True), part)
                 may_fail: list[CompiledNode] = []
                 for index, branch in enumerate(part.branches):
-                    ended = self._compile(branch, output, at.inside(index))
+                    ended = self._compile(branch, output, at.inner(index))
                     self._wiring.loose += ended.nodes
                     may_fail += _may_fail(ended)
                 self._handle_all(part, may_fail, at, at.path)
@@ -340,7 +336,7 @@ class Compiler:
         self,
         members: Sequence[Any],
         before: Output | None,
-        where: Where,
+        context: Context,
         errors: Policy,
         limit: int,
         *,
@@ -348,29 +344,32 @@ class Compiler:
     ) -> Output:
         found: list[CompiledNode] = []
         if limit and len(members) > limit and before is not None and not before.is_short:
-            before = self._wiring.shortened(before, where)
+            before = self._wiring.shortened(before, context)
         for number, member in enumerate(members):
             # A member is its own chain: a task that finishes it does not end those around it.
-            at, start = where.inside(number, chain=None), before
+            at, start = context.inner(number, chain=None), before
             if limit and number >= limit:
-                start = after_lane(before, found[number - limit])
+                start = _after_lane(before, found[number - limit])
             found.append(self._wiring.as_one(self._compile(member, start, at), at))
         collect = errors == "collect"
         also: list[CompiledNode] = []
         # The group fails if what is before it fails: no member says so in these cases.
         is_alone = all(node.is_external for node in found)  # then none waits for what is before
         if before is not None and is_alone and before.optional:
-            also = [self._wiring.as_one(before, replace(where, path=below(where.path, "before")))]
+            also = [
+                self._wiring.as_one(before, replace(context, path=below(context.path, "before")))
+            ]
         elif before is not None and (collect or is_alone):
             also = before.required
         if errors == "cancel":
             for number, node in enumerate(found):
-                self._cancel_others(node, where, number)
-        return Output(found, True, is_flat, collect, also=also, returns=list_type(found, collect))
+                self._cancel_others(node, context, number)
+        returns = Any if collect else list_type([node.returns for node in found])
+        return Output(found, True, is_flat, collect, also=also, returns=returns)
 
-    def _map(self, canvas: Map[Any], before: Output | None, where: Where) -> Output:
-        items, call, shown = canvas.items, canvas.signature, where.path or "0"
-        given: list[tuple[Place, str]] = []
+    def _map(self, canvas: Map[Any], before: Output | None, context: Context) -> Output:
+        items, call, shown = canvas.items, canvas.signature, context.path or "0"
+        given: list[tuple[ArgumentKeys, str]] = []
         if items is None and before is not None and before.given:
             if len(before.given) != 1 or not isinstance(before.given[0], Iterable):
                 raise BadArguments(f"map at {shown}: give one list of items")
@@ -385,20 +384,20 @@ class Compiler:
         if isinstance(items, list):
             calls = calls_of(call, items, canvas.star, canvas.size, canvas.errors)
             return self._group(
-                calls, waited, where, canvas.errors, canvas.limit, is_flat=bool(canvas.size)
+                calls, waited, context, canvas.errors, canvas.limit, is_flat=bool(canvas.size)
             )
         refuse_results(call, shown)
         refuse_worker(call, shown)
         if canvas.size:
             refuse_tokens(call, shown)
-        node = self._wiring.add(replace(where, path=shown))
+        node = self._wiring.add(replace(context, path=shown))
         source = before
         if isinstance(items, ResultOf):
             self._map_sources[node] = (items, waited)
         elif isinstance(items, Placeholder):
             source, given = Output(), [((), repr(items))]  # of a workflow that is only checked
         elif items is not None:
-            source = self._compile(items, waited, where.inside("items", chain=None))
+            source = self._compile(items, waited, context.inner("items", chain=None))
         node.kind, node.call, node.parameters = "map", call, given
         node.extra |= {"star": canvas.star, "size": canvas.size, "errors": canvas.errors}
         node.extra["limit"] = canvas.limit
@@ -408,25 +407,25 @@ class Compiler:
         return Output([node], returns=list_of(returns))
 
     def _handle_all(
-        self, canvas: Any, may_fail: list[CompiledNode], where: Where, covers: str
+        self, canvas: Any, may_fail: list[CompiledNode], context: Context, covers: str
     ) -> None:
         """Add the handlers of a canvas. ``covers`` is the path of their scope."""
         if not may_fail:
             return
-        at = replace(where, chain=None, is_later=False)
+        at = replace(context, chain=None, is_later=False)
         for number, handler in enumerate(getattr(canvas, "handlers", ())):
             self._handle(handler, may_fail, at, number, covers)
 
     def _handle(
-        self, handler: Any, parts: list[CompiledNode], where: Where, number: int, covers: str
+        self, handler: Any, parts: list[CompiledNode], context: Context, number: int, covers: str
     ) -> None:
         """Let a handler run if one of the parts has failed, after all of them have ended."""
         first = len(self._wiring.nodes)
-        kept = CallOptions(queue=where.defaults.queue, priority=where.defaults.priority)
-        path = below(where.path, f"e{number}")
-        at = replace(where, path=path, defaults=kept, is_aside=True)
+        kept = CallOptions(queue=context.defaults.queue, priority=context.defaults.priority)
+        path = below(context.path, f"e{number}")
+        at = replace(context, path=path, defaults=kept, is_aside=True)
         if isinstance(handler, Signature | Map):
-            at = at.inside(0)
+            at = at.inner(0)
         output = self._compile(handler, Output(parts, is_failure=True), at)
         for node in self._wiring.nodes[first:]:
             node.handler = True
@@ -434,13 +433,13 @@ class Compiler:
                 node.extra.setdefault("scope", covers)
         self._wiring.loose += output.nodes
 
-    def _cancel_others(self, member: CompiledNode, where: Where, number: int) -> None:
+    def _cancel_others(self, member: CompiledNode, context: Context, number: int) -> None:
         """Add a node that cancels the group if this member fails."""
         # It must not wait behind the members that it cancels.
-        first = CallOptions(queue=where.defaults.queue, priority=_MAX_PRIORITY)
-        node = self._wiring.add(Where(below(where.path, f"c{number}"), defaults=first))
+        first = CallOptions(queue=context.defaults.queue, priority=_MAX_PRIORITY)
+        node = self._wiring.add(Context(below(context.path, f"c{number}"), defaults=first))
         node.kind = "cancel"
-        node.extra["label"] = self._cancel_scope or where.path
+        node.extra["label"] = self._cancel_scope or context.path
         node.reads.append((Output([member], is_failure=True), None))
         self._wiring.loose.append(node)
 
@@ -449,44 +448,46 @@ class Compiler:
     def _read_arguments(self, node: CompiledNode) -> None:
         """Replace results of other nodes in the arguments; the node reads them when it starts."""
         assert node.call is not None
-        call, found = node.call, list[tuple[Place, Any]]()
+        call, found = node.call, list[tuple[ArgumentKeys, Any]]()
         if call.condition is not None:
-            operands: list[tuple[Place, Any]] = []
+            operands: list[tuple[ArgumentKeys, Any]] = []
             node.extra["when"] = encode_condition(call.condition, operands)
-            for place, source in operands:
-                node.reads.append((self._output_of(source, node, place), place))
+            for keys, source in operands:
+                node.reads.append((self._output_of(source, node, keys), keys))
         args = extract([*call.args], ("args",), found)
         kwargs = extract(call.kwargs, ("kwargs",), found)
         if not found:
             return
         node.call = msgspec.structs.replace(call, args=tuple(args), kwargs=kwargs)
-        for place, source in found:
+        for keys, source in found:
             if source is OPEN:
                 continue  # it is read already
             if isinstance(source, Placeholder):  # of a workflow that is only checked
-                check_parameter(node.path, call, place, source)
-                node.parameters.append((place, repr(source)))
+                check_parameter(node.path, call, keys, source)
+                node.parameters.append((keys, repr(source)))
                 continue
-            output = self._output_of(source, node, place)
-            check_edge(node.path, call, place, output.returns, output.nodes)
-            node.reads.append((output, place))
+            output = self._output_of(source, node, keys)
+            check_edge(node.path, call, keys, output.returns, output.nodes)
+            node.reads.append((output, keys))
 
-    def _output_of(self, source: Any, node: CompiledNode, place: Place) -> Output:
+    def _output_of(self, source: Any, node: CompiledNode, keys: ArgumentKeys) -> Output:
         canvas = source.source if isinstance(source, ResultOf) else source
         if isinstance(canvas, Fork):
-            raise ConfigurationError(f"node {node.path}: a fork has no result")
-        if self._places.get(id(canvas), 0) > 1:
             raise ConfigurationError(
-                f"node {node.path}, argument {shown(place)}: {canvas!r} is at two places of the"
+                f"node {node.path}: a fork has no result; use that of a signature in it"
+            )
+        if self._uses.get(id(canvas), 0) > 1:
+            raise ConfigurationError(
+                f"node {node.path}, argument {argument_name(keys)}: {canvas!r} is used twice in the"
                 " canvas, so it has two results; write it twice"
             )
         known = self._outputs.get(id(canvas)) or self._output_of_flat(canvas)
         if known is None:
             self._count(canvas)
-            outer, around = self._owners.get(id(canvas), (self._base, self._inside))
+            outer, inside = self._owners.get(id(canvas), (self._base, self._inside))
             is_shared = self._count_readers(canvas) > 1
             path = self._named_path(outer if is_shared else numbered(node.path, outer), canvas)
-            at = Where(path, defaults=self._defaults, is_aside=node.is_aside, around=around)
+            at = Context(path, defaults=self._defaults, is_aside=node.is_aside, inside=inside)
             known = self._compile(canvas, self._workflow.place, at)
         if isinstance(source, ResultOf) and source.pick:
             return replace(known, pick=source.pick, joins={}, returns=Any)
@@ -508,18 +509,18 @@ class Compiler:
     def _output_of_flat(self, canvas: Any) -> Output | None:
         """Return the output of a chain whose parts became parts of another chain."""
         if not isinstance(canvas, Chain) or any(
-            self._places.get(id(part), 0) != 1 for part in canvas.parts
+            self._uses.get(id(part), 0) != 1 for part in canvas.parts
         ):
             return None
         parts = [part for part in canvas.parts if not isinstance(part, Fork)]
         return self._outputs.get(id(parts[-1]))
 
     def _count(self, canvas: Any) -> None:
-        """Count at how many places each signature is."""
+        """Count how often each signature is in the canvas."""
         left = [canvas]
         while left:
             one = left.pop()
-            self._places[id(one)] = self._places.get(id(one), 0) + 1
+            self._uses[id(one)] = self._uses.get(id(one), 0) + 1
             self._kept.append(one)
             if isinstance(one, Chain):
                 left += one.parts
@@ -538,3 +539,10 @@ def _may_fail(output: Output) -> list[CompiledNode]:
     """Return the nodes whose failure is a failure of this output."""
     collects = output.is_list and output.collect  # then the failures of members are values
     return [*([] if collects else output.nodes), *output.waited_for]
+
+
+def _after_lane(before: Output | None, lane: CompiledNode) -> Output:
+    """Return what a member waits for if the limit of its group lets it run after another one."""
+    if before is None:
+        return Output(is_no_value=True, lanes=[lane])
+    return replace(before, lanes=[*before.lanes, lane], joins={})

@@ -11,7 +11,7 @@ from umbel.tasks.conditions import COMPARISONS, Condition, Placeholder
 
 _MAX_DEPTH = 50
 WHEN = "when"
-"""The first key of the places of results that a condition compares."""
+"""The first of the keys of results that a condition compares."""
 
 
 def encode_condition(
@@ -19,7 +19,9 @@ def encode_condition(
 ) -> list[Any]:
     """Return a condition as a list. The results that it compares are added to ``operands``."""
     if depth > _MAX_DEPTH:
-        raise ConfigurationError(f"when: more than {_MAX_DEPTH} conditions in one another")
+        raise ConfigurationError(
+            f"when: more than {_MAX_DEPTH} conditions in one another; let a task decide"
+        )
     encoded: list[Any] = [condition.operator]
     for one in condition.operands:
         if isinstance(one, Condition):

@@ -103,14 +103,14 @@ def _check_skipped(workflow: Workflow[..., Any], compiled: Compiled) -> None:
             skipped.add(node)
         if node.call is None or node.kind != "":
             continue
-        values = [(out, place) for out, place in node.reads if place and place[0] != "when"]
+        values = [(out, keys) for out, keys in node.reads if keys and keys[0] != "when"]
         some_run = any(not _is_one_of(output, skipped) for output, _ in values)
-        for output, place in values:
-            assert place is not None
-            wanted = node.call.task.parameters.annotation(place[1]) if len(place) == 2 else Any
+        for output, keys in values:
+            assert keys is not None
+            wanted = node.call.task.parameters.annotation(keys[1]) if len(keys) == 2 else Any
             if some_run and _is_one_of(output, skipped) and not accepts_none(wanted):
                 raise ConfigurationError(
-                    f"workflow {workflow.name}: argument {place[1]} of {node.call.task.name} (node"
+                    f"workflow {workflow.name}: argument {keys[1]} of {node.call.task.name} (node"
                     f" {node.path}) is None if node {output.nodes[0].path} is skipped; annotate it"
                     f" as {shown_type(wanted)} | None"
                 )
@@ -123,12 +123,12 @@ def _is_one_of(output: Output, nodes: set[CompiledNode]) -> bool:
 def _may_be_skipped(node: CompiledNode, skipped: set[CompiledNode]) -> bool:
     """Whether a node may be skipped, if these before it may be."""
     if node.kind == "sleep":
-        return any(_is_one_of(one, skipped) for one, place in node.reads if place is not None)
+        return any(_is_one_of(one, skipped) for one, keys in node.reads if keys is not None)
     if node.call is None:
         return False
     if node.call.condition is not None:
         return True
-    values = [out for out, place in node.reads if place and place[0] in ("args", "kwargs")]
+    values = [out for out, keys in node.reads if keys and keys[0] in ("args", "kwargs")]
     return bool(values) and all(_is_one_of(one, skipped) for one in values)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from umbel.graphs.boxes import Box, boxes, edges, places
+from umbel.graphs.boxes import Box, boxes, edges, nestings
 from umbel.graphs.picture import Picture, picture
 from umbel.graphs.subgraphs import Nesting, summaries, surroundings
 from umbel.messages.graphs import Graph, GraphNode, path_key
@@ -52,7 +52,7 @@ def mermaid(graph: Graph) -> str:
     """Return the graph as a Mermaid flowchart."""
     drawn = boxes(graph)
     lines = ["flowchart LR"]
-    lines += _nested(picture(places(graph, drawn)), drawn, {}, "  ")
+    lines += _nested(picture(nestings(graph, drawn)), drawn, {}, "  ")
     lines += [f"  n{first} --> n{second}" for first, second in edges(graph, drawn)]
     used = sorted({box.state for box in drawn})
     lines += [f"  classDef {state} fill:{_COLORS.get(state, '#ffffff')}" for state in used]

@@ -1,4 +1,4 @@
-"""Which nodes have failed: those that others were not reached because of."""
+"""Which nodes have failed by themselves, so that others were not reached."""
 
 from __future__ import annotations
 

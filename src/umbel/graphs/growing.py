@@ -1,4 +1,4 @@
-"""Parts that take the place of a node: what a task returned, and the jobs of a map."""
+"""What replaces a node when it runs: the canvas that its task returned, or the jobs of a map."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from umbel.errors import ConfigurationError, UmbelError
 from umbel.graphs.compiled import Compiled, CompiledJoin, CompiledNode
 from umbel.graphs.compiler import Compiler
-from umbel.graphs.places import enclosed
+from umbel.graphs.paths import enclosed
 from umbel.graphs.publications import growth
 from umbel.messages import (
     GROUP_HEADER,
@@ -43,7 +43,7 @@ def grow(
     canvas: Any, job: str, fence: int, task: str, spec: NodeSpec | None, group: str, queue: str,
     build: BuildNodes,
 ) -> Growth:  # fmt: skip
-    """Return what takes the place of a running job. Its ids are the same if it is called again.
+    """Return what replaces a running job. Its ids are the same if it is called again.
 
     Raises:
         ConfigurationError: it is too large, or replaced too often.
@@ -64,12 +64,12 @@ def grow(
         )
     inside = enclosed(spec.inside, spec.path, task)
     compiler = Compiler(prefix, derive, spec.path, spec.depth + 1, spec.chain, inside=inside)
-    compiled, place = compiler.replacement(canvas)
-    return growth(compiled, place, build(compiled.nodes, group, queue), group, prefix)
+    compiled, replacement = compiler.replacement(canvas)
+    return growth(compiled, replacement, build(compiled.nodes, group, queue), group, prefix)
 
 
 def sleep_again(delivery: Delivery, spec: NodeSpec, codec: BodyCodec) -> Growth | None:
-    """Return a sleep that takes the place of one that was interrupted and is retried, else None.
+    """Return a sleep that replaces one that was interrupted and is retried, else None.
 
     A retry queues a job at once, so a sleep that is retried needs a new job with a delay.
     """
@@ -78,20 +78,24 @@ def sleep_again(delivery: Delivery, spec: NodeSpec, codec: BodyCodec) -> Growth 
     if arguments[1:] != [AGAIN]:
         return None
     job, fence = delivery.lease.job, delivery.lease.fence
-    place = CompiledNode(derived_id(job, fence, 1), f"{spec.path}.again", "sleep")
+    replacement = CompiledNode(derived_id(job, fence, 1), f"{spec.path}.again", "sleep")
     envelope = replace(
         template,
-        id=place.id,
+        id=replacement.id,
         body=codec.encode({"args": arguments[:1], "kwargs": {}}, what="seconds of a sleep"),
         delay=arguments[0],
         not_before=None,
         created=0.0,
         attempt=1,
-        headers={**template.headers, NODE_HEADER: replace(spec, path=place.path).encode()},
+        headers={**template.headers, NODE_HEADER: replace(spec, path=replacement.path).encode()},
     )
     prefix = f"{job}:{fence}"
     return growth(
-        Compiled([place], []), place, {place: envelope}, template.headers[GROUP_HEADER], prefix
+        Compiled([replacement], []),
+        replacement,
+        {replacement: envelope},
+        template.headers[GROUP_HEADER],
+        prefix,
     )
 
 
@@ -128,8 +132,8 @@ class MapExpander:
             self._prefix, self._derive, spec.path, spec.depth, cancel_scope=scope,
             inside=self._inside, checks_calls=False,
         )  # fmt: skip
-        compiled, place = compiler.replacement(mapped)
-        return growth(compiled, place, self._envelopes(compiled), self._group, self._prefix)
+        compiled, replacement = compiler.replacement(mapped)
+        return growth(compiled, replacement, self._envelopes(compiled), self._group, self._prefix)
 
     def _split(self, count: int, portion: int) -> Growth:
         """Return a map for each portion of the items, and a node that joins their lists."""

@@ -1,4 +1,4 @@
-"""Graphs that a schedule publishes: a job contains the graph, and its run puts it in its place."""
+"""Graphs that a schedule publishes: a job contains the graph, and publishes it when it runs."""
 
 from __future__ import annotations
 

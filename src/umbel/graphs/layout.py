@@ -19,14 +19,14 @@ Edges = tuple[tuple[int, int], ...]
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Where boxes are: a layer, and a place in it in units of plain boxes from 0 on."""
+    """Where boxes are: a layer, and an offset in it in units of plain boxes from 0 on."""
 
     layers: tuple[int, ...]
     """Of each box."""
-    places: tuple[float, ...]
+    offsets: tuple[float, ...]
     """Of each box: its middle."""
     routes: tuple[tuple[tuple[int, float], ...], ...]
-    """Of each edge: the layers and places that it passes between its boxes."""
+    """Of each edge: the layers and offsets that it passes between its boxes."""
     depth: int
     """How many layers there are."""
     width: float
@@ -50,14 +50,14 @@ def lay_out(count: int, edges: Edges, sizes: tuple[float, ...] = ()) -> Layout:
                 before.setdefault(other, []).append(one)
                 after.setdefault(one, []).append(other)
     _order(rows, before, after)
-    places = _spread(rows, before, after, sizes)
+    offsets = _spread(rows, before, after, sizes)
     layer_of = {item: layer for layer, row in enumerate(rows) for item in row}
     return Layout(
         layers=tuple(layers),
-        places=tuple(places[number] for number in range(count)),
-        routes=tuple(tuple((layer_of[one], places[one]) for one in bends) for bends in routes),
+        offsets=tuple(offsets[number] for number in range(count)),
+        routes=tuple(tuple((layer_of[one], offsets[one]) for one in bends) for bends in routes),
         depth=len(rows),
-        width=max((places[row[-1]] + _size(row[-1], sizes) / 2 for row in rows if row), default=0),
+        width=max((offsets[row[-1]] + _size(row[-1], sizes) / 2 for row in rows if row), default=0),
     )
 
 
@@ -114,8 +114,8 @@ def _order(
                 other = layer + 1 if near is after else layer - 1
                 if not 0 <= other < len(rows):
                     continue
-                at = {item: place for place, item in enumerate(rows[other])}
-                own = {item: float(place) for place, item in enumerate(rows[layer])}
+                at = {item: number for number, item in enumerate(rows[other])}
+                own = {item: float(number) for number, item in enumerate(rows[layer])}
                 keys = {item: _mean(near.get(item, ()), at, own[item]) for item in rows[layer]}
                 rows[layer].sort(key=keys.__getitem__)
 
@@ -135,20 +135,20 @@ def _spread(
     after: dict[int, list[int]],
     sizes: Sequence[float],
 ) -> dict[int, float]:
-    """Return the place of each box and bend: near its neighbors, without overlaps, from 0 on."""
-    places: dict[int, float] = {}
+    """Return the offset of each box and bend: near its neighbors, without overlaps, from 0 on."""
+    offsets: dict[int, float] = {}
     for row in rows:
-        wanted = [_mean(before.get(item, ()), places, float(at)) for at, item in enumerate(row)]
-        _settle(row, wanted, places, sizes)
+        wanted = [_mean(before.get(item, ()), offsets, float(at)) for at, item in enumerate(row)]
+        _settle(row, wanted, offsets, sizes)
     for row in reversed(rows):
-        wanted = [_mean(after.get(item, ()), places, places[item]) for item in row]
-        _settle(row, wanted, places, sizes)
-    edge = min((places[row[0]] - _size(row[0], sizes) / 2 for row in rows if row), default=0.0)
-    return {item: place - edge for item, place in places.items()}
+        wanted = [_mean(after.get(item, ()), offsets, offsets[item]) for item in row]
+        _settle(row, wanted, offsets, sizes)
+    edge = min((offsets[row[0]] - _size(row[0], sizes) / 2 for row in rows if row), default=0.0)
+    return {item: offset - edge for item, offset in offsets.items()}
 
 
 def _settle(
-    row: Sequence[int], wanted: Sequence[float], places: dict[int, float], sizes: Sequence[float]
+    row: Sequence[int], wanted: Sequence[float], offsets: dict[int, float], sizes: Sequence[float]
 ) -> None:
     """Place a layer as near as possible to where its members should be."""
     if not row:
@@ -160,4 +160,4 @@ def _settle(
     for gap, want in zip(reversed(gaps), reversed(wanted[:-1]), strict=True):
         up.append(min(want, up[-1] - gap))
     for item, low, high in zip(row, down, reversed(up), strict=True):
-        places[item] = (low + high) / 2
+        offsets[item] = (low + high) / 2

@@ -23,7 +23,7 @@ async def all_members(
 
 
 def own_spec(member: Member, group: str) -> NodeSpec | None:
-    """Return the place of a node of this graph; None for a job that was published before it."""
+    """Return the header of a node of this graph; None for a job that was published before it."""
     if not member.node or member.graph != group:
         return None
     try:

@@ -95,7 +95,7 @@ class Picture:
 
 
 def picture(
-    places: Sequence[Nesting],
+    nestings: Sequence[Nesting],
     edges: Sequence[tuple[int, int]] = (),
     critical: Collection[tuple[int, int]] = (),
 ) -> Picture:
@@ -103,20 +103,20 @@ def picture(
     frames: dict[Nesting, Picture] = {(): Picture()}
     numbers: dict[int | Nesting, int] = {}
     """Of each box and frame, in the frame that contains it."""
-    for box, place in enumerate(places):
-        for end in range(1, len(place) + 1):
-            if place[:end] not in frames:
-                frames[place[:end]] = frame = Picture(place[:end])
-                outer = frames[place[: end - 1]]
-                numbers[place[:end]] = len(outer.items)
+    for box, nesting in enumerate(nestings):
+        for end in range(1, len(nesting) + 1):
+            if nesting[:end] not in frames:
+                frames[nesting[:end]] = frame = Picture(nesting[:end])
+                outer = frames[nesting[: end - 1]]
+                numbers[nesting[:end]] = len(outer.items)
                 outer.items.append(frame)
-        numbers[box] = len(frames[place].items)
-        frames[place].items.append(box)
+        numbers[box] = len(frames[nesting].items)
+        frames[nesting].items.append(box)
     for first, second in edges:
-        common = shared(places[first], places[second])
+        common = shared(nestings[first], nestings[second])
         links = frames[common].links
         ends = [
-            numbers[places[box][: len(common) + 1] if len(places[box]) > len(common) else box]
+            numbers[nestings[box][: len(common) + 1] if len(nestings[box]) > len(common) else box]
             for box in (first, second)
         ]
         pair = ends[0], ends[1]
@@ -153,8 +153,8 @@ class _Plan:
     def _point(self, deep: float, wide: float) -> Point:
         return (wide, deep) if self._is_down else (deep, wide)
 
-    def _middle(self, place: float) -> float:
-        return place * self._unit - self._gap / 2
+    def _middle(self, offset: float) -> float:
+        return offset * self._unit - self._gap / 2
 
     def _span(self, number: int) -> tuple[float, float]:
         """Return where an item begins and ends: at the beginning of its layer."""
@@ -163,23 +163,23 @@ class _Plan:
 
     def corner(self, number: int) -> Point:
         """Return the upper left corner of an item."""
-        middle = self._middle(self._layout.places[number])
+        middle = self._middle(self._layout.offsets[number])
         return self._point(self._span(number)[0], middle - self._wide[number] / 2)
 
     def edge(self, first: int, second: int, number: int, start: Point) -> tuple[str, str]:
         """Return the path of an edge, and that of its tip. In a layer, it is a straight line."""
         layout, pen = self._layout, _Pen(start, is_down=self._is_down)
-        wide, last = (self._middle(layout.places[one]) for one in (first, second))
+        wide, last = (self._middle(layout.offsets[one]) for one in (first, second))
         layer = layout.layers[first]
         if layout.layers[second] <= layer:
             return self._back(first, second, pen)
         at, end = self._span(first)[1], self._span(second)[0]
         pen.move(at, wide)
         pen.line(self._begins[layer] + self._thick[layer], wide)
-        for passed, place in layout.routes[number]:
+        for passed, offset in layout.routes[number]:
             begin = self._begins[passed]
-            pen.curve(begin, self._middle(place))
-            pen.line(begin + self._thick[passed], self._middle(place))
+            pen.curve(begin, self._middle(offset))
+            pen.line(begin + self._thick[passed], self._middle(offset))
         pen.curve(end - _TIP / 2, last)
         tips = [(end - _TIP, last + side) for side in (-_TIP / 2, _TIP / 2)]
         return pen.path, pen.shape((end, last), *tips)
@@ -188,7 +188,7 @@ class _Plan:
         """Return an edge of a cycle, between the sides of its items."""
         begin, arrive = (sum(self._span(one)) / 2 for one in (first, second))
         side, last = (
-            self._middle(self._layout.places[one]) + self._wide[one] / 2 for one in (first, second)
+            self._middle(self._layout.offsets[one]) + self._wide[one] / 2 for one in (first, second)
         )
         low = max(side, last) + self._gap
         pen.move(begin, side)

@@ -33,18 +33,20 @@ def publications(
 
 def growth(
     compiled: Compiled,
-    place: CompiledNode,
+    replacement: CompiledNode,
     envelopes: Mapping[CompiledNode, Envelope],
     group: str,
     prefix: str,
 ) -> Growth:
-    """Return what takes the place of a node. Raise ConfigurationError if it is too large.
+    """Return what replaces a node. Raise ConfigurationError if it is too large.
 
     The node itself stays a member of the group, so that it can be shown.
     """
     job = prefix.partition(":")[0]
     if job in (one.id for one in compiled.loose):
-        raise ConfigurationError(f"replace: job {job} cannot be a part of what replaces it")
+        raise ConfigurationError(
+            f"replace: job {job} cannot be a part of what replaces it; leave its handle out"
+        )
     compiled.loose.append(CompiledNode(job, "", is_external=True))
     found = publications(compiled, envelopes, group, prefix)
     if len(found.parts) > 1:
@@ -52,7 +54,7 @@ def growth(
             f"replace: more than {MAX_PUBLICATION:,} jobs and edges in one step; let each job do"
             " more with chunks, use map, which grows in several steps, or app.batch()"
         )
-    return Growth(found.parts[0], place.id)
+    return Growth(found.parts[0], replacement.id)
 
 
 def _joins(compiled: Compiled) -> dict[str, CompiledJoin]:

@@ -93,19 +93,19 @@ class NodePreparer:
         if spec.kind == "sleep":
             again = sleep_again(delivery, spec, self._codec)
             if again is not None:
-                return PreparedNode([], Succeeded(Reference(job=again.place).body), again)
+                return PreparedNode([], Succeeded(Reference(job=again.replacement).body), again)
             return PreparedNode([], await self._pass_on(spec))
         if spec.when is not None:
-            inputs = {place[1]: value for place, value in values if place[0] == WHEN}
+            inputs = {keys[1]: value for keys, value in values if keys[0] == WHEN}
             if not _holds(spec, inputs):
                 return PreparedNode([], SKIPPED)
-            values = [(place, value) for place, value in values if place[0] != WHEN]
+            values = [(keys, value) for keys, value in values if keys[0] != WHEN]
         task = self._registry.get(delivery.envelope.subject)
         if spec.kind != "map" or task is None:  # of an unknown task, the activation says so
             return PreparedNode(values)
         items = as_items(values[0][1], spec.path)
         growth = MapExpander(task, delivery, spec, self._codec).expand(items)
-        return PreparedNode([], Succeeded(Reference(job=growth.place).body), growth)
+        return PreparedNode([], Succeeded(Reference(job=growth.replacement).body), growth)
 
     async def _end_graph(self, spec: NodeSpec, group: str, delivery: Delivery) -> Outcome:
         """Return the outcome of the whole graph: its value, or its first failure."""
@@ -137,7 +137,7 @@ class NodePreparer:
             return True
 
     async def _pass_on(self, spec: NodeSpec) -> Succeeded:
-        """Return what a node gets as its own result. What is skipped stays so."""
+        """Return what a node gets as its own result. A skipped result stays skipped."""
         if not spec.inputs:
             return Succeeded(NO_VALUE)
         (only,) = spec.inputs
@@ -154,7 +154,7 @@ class NodePreparer:
         return Succeeded(without_marks(result))
 
     async def _cancel_group(self, spec: NodeSpec, group: str, delivery: Delivery) -> Outcome:
-        """Cancel the live nodes of a group if a member has failed, and was not just unreached."""
+        """Cancel the live nodes of a group if a member has failed by itself."""
         member = await self._reader.parts(spec.join, 1)
         if member and member[0].reason == MEMBER_FAILED:
             return Cancelled(NOT_IN_SCOPE)  # the member that failed cancels the others

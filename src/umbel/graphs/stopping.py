@@ -38,7 +38,7 @@ async def end_early(
 
 
 def check_again(delivery: Delivery) -> Snoozed:
-    """Return the outcome of a node that waits for others to end: the longer, the less often."""
+    """Return the outcome of a node that waits for others to end. Its checks become rarer."""
     checks = min(delivery.lease.fence - 1, 20)
     return Snoozed(min(_FIRST_CHECK_SECONDS * 2**checks, _MAX_CHECK_SECONDS))
 

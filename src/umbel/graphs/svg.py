@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable
 from xml.sax.saxutils import quoteattr
 
-from umbel.graphs.boxes import Box, boxes, critical_edges, edges, places
+from umbel.graphs.boxes import Box, boxes, critical_edges, edges, nestings
 from umbel.graphs.picture import HEIGHT, WIDTH, Arrow, Picture, Size, picture
 from umbel.graphs.subgraphs import summaries
 from umbel.messages.graphs import Graph
@@ -60,7 +60,7 @@ def svg(graph: Graph, *, link: Link | None = None, selected: str = "", alone: bo
     arrows = edges(graph, drawn)
     is_declared = not graph.id
     critical = set() if is_declared else critical_edges(graph, drawn)
-    whole = picture(places(graph, drawn), arrows, critical)
+    whole = picture(nestings(graph, drawn), arrows, critical)
     whole.arrange()
     on_path = {number for pair in critical for number in pair}
     width, height = whole.size

@@ -48,7 +48,7 @@ _MAX_REFERENCES = 1_000
 
 
 class NodeInputs(NamedTuple):
-    """What a node gets: results with their places, or the outcome of a node that does not run."""
+    """What a node gets: results by the keys of its arguments, or its outcome if it does not run."""
 
     values: list[tuple[tuple[str | int, ...], Any]]
     outcome: Outcome | None = None
@@ -78,12 +78,12 @@ class ResultReader:
             if part.result and _finishes(spec, part.result.content_type):
                 return NodeInputs([], Succeeded(part.result))
         values = [
-            (one.place, await self._input(one, some, spec.join))
+            (one.keys, await self._input(one, some, spec.join))
             for one, some in zip(spec.inputs, read, strict=True)
             if one.form != "undone"
         ]
         values += [
-            (one.place, await self._value_of_job(spec.undoes, 0))
+            (one.keys, await self._value_of_job(spec.undoes, 0))
             for one in spec.inputs
             if one.form == "undone"
         ]
@@ -132,7 +132,7 @@ class ResultReader:
     async def finished(self, spec: NodeSpec, group: str) -> Succeeded | None:
         """Return the outcome of a node that is skipped, because its chain was finished.
 
-        Of several nodes before it, all were skipped or none, so it looks at few.
+        Of several nodes before it, all were skipped or none, so a few are read.
         """
         for one in await self._joins.members(group, (spec.join, -1), _MARKED):
             if one.join == spec.join and _finishes(spec, one.result_type):
@@ -238,7 +238,7 @@ class ResultReader:
         if not causes:
             return NodeInputs([], Cancelled(NOT_IN_SCOPE))
         failure = causes[0].as_error(causes[1:], group)
-        return NodeInputs([(one.place, failure) for one in spec.inputs])
+        return NodeInputs([(one.keys, failure) for one in spec.inputs])
 
     async def _input(self, one: Input, parts: Sequence[PartResult], join: str) -> Any:
         value = await self._whole(one, parts, join)
@@ -273,10 +273,10 @@ def _all_skipped(spec: NodeSpec, read: Sequence[Sequence[PartResult]]) -> bool:
     parts = [
         part
         for one, some in zip(spec.inputs, read, strict=True)
-        if one.place and one.place[0] in ("args", "kwargs") and one.form == "one"
+        if one.keys and one.keys[0] in ("args", "kwargs") and one.form == "one"
         for part in some
     ]
-    values = [one for one in spec.inputs if one.place and one.place[0] in ("args", "kwargs")]
+    values = [one for one in spec.inputs if one.keys and one.keys[0] in ("args", "kwargs")]
     return len(parts) == len(values) > 0 and all(
         part.result is not None and mark_of(part.result.content_type, "skipped") is not None
         for part in parts
@@ -296,10 +296,10 @@ def _finishes(spec: NodeSpec, content_type: str | None) -> bool:
 
 def _with_failures(part: PartResult, values: list[Any]) -> list[Any]:
     """Return the values of a chunk, with its failed calls as errors."""
-    places = mark_of(part.result.content_type if part.result else None, "failed")
-    if not places:
+    positions = mark_of(part.result.content_type if part.result else None, "failed")
+    if not positions:
         return values
-    failed = {int(one) for one in places.split(".") if one.isdigit()}
+    failed = {int(one) for one in positions.split(".") if one.isdigit()}
     return [
         NodeFailed(str(value.get("node")), part.job, str(value.get("error")))
         if at in failed and isinstance(value, dict)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from umbel.errors import ConfigurationError
 from umbel.graphs.compiled import CompiledJoin, CompiledNode, Output
-from umbel.graphs.places import Where, below, common_path
+from umbel.graphs.context import Context
+from umbel.graphs.paths import below, common_path
 from umbel.messages import Fire
 from umbel.tasks.options import CallOptions
 
@@ -30,36 +31,36 @@ class Wiring:
         self._derive = derive
         self._made = 0
 
-    def add(self, where: Where) -> CompiledNode:
-        """Add a node at this place."""
+    def add(self, context: Context) -> CompiledNode:
+        """Add a node with the path and options of this context."""
         if len(self.nodes) >= MAX_NODES:
             raise ConfigurationError(
                 f"canvas: more than {MAX_NODES:,} nodes; let each job do more with chunks, or"
                 " publish several graphs"
             )
-        node = CompiledNode(self._derive(len(self.nodes) + 1), where.path, chain=where.chain)
-        node.is_later = where.is_later
-        node.defaults = where.defaults
-        node.is_aside = where.is_aside
-        node.inside = where.around
+        node = CompiledNode(self._derive(len(self.nodes) + 1), context.path, chain=context.chain)
+        node.is_later = context.is_later
+        node.defaults = context.defaults
+        node.is_aside = context.is_aside
+        node.inside = context.inside
         self.nodes.append(node)
         return node
 
-    def as_one(self, output: Output, where: Where) -> CompiledNode:
+    def as_one(self, output: Output, context: Context) -> CompiledNode:
         """Return a node with the value of an output: for a list, one that gathers it."""
         if output.is_one:
             return output.nodes[0]
-        kept = CallOptions(queue=where.defaults.queue, priority=where.defaults.priority)
-        node = self.add(replace(where, path=below(where.path, "list"), defaults=kept))
+        kept = CallOptions(queue=context.defaults.queue, priority=context.defaults.priority)
+        node = self.add(replace(context, path=below(context.path, "list"), defaults=kept))
         node.kind = "gather"
         node.extra["errors"] = "collect" if output.collect else "fail"
         node.reads.append((output, ()))
         node.returns = output.returns
         return node
 
-    def shortened(self, before: Output, where: Where) -> Output:
+    def shortened(self, before: Output, context: Context) -> Output:
         """Return an output of one node, for many nodes that each wait for something else, too."""
-        one = self.as_one(before, replace(where, path=below(where.path, "before")))
+        one = self.as_one(before, replace(context, path=below(context.path, "before")))
         if before.is_no_value:
             return Output(is_no_value=True, also=[one])
         return Output([one], returns=before.returns)
@@ -67,17 +68,20 @@ class Wiring:
     def wire(self, node: CompiledNode) -> None:
         """Let a node wait for what it reads: determine its join and the positions of its inputs."""
         outputs = [
-            (self.separate(output, node) if len(node.reads) > 1 else output, place)
-            for output, place in node.reads
+            (self.separate(output, node) if len(node.reads) > 1 else output, keys)
+            for output, keys in node.reads
         ]
         fires: set[Fire] = {output.fire for output, _ in outputs}
         if "failure" in fires and len(outputs) > 1:
-            raise ConfigurationError(f"node {node.path}: a handler cannot wait for other nodes")
+            raise ConfigurationError(
+                f"node {node.path}: a handler cannot wait for other nodes; remove their results"
+                " from its arguments, and its .after(...)"
+            )
         free: list[CompiledNode] = []  # these may fail
         needed = 0
-        for output, place in outputs:
-            if place is not None and not output.is_no_value:
-                node.inputs.append(output.input(len(node.parts), place))
+        for output, keys in outputs:
+            if keys is not None and not output.is_no_value:
+                node.inputs.append(output.input(len(node.parts), keys))
                 node.parts += [*output.nodes, *output.waited_for]
                 needed += len(output.required)
             else:
@@ -107,7 +111,7 @@ class Wiring:
         if not (output.is_list and output.collect):
             return output
         path = f"{node.path}.in{len(self.nodes)}"
-        at = Where(path, node.chain, is_later=node.is_later)
+        at = Context(path, node.chain, is_later=node.is_later)
         one = self.as_one(replace(output, lanes=[]), at)
         return Output([one], lanes=output.lanes, returns=output.returns)
 

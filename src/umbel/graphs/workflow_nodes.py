@@ -44,8 +44,8 @@ from umbel.tasks.failures import describe
 
 DEADLINE_PASSED = "the deadline of the workflow has passed"
 _FOR_EVER = 3e9
-_LOOKED_AT_SECONDS = 0.2
-"""A worker that looks at a signal is about to let it wait on: it is ended after so long."""
+_TRY_AGAIN_SECONDS = 0.2
+"""A signal that a worker is just preparing cannot be ended. It is tried again after this time."""
 _OVERLAP_CHECK_SECONDS = 2.0
 _TIMERS = ("timer", "deadline")
 Values = Sequence[tuple[tuple[str | int, ...], Any]]
@@ -65,7 +65,7 @@ Run = Callable[[Roles, BodyCodec, Delivery, NodeSpec, str], Awaitable[PreparedNo
 async def _run_signal(
     roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
 ) -> PreparedNode:
-    """Wait on: a signal is ended by its value, its timeout, or a failure before it."""
+    """Keep waiting: a signal is ended by its value, its timeout, or a failure before it."""
     return PreparedNode([], Snoozed(_FOR_EVER))
 
 
@@ -84,7 +84,7 @@ async def _run_timer(
     if not await roles.joins.resolve(spec.target, outcome):
         record = await roles.records.find(spec.target)
         if record.state is State.RUNNING:
-            return PreparedNode([], Snoozed(_LOOKED_AT_SECONDS))
+            return PreparedNode([], Snoozed(_TRY_AGAIN_SECONDS))
     return PreparedNode([], Succeeded())
 
 
@@ -94,7 +94,7 @@ async def _run_release(
     """End a signal because a node before it has failed."""
     states = await roles.control.cancel([spec.target], cancel_reason("success"))
     if states.get(spec.target) is State.RUNNING:
-        return PreparedNode([], Snoozed(_LOOKED_AT_SECONDS))
+        return PreparedNode([], Snoozed(_TRY_AGAIN_SECONDS))
     return PreparedNode([], Succeeded())
 
 
@@ -194,7 +194,7 @@ async def _run_launch(
     names = (SCHEDULE, NOMINAL_TIME)
     headers = {name: envelope.headers[name] for name in names if name in envelope.headers}
     growth = launched(codec.decode(envelope.body), delivery.id, headers)
-    return PreparedNode([], Succeeded(Reference(job=growth.place).body), growth)
+    return PreparedNode([], Succeeded(Reference(job=growth.replacement).body), growth)
 
 
 async def _has_succeeded(roles: Roles, job: str) -> bool:

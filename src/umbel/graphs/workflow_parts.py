@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,13 @@ from umbel.errors import ConfigurationError
 from umbel.graphs.arguments import check_call, check_edge
 from umbel.graphs.calls import refuse_results_of_undo
 from umbel.graphs.compiled import Compiled, CompiledNode, Output
-from umbel.graphs.places import Where, cannot_replace, following_undos
+from umbel.graphs.context import Context
 from umbel.graphs.wiring import Wiring
 from umbel.tasks.composing import OPEN
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
-from umbel.tasks.workflow import NOTHING, TYPES, Signal, Sleep, WorkflowCall
+from umbel.tasks.waiting_nodes import NOTHING, TYPES, Signal, Sleep
+from umbel.tasks.workflow import WorkflowCall
 
 Named = Callable[[str], str]
 """Returns the id of a node that can be found by its name, such as a signal."""
@@ -25,7 +26,10 @@ _FOR_EVER = 3e9
 
 
 class WorkflowParts:
-    """Adds these nodes to a graph. A part that replaces a node has only some, and no ``named``."""
+    """Adds these nodes to a graph. In a canvas that replaces a node, only some are allowed.
+
+    ``named`` is None for such a canvas.
+    """
 
     def __init__(self, wiring: Wiring, named: Named | None) -> None:
         self._wiring = wiring
@@ -35,15 +39,17 @@ class WorkflowParts:
         self.signals: dict[CompiledNode, tuple[Signal, Output | None, Output]] = {}
         self.undos: list[tuple[CompiledNode, Signature[Any]]] = []
 
-    def signal(self, canvas: Signal, before: Output | None, where: Where) -> Output:
+    def signal(self, canvas: Signal, before: Output | None, context: Context) -> Output:
         """Add a signal."""
         if self._named is None:
-            raise ConfigurationError(f"{canvas!r}: not in a part that replaces a node")
+            raise ConfigurationError(f"{canvas!r}: it cannot be in a canvas that replaces a node")
         if any(one.name == canvas.name for one, _, _ in self.signals.values()):
             raise ConfigurationError(f"{canvas!r} is there twice; give each a name of its own")
         if before is not None and before.is_failure:
-            raise ConfigurationError(f"{canvas!r}: a handler cannot begin with a signal")
-        node = self._wiring.add(replace(where, defaults=CallOptions(delay=_FOR_EVER)))
+            raise ConfigurationError(
+                f"{canvas!r}: a handler cannot begin with a signal; put a task before it"
+            )
+        node = self._wiring.add(replace(context, defaults=CallOptions(delay=_FOR_EVER)))
         node.id, node.kind = self._named(f"signal {canvas.name}"), "signal"
         node.extra |= {"signal": canvas.name, "accepts": canvas.type}
         if canvas.type and (canvas.default is NOTHING or canvas.default is not None):
@@ -68,7 +74,7 @@ class WorkflowParts:
         assert self._named is not None
         waits = output.earlier
         parts = [part for one in waits for part in (*one.nodes, *one.waited_for)]
-        at = Where(node.path, is_aside=True)
+        at = Context(node.path, is_aside=True)
         if parts:
             release = self._wiring.add(replace(at, path=f"{node.path}.release"))
             release.kind, release.extra = "release", {"target": node.id}
@@ -83,9 +89,9 @@ class WorkflowParts:
             timer.reads += [(one.only_waited_for(), None) for one in waits]
             self._wiring.loose.append(timer)
 
-    def sleep(self, canvas: Sleep, before: Output | None, where: Where) -> Output:
+    def sleep(self, canvas: Sleep, before: Output | None, context: Context) -> Output:
         """Add a sleep. It passes on what it gets."""
-        node = self._wiring.add(replace(where, defaults=CallOptions(delay=canvas.seconds)))
+        node = self._wiring.add(replace(context, defaults=CallOptions(delay=canvas.seconds)))
         node.kind, node.after = "sleep", canvas.before
         node.extra["label"] = f"{canvas.seconds:g} s"
         node.arguments = [canvas.seconds]
@@ -101,7 +107,7 @@ class WorkflowParts:
             own = CallOptions(
                 queue=options.queue, priority=options.priority, expires=options.expires
             )
-            node = self._wiring.add(Where(PLACE_PATH, defaults=own))
+            node = self._wiring.add(Context(PLACE_PATH, defaults=own))
             node.kind = "place"
             node.extra = {"label": canvas.workflow.name, "limit": canvas.workflow.limit}
             self.place = Output(is_no_value=True, also=[node])
@@ -119,7 +125,7 @@ class WorkflowParts:
             if self._named is None:
                 raise ConfigurationError(cannot_replace(canvas))
             delay = CallOptions(delay=canvas.workflow.deadline)
-            node = self._wiring.add(Where("deadline", defaults=delay, is_aside=True))
+            node = self._wiring.add(Context("deadline", defaults=delay, is_aside=True))
             node.id, node.kind = self._named("deadline"), "deadline"
             self._wiring.loose.append(node)
 
@@ -144,3 +150,33 @@ class WorkflowParts:
         node.extra["on_cancel"] = compensate
         node.join = self._wiring.join("failure", node.parts)
         return [node]
+
+
+def limit_of_runs(canvas: WorkflowCall[Any]) -> str:
+    """Return what a workflow limits for runs of its own; empty if there is nothing."""
+    workflow = canvas.workflow
+    limits = {"deadline": workflow.deadline, "limit": workflow.limit}
+    return next((name for name, value in limits.items() if value is not None), "")
+
+
+def cannot_replace(canvas: Any) -> str:
+    """Return why a workflow cannot replace a node."""
+    return f"{canvas}: its deadline, limit and undos need a run of its own; start it with delay"
+
+
+def following_undos(
+    node: CompiledNode, undos: Sequence[tuple[CompiledNode, Signature[Any]]]
+) -> list[str]:
+    """Return the jobs with undos that come after a node: theirs have to end first."""
+    found: list[str] = []
+    for other, _ in undos:
+        left, seen = [*other.parts], set[int]()
+        while left:
+            part = left.pop()
+            if part is node:
+                found.append(other.id)
+                break
+            if id(part) not in seen:
+                seen.add(id(part))
+                left += part.parts
+    return found

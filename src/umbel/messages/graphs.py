@@ -29,7 +29,7 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     """A node of a graph."""
 
     path: str
-    """Its place in the expression, as in ``1.0``. ``--node`` takes it, or the id of the job."""
+    """Where it is in the expression, as in ``1.0``. ``--node`` takes it, or the id of the job."""
     task: str
     job: str
     state: NodeState

@@ -25,7 +25,7 @@ GROUP_HEADER = "graph"
 GRAPH_TASK = "umbel.graph"
 """The task of the root of a graph: the job whose id is the group of the others."""
 NODE_HEADER = "node"
-"""The extension attribute that names the place of a job in its graph."""
+"""The extension attribute that says which node of its graph a job is."""
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -89,14 +89,14 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True):
-    """The part of a graph that takes the place of the job that is settled.
+    """The jobs that replace the job that is settled.
 
-    ``place`` is a job of the publication. In every join of which the settled job is a part, that
-    job takes its position. A job whose cancellation was requested does not grow.
+    ``replacement`` is the one of them that takes its position in every join. A job whose
+    cancellation was requested does not grow.
     """
 
     publication: Publication
-    place: str
+    replacement: str
 
 
 class PartResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""What the message of a node of a graph says about its place, and results that are references.
+"""What the message of a node says about it and its graph, and results that are references.
 
 A message does not contain the graph. It names the join whose parts the node reads when it starts,
 and where their results go. So its size does not depend on the size of the graph.
@@ -16,7 +16,7 @@ from umbel.messages.joins import GRAPH_TASK, cancel_reason
 
 Policy = Literal["fail", "cancel", "collect"]
 """What a group does when a member fails: its join fails after the others have finished, the others
-are cancelled, or the failure takes the member's place in the list."""
+are cancelled, or the failure is put into the list."""
 
 REFERENCE = "application/x-umbel-reference"
 """The media type of a result that is to be read elsewhere: a ``Reference``."""
@@ -40,8 +40,8 @@ ALL_PARTS = -1
 class Input(msgspec.Struct, frozen=True, array_like=True):
     """Where results of parts go in the arguments of a node."""
 
-    place: tuple[str | int, ...]
-    """The keys that lead to it: ``("args", 0)``. Empty for nodes that run no task."""
+    keys: tuple[str | int, ...]
+    """The keys of the argument: ``("args", 0)``. Empty for nodes that run no task."""
     form: Literal["one", "list", "flat", "failure", "undone"]
     """One result, the list of all, their lists in one list, why the parts failed, or the result of
     the job that it undoes, which is no part."""
@@ -50,7 +50,7 @@ class Input(msgspec.Struct, frozen=True, array_like=True):
     count: int = 1
     """How many parts; ``ALL_PARTS`` if that was not known."""
     collect: bool = False
-    """Whether a failure takes its place in the list, instead of keeping the node from running."""
+    """Whether a failure becomes an item of the list, instead of keeping the node from running."""
     pick: tuple[str | int, ...] = ()
     """The keys of the item of the result that is wanted; empty for the whole."""
 
@@ -87,7 +87,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The header ``node`` of a job that is a node of a graph."""
 
     path: str = ""
-    """Its place in the expression: ``1.0`` is the first member of the second link of a chain."""
+    """Where it is in the expression: ``1.0`` is the first member of the second part of a chain."""
     kind: NodeKind = ""
     """Empty for a task. Nodes of the other kinds are run by the worker itself, but a ``chunk``
     calls its task several times."""
@@ -175,7 +175,7 @@ class Reference(msgspec.Struct, frozen=True, omit_defaults=True):
     flat: bool = False
     """Whether the lists of the parts are one list."""
     collect: bool = False
-    """Whether failures have a place in the list."""
+    """Whether failures are items of the list."""
     job: str = ""
 
     @property
@@ -194,7 +194,7 @@ def read_node(header: str) -> NodeSpec:
     try:
         return _decode_spec(header)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise BadMessage("node", f"not the place of a node in a graph: {error}") from None
+        raise BadMessage("node", f"not the header of a node of a graph: {error}") from None
 
 
 def read_reference(body: Body) -> Reference | None:

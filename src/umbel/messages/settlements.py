@@ -38,10 +38,10 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     """The group of the job, if it has one: joins may have to be advanced."""
     growth: Growth | None = None
-    """The part of a graph that takes the place of the job, if the job ends.
+    """The jobs that replace the job, if it ends.
 
     It has no effect if the job's cancellation was requested while it ran: nothing of it is added,
-    the job keeps its place, and a success is recorded as cancelled: see ``without_growth``.
+    the job keeps its position, and a success is recorded as cancelled: see ``without_growth``.
     """
 
 
@@ -73,7 +73,7 @@ Disposition = Finish | Requeue
 def without_growth(end: Finish, reason: str) -> Finish:
     """Return the end of a job that does not grow, because its cancellation was requested.
 
-    Its result would be that of the job that takes its place, which does not exist.
+    Its result would be that of the job that replaces it, which does not exist.
     """
     return Finish(State.CANCELLED, reason=reason) if end.state is State.SUCCEEDED else end
 

@@ -18,9 +18,9 @@ _MAX_PARTS = 100
 
 
 class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node gets at one place of its arguments."""
+    """What a node gets as one of its arguments."""
 
-    place: tuple[str | int, ...]
+    keys: tuple[str | int, ...]
     """The keys that lead to it: ``("args", 0)``."""
     jobs: tuple[str, ...]
     """The first nodes that it comes from."""
@@ -34,7 +34,7 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True):
 async def read_inputs(roles: Roles, codec: BodyCodec, record: Record) -> list[NodeInput]:
     """Return what a node gets from the nodes before it."""
     spec = read_node(record.headers.get(NODE_HEADER, "{}"))
-    wanted = [one for one in spec.inputs if one.place and one.form != "failure"]
+    wanted = [one for one in spec.inputs if one.keys and one.form != "failure"]
     if not spec.join or not wanted:
         return []
     parts = [*await roles.joins.results(spec.join, -1, _MAX_PARTS + 1)]
@@ -46,7 +46,7 @@ async def _read(reader: ResultReader, one: Input, parts: Sequence[PartResult]) -
     end = one.first + one.count if one.count >= 0 else None
     own = parts[one.first : end]
     found = NodeInput(
-        place=one.place,
+        keys=one.keys,
         jobs=tuple(part.job for part in own[:3]),
         count=len(own),
         is_known=False,

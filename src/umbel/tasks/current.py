@@ -241,7 +241,7 @@ class Current:
             raise reason
 
     def replace(self, canvas: Composable[Any]) -> Any:
-        """Let a canvas take the place of this job: ``return current.replace(add.s(1, 2))``.
+        """Let a canvas replace this job: ``return current.replace(add.s(1, 2))``.
 
         The result of the canvas becomes the result of the job, for its handle and in its graph. It
         costs no attempt. The canvas is published in the step in which the job ends.

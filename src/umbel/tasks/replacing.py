@@ -1,4 +1,4 @@
-"""What a task returns to change its graph: something that takes its place, or an early end."""
+"""What a task returns to change its graph: a canvas that replaces it, or an early end."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ChunkResult(msgspec.Struct, frozen=True, eq=False):
 
     values: list[Any]
     failed: list[int]
-    """The places of failed calls; they have a dict with the keys ``node`` and ``error``."""
+    """The positions of failed calls. Their values have the keys ``node`` and ``error``."""
 
 
 def failed_call(error: NodeFailed) -> dict[str, str]:
-    """Return what a chunk stores in the place of a failed call."""
+    """Return what a chunk stores for a failed call."""
     return {"node": error.node, "error": error.error}

@@ -102,8 +102,8 @@ class Activator:
         envelope = delivery.envelope
         task = self._find(delivery)
         data = self._codec.decode(envelope.body)
-        for place, value in results:
-            insert(data, place, value)
+        for keys, value in results:
+            insert(data, keys, value)
         node, retry = None, _retry(envelope.headers.get("retry"), task.declared.retry)
         if NODE_HEADER in envelope.headers:
             node = read_node(envelope.headers[NODE_HEADER])

@@ -35,7 +35,7 @@ class NodeQueue(WaitingDeliveries):
         super().put(delivery)
 
     async def next(self) -> Delivery:
-        """Return the next delivery that nothing was done for yet. It still counts as waiting."""
+        """Return the next delivery that was not returned before. It still counts as waiting."""
         while not self._new:
             self._arrived = anyio.Event()
             await self._arrived.wait()
@@ -96,7 +96,7 @@ class NodeStarter:
             limiter.release()
 
     async def _prepare(self, delivery: Delivery) -> PreparedNode | None:
-        """Return the node; None if its lease is lost while the store is away."""
+        """Return the node; None if its lease is lost while the store does not answer."""
         tries = 0
         while self._queue.holds(delivery.lease):
             try:

@@ -31,7 +31,7 @@ class Activation(msgspec.Struct, frozen=True, kw_only=True):
     track: Track
     keep: float | None = None
     node: NodeSpec | None = None
-    """Its place in a graph, if it has one."""
+    """Its header as a node of a graph, if it is one."""
     unchecked: tuple[tuple[Pool, str], ...] = ()
     """Pools with the members that the job was given; they are checked before the task begins."""
 
@@ -57,7 +57,7 @@ class Report(msgspec.Struct, frozen=True):
     follow_ups: Sequence[Envelope] | None = None
     """Messages that are published if the outcome is success."""
     growth: Growth | None = None
-    """What takes the place of the job in its graph."""
+    """What replaces the job in its graph."""
 
 
 class Completion(Protocol):

@@ -228,7 +228,7 @@ def in_namespace(growth: Growth, namespace: str) -> Growth:
     """Return a growth whose jobs are in a namespace: a worker on a link does not know it."""
     publication = growth.publication
     envelopes = tuple(replace(one, namespace=namespace) for one in publication.envelopes)
-    return Growth(replace(publication, envelopes=envelopes), growth.place)
+    return Growth(replace(publication, envelopes=envelopes), growth.replacement)
 
 
 def settled_job(report: Report) -> SettledJob:

@@ -277,11 +277,11 @@ def report_of(ended: EndedRun, codec: BodyCodec, clock: Clock) -> Report:
 
 
 def _replaced(ended: EndedRun, replacement: Replacement, clock: Clock) -> Report:
-    """Return what is to be settled if a canvas takes the place of the job."""
+    """Return what is to be settled if a canvas replaces the job."""
     delivery, task = ended.activation.delivery, ended.activation.task
     try:
         growth = task.sender.grow(replacement.canvas, ended.activation.run)
-        outcome: Outcome = Succeeded(Reference(job=growth.place).body)
+        outcome: Outcome = Succeeded(Reference(job=growth.replacement).body)
         held = ended.activation.run.held(clock.monotonic())
         now = clock.now()
         return Report(delivery, outcome, ended.started, now, follow_ups=held, growth=growth)

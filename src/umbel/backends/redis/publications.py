@@ -29,7 +29,7 @@ def publication_row(publication: Publication) -> Row:
 def growth_row(growth: Growth) -> Row:
     """Return a growth as settling.lua describes it. Raises ConfigurationError."""
     check_growth(growth)
-    return [publication_row(growth.publication), growth.place]
+    return [publication_row(growth.publication), growth.replacement]
 
 
 def publication_error(answer: Sequence[Any]) -> UmbelError | None:

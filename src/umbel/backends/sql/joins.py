@@ -185,7 +185,7 @@ class SqlJoins(SqlRole, ABC):
         return (yield from self._add_new_steps(publication))
 
     def grow_steps(self, lease: Lease, growth: Growth) -> Steps[str | None]:
-        """Let a publication take the place of the job under this lease.
+        """Let a publication replace the job under this lease.
 
         Nothing happens if the lease is lost, or if the cancellation of the job was requested: then
         the reason of the request is returned.
@@ -197,9 +197,9 @@ class SqlJoins(SqlRole, ABC):
         if locked and locked[0][0] is not None:
             return str(locked[0][0])
         if locked:
-            place = self._database.stored_id(growth.place)
+            place = self._database.stored_id(growth.replacement)
             rows = yield self._sql["move_edges"], values | {"place": place}
-            moved = [growth.place] if rows else []
+            moved = [growth.replacement] if rows else []
             yield from self._add_new_steps(growth.publication, moved)
             ended = self._values(jobs=self._database.texts([place]))
             joins = [row[0] for row in (yield self._sql["count_ended"], ended)]

@@ -518,12 +518,12 @@ class Dropping:
 
 
 def growth_of(more: Graph, place: Envelope) -> Growth:
-    """Return the growth by a graph, one job of which takes the place."""
+    """Return the growth by a graph, one job of which takes the position."""
     return Growth(more.publication(), place.id)
 
 
 class Growing:
-    """``Growth``: the part of a graph that takes the place of the job that is settled."""
+    """``Growth``: the jobs that replace the job that is settled."""
 
     @backend_test()
     async def test_a_growth_takes_the_position_of_its_job(self, b: Adapters) -> None:
