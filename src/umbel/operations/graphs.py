@@ -17,12 +17,10 @@ from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
 from umbel.graphs import (
     AGAIN,
     Graph,
-    GraphNode,
     cancel_graph,
     count_run,
     give_signal,
     live_roots,
-    named_id,
     read_graph,
 )
 from umbel.messages import (
@@ -37,6 +35,14 @@ from umbel.messages import (
 )
 from umbel.messages.nodes import with_mark
 from umbel.operations.graph_documents import is_run_of
+from umbel.operations.graph_repair import (
+    failed_jobs,
+    had_place,
+    jobs_from,
+    refuse_undoing,
+    undone_nodes,
+    with_consequences,
+)
 from umbel.operations.graph_values import NodeInput, read_inputs, read_result
 
 _PAGE = 200
@@ -50,9 +56,6 @@ _MAX_ENDED = 10_000
 """How many runs that have ended are counted."""
 _MAX_NAMED = 2_000
 """How many jobs are named in one step. Those that wait for them are reopened with them."""
-
-_ACTING = ("cancel", "release", "undo")
-"""Kinds of nodes that act when others have failed: they may have to act again."""
 
 
 class RetriedGraph(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +188,7 @@ class GraphOperations:
         start: str | None = None,
         arguments: Any = None,
     ) -> RetriedGraph:
-        """Let a graph that has failed go on: failed nodes run again, succeeded ones do not.
+        """Continue a graph that has failed: failed nodes run again, succeeded ones do not.
 
         With ``node``, only this failed node runs again. With ``start``, this node and all that
         follow it run again, also those that have succeeded. ``arguments`` replace those of the
@@ -198,16 +201,16 @@ class GraphOperations:
             ran.
         """
         graph = await self.show(graph_id)
-        _refuse_undoing(graph)
-        named = self._failed(graph, node) if start is None else self._from(graph, start)
-        named = self._again(graph, named)
+        refuse_undoing(graph)
+        named = failed_jobs(graph, node) if start is None else jobs_from(graph, start)
+        named = with_consequences(graph, named)
         changes = UNCHANGED
         if arguments is not None:
             if node is None and start is None:
                 raise NotAllowed("arguments: name the node that they are for")
             changes = Changes(body=self._body(arguments))
         first = [graph.find(name).job for name in (node, start) if name is not None]
-        undone = [one.job for one in _undone(graph)]
+        undone = [one.job for one in undone_nodes(graph)]
         if arguments is not None and {*first} & {one.job for one in graph.after(undone)}:
             raise NotAllowed(
                 f"arguments: node {node or start} follows nodes that were undone, which run again"
@@ -219,7 +222,7 @@ class GraphOperations:
         return RetriedGraph(graph=graph_id, nodes=paths, jobs=len(again))
 
     async def retry_jobs(self, graph_id: str, jobs: Sequence[str], changes: Changes) -> list[str]:
-        """Let a graph go on with these failed nodes; return those that are live again.
+        """Continue a graph with these failed nodes; return those that are live again.
 
         They get the ``changes``. What acts on their failures runs again, too.
         """
@@ -227,12 +230,12 @@ class GraphOperations:
         named: Sequence[str] = jobs
         with suppress(UnknownJob):  # the root was deleted
             graph = await self.show(graph_id)
-            named = self._again(graph, [*jobs])
+            named = with_consequences(graph, [*jobs])
         again = {*(await self._reopen_all(graph, jobs, named, changes))}
         return [job for job in jobs if job in again]
 
     async def resolve(self, graph_id: str, name: str, result: Any) -> bool:
-        """Let a node count as succeeded, with this result; the graph goes on.
+        """Let a node count as succeeded, with this result; the graph continues.
 
         It may have failed, wait, or be blocked. Return False if it runs now.
 
@@ -249,8 +252,8 @@ class GraphOperations:
             raise NotAllowed(f"queue {queue!r:.80}: too long a name for a node to be resolved")
         if node.has_ended or queue.startswith(_RESOLVING):
             if node.has_ended:  # otherwise an earlier call has checked it
-                _refuse_undoing(graph)
-            again = [job for job in self._again(graph, [node.job]) if job != node.job]
+                refuse_undoing(graph)
+            again = [job for job in with_consequences(graph, [node.job]) if job != node.job]
             # No worker takes it from this queue before it is resolved. If this process dies, it
             # stays there until ``resolve`` is repeated.
             queue = queue.removeprefix(_RESOLVING)
@@ -262,78 +265,6 @@ class GraphOperations:
             await count_run(self._roles, graph.workflow, graph.id)
         await self._advance()
         return resolved
-
-    def _failed(self, graph: Graph, name: str | None) -> list[str]:
-        """Return the jobs to reopen: failed nodes, and handlers that may have to run again."""
-        nodes = [
-            node
-            for node in graph.nodes
-            if node.failed and node.kind not in _ACTING and not node.undoes
-        ]
-        if name is not None:
-            node = graph.find(name)
-            if not node.has_ended:
-                raise NotAllowed(f"node {node.path} is {node.state}: wait until it has ended")
-            if not node.failed:
-                raise NotAllowed(
-                    f"node {node.path} is {node.state} and has not failed; --from {node.path} runs"
-                    " it and all after it again"
-                )
-            nodes = [node]
-        elif graph.state.finished and graph.state is not State.SUCCEEDED:
-            following = {one.job for one in graph.after([node.job for node in nodes])}
-            # Cancelled after all others, or beside a branch that failed; or a job of others failed.
-            nodes += [graph.root] if graph.root.job not in following else []
-        if not nodes:
-            raise NotAllowed(
-                f"graph {graph.id} is {graph.state}, and no node has failed; --from NODE runs a"
-                " part of it again"
-            )
-        return [node.job for node in nodes]
-
-    def _again(self, graph: Graph, jobs: list[str]) -> list[str]:
-        """Return jobs that run again, with nodes that were undone, and what acts on failures."""
-        if all(node.undoes for node in graph.nodes if node.job in jobs):
-            return jobs
-        found = dict.fromkeys(jobs)
-        for node in _undone(graph):
-            found |= dict.fromkeys(self._following(graph, node))
-        if any(node.undoes for node in graph.nodes):  # undos have taken the place of their node
-            found[named_id(graph.id, "undo")] = None
-        following = graph.after(found)
-        signals = {one.path.removesuffix(".release") for one in following if one.kind == "release"}
-        for node in (*following, *graph.nodes):
-            acts = node.state is State.SUCCEEDED and (node.handler or node.kind in _ACTING)
-            is_released = (
-                node.kind == "signal" and node.path in signals and node.state is State.CANCELLED
-            )
-            if is_released or (acts and node in following):
-                found[node.job] = None
-        return [*found]
-
-    def _from(self, graph: Graph, name: str) -> list[str]:
-        """Return the jobs of a node and of all that follow it."""
-        node = graph.find(name)
-        grown = [one for one in (node, *graph.after([node.job])) if one.replaced]
-        if grown:
-            raise NotAllowed(
-                f"node {grown[0].path} was replaced by other nodes when it ran, which cannot be"
-                " taken back; name a node inside it, or publish the graph again"
-            )
-        return self._following(graph, node)
-
-    def _following(self, graph: Graph, node: GraphNode) -> list[str]:
-        """Return the jobs of a node and of all that follow it, except nodes that were replaced."""
-        following = [node, *graph.after([node.job])]
-        running = next((one for one in following if one.state is State.RUNNING), None)
-        if running is not None:
-            raise NotAllowed(f"node {running.path} runs: wait until it has ended, or cancel it")
-        jobs = [
-            one.job
-            for one in following
-            if one.has_ended and one.kind != "signal" and not one.replaced
-        ]
-        return [*jobs, *([node.job] if node.kind == "signal" else [])]
 
     async def _reopen_all(
         self, graph: Graph | None, first: Sequence[str], named: Sequence[str], changes: Changes
@@ -362,7 +293,7 @@ class GraphOperations:
                     again += await self._roles.joins.reopen(step[at : at + _MAX_NAMED], given)
                 except ConfigurationError as error:
                     raise NotAllowed(f"{error}; start a new graph instead") from None
-        if graph is not None and again and _had_place(graph, again):
+        if graph is not None and again and had_place(graph, again):
             await count_run(self._roles, graph.workflow, graph.id)
         return again
 
@@ -402,34 +333,3 @@ class GraphOperations:
                 pass
         except Unavailable:  # upkeep does what is left
             return
-
-
-def _had_place(graph: Graph, again: Sequence[str]) -> bool:
-    """Whether a run of a workflow with a limit goes on without waiting for a place again."""
-    return any(
-        node.kind == "place" and node.state is State.SUCCEEDED and node.job not in again
-        for node in graph.nodes
-    )
-
-
-def _undone(graph: Graph) -> list[GraphNode]:
-    """Return the nodes whose undos have succeeded, and that have not run again since."""
-    by_job = {node.job: node for node in graph.nodes}
-    undone = {
-        node.undoes: node.finished or 0.0
-        for node in graph.nodes
-        if node.undoes and node.state is State.SUCCEEDED
-    }
-    return [
-        by_job[job]
-        for job, moment in undone.items()
-        if job in by_job and by_job[job].has_ended and (by_job[job].finished or 0.0) <= moment
-    ]
-
-
-def _refuse_undoing(graph: Graph) -> None:
-    """Raise NotAllowed while nodes are undone."""
-    for node in graph.nodes:
-        starts = node.kind == "undo" and node.state not in (State.BLOCKED, State.SCHEDULED)
-        if (starts or node.undoes) and not node.has_ended:
-            raise NotAllowed(f"graph {graph.id} is undone now ({node.path}): wait until that ends")

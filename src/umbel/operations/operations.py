@@ -191,7 +191,7 @@ class Operations:
     async def retry(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
         """Queue finished jobs again, unchanged or with changes. Return their ids.
 
-        The graph of a node goes on.
+        The graph of a node continues.
 
         Raises:
             UnknownJob: one is unknown.
@@ -210,7 +210,7 @@ class Operations:
     async def retry_possible(self, jobs: Sequence[str], changes: Changes = UNCHANGED) -> list[str]:
         """Queue those of these jobs again that still can be. Return their ids.
 
-        Others have been retried meanwhile, were deleted, or belong to a graph that cannot go on.
+        Others have been retried meanwhile, were deleted, or belong to a graph that cannot continue.
         """
         return await self._replay(jobs, changes, NotAllowed, UnknownJob)
 

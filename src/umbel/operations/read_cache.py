@@ -1,4 +1,4 @@
-"""Keeps what is expensive to read for a moment, for views that look again and again."""
+"""Keeps what is expensive to read for a moment, for views that are read again and again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 _COST_FACTOR = 100
 """A value is kept at least this many times as long as it took to read: a read of 40 ms is repeated
-after four seconds, so it takes 1 % of the time of a store, however many look."""
+after four seconds, so it takes 1 % of the time of a store, however many are open."""
 _MAX_SECONDS = 5.0
 """A slow read makes a value no older than this, or than the caller allows."""
 

@@ -60,7 +60,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "access.add_token": ("add-token", "name", "role"),
     "access.remove_token": ("remove-token", "name"),
 }
-"""For each operation that changes something: its action, and the parameters that name of what.
+"""For each operation that changes something: its action, and the parameters that name its object.
 
 ``erase`` is not one of them: it deletes the log, too. Other parameters may be secret.
 """
