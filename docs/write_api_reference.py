@@ -22,7 +22,8 @@ from umbel.tasks.composing import CanvasMethods
 from umbel.tasks.current import Current
 from umbel.tasks.hooks import Hook, OutgoingJob, PublishedTick, SettledJob
 from umbel.tasks.steps import Step
-from umbel.tasks.workflow import Signal, Sleep, Workflow
+from umbel.tasks.waiting_nodes import Signal, Sleep
+from umbel.tasks.workflow import Workflow
 from umbel.testing import FinishedJob, InMemoryJobs, PublishedCall, eager, in_memory
 
 PAGE = Path(__file__).parent / "reference" / "api.md"

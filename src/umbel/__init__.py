@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         step,
         task,
     )
-    from umbel.tasks.workflow import Signal, Sleep
+    from umbel.tasks.waiting_nodes import Signal, Sleep
     from umbel.worker import WorkerOptions
 
 __version__ = "0.1.0"
@@ -80,8 +80,8 @@ __all__ = [
 
 _PACKAGES = {
     "NodeFailed": "umbel.errors",
-    "Signal": "umbel.tasks.workflow",
-    "Sleep": "umbel.tasks.workflow",
+    "Signal": "umbel.tasks.waiting_nodes",
+    "Sleep": "umbel.tasks.waiting_nodes",
     "State": "umbel.messages",
     "Umbel": "umbel.app",
     "WorkerOptions": "umbel.worker",

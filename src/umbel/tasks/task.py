@@ -55,8 +55,6 @@ R_co = TypeVar("R_co", covariant=True)
 AS_DECLARED = CallOptions()
 NO_GATES = GateSet("")
 _PLAIN_TYPES = frozenset({int, float, str, bool, bytes, dict, list, tuple, type(None)})
-_CONTAINERS = frozenset({list, tuple, dict})
-_MAX_DEPTH = 50
 _NO_QUEUE_GATES: Mapping[str, GateSet] = {}
 
 
@@ -121,7 +119,7 @@ class Sender(Protocol):
         """``send_canvas`` for async code."""
 
     def grow(self, canvas: Composable[Any], run: Run) -> Growth:
-        """Return the jobs of a canvas that takes the place of the job that runs."""
+        """Return the jobs of a canvas that replaces the job that runs."""
 
     def send(self, signatures: Sequence[Signature[Any]]) -> list[Handle[Any]]:
         """Publish all in one round trip; return when they are durable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, Unpack
@@ -10,114 +11,27 @@ import msgspec
 
 from umbel.errors import BadArguments, ConfigurationError
 from umbel.tasks.canvas import Chain, Fork, Group, Map, group
-from umbel.tasks.composing import CanvasChanges, CanvasMethods, Composable, ResultOf, check_nodes
+from umbel.tasks.composing import (
+    CanvasChanges,
+    CanvasMethods,
+    Composable,
+    ResultOf,
+    check_canvas_options,
+)
 from umbel.tasks.conditions import Condition, Placeholder, pick_item
 from umbel.tasks.handle import Handle
 from umbel.tasks.options import CallOptions
 from umbel.tasks.parameters import Parameters
-from umbel.tasks.policies import storable_name
 from umbel.tasks.task import Signature
 from umbel.tasks.tracing import note_made, note_replaced, trace
+from umbel.tasks.waiting_nodes import NOTHING, Signal, Waiting, check_seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
-_MAX_SECONDS = 3_000_000_000.0
 _MAX_ACTIVE_RUNS = 1_000
 """Their ids are in one entry of coordination."""
-TYPES: dict[str, type] = {one.__name__: one for one in (bool, int, float, str, list, dict)}
-"""What ``type`` of a signal may be, by name."""
-
-
-class _Nothing:
-    """The default of a signal that has none."""
-
-    def __repr__(self) -> str:
-        return "no default"
-
-
-NOTHING = _Nothing()
-
-
-class Waiting(CanvasMethods[R_co]):
-    """A node that waits and runs no task: a signal or a sleep."""
-
-    __slots__ = ("before",)
-
-    def after(self, *nodes: Composable[Any]) -> Any:
-        """Wait for these nodes first."""
-        check_nodes("after", nodes)
-        changed = self._copied()
-        changed.before = (*self.before, *nodes)
-        note_replaced(self, changed)
-        return changed
-
-    def inner(self) -> Sequence[Any]:
-        return self.before
-
-    def _begin(self) -> None:
-        self._set_up()
-        self.before: tuple[Composable[Any], ...] = ()
-        note_made(self)
-
-
-class Signal(Waiting[Any]):
-    """Waits for a value from outside: from a person, or from another program.
-
-    ``handle.signal("approved", True)`` gives it, or ``umbel workflows signal``. The first value
-    counts. ``timeout`` is counted in seconds from when the nodes before it have ended; after it,
-    the value is ``default``, or the node fails. ``type`` is what values must be.
-    """
-
-    __slots__ = ("default", "name", "timeout", "type")
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        timeout: float | None = None,
-        default: Any = NOTHING,
-        type: type | None = None,
-    ) -> None:
-        if not storable_name(name):
-            raise ConfigurationError(f"Signal({name!r:.80}): give a name of 1 to 255 characters")
-        if timeout is not None:
-            _check_seconds("timeout", timeout)
-        if default is not NOTHING and timeout is None:
-            raise ConfigurationError(f"default of signal {name}: it needs a timeout")
-        if type is not None and type not in TYPES.values():
-            known = ", ".join(TYPES)
-            raise ConfigurationError(f"type={type!r:.80} of signal {name}: give one of {known}")
-        if type is not None and default is not NOTHING and not _fits(default, type):
-            raise ConfigurationError(
-                f"default={default!r:.80} of signal {name}: it is neither {type.__name__} nor None"
-            )
-        self._begin()
-        self.name = name
-        self.timeout = timeout
-        self.default = default
-        self.type = type.__name__ if type is not None else ""
-
-    def __repr__(self) -> str:
-        return f"signal {self.name}"
-
-
-class Sleep(Waiting[Any]):
-    """Waits for so many seconds, also for many days. It occupies no worker.
-
-    In a chain, it passes the result of the node before it on.
-    """
-
-    __slots__ = ("seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        _check_seconds("Sleep", seconds)
-        self._begin()
-        self.seconds = float(seconds)
-
-    def __repr__(self) -> str:
-        return f"sleep of {self.seconds:g} s"
 
 
 class Workflow(Generic[P, R_co]):
@@ -133,7 +47,7 @@ class Workflow(Generic[P, R_co]):
         limit: int | None = None,
     ) -> None:
         if deadline is not None:
-            _check_seconds("deadline", deadline)
+            check_seconds("deadline", deadline)
         if limit is not None and (type(limit) is not int or not 0 < limit <= _MAX_ACTIVE_RUNS):
             raise ConfigurationError(
                 f"limit={limit!r:.80} of workflow {name}: give how many runs may be active at once,"
@@ -167,10 +81,6 @@ class Workflow(Generic[P, R_co]):
 
     def options(self, **changes: Unpack[CanvasChanges]) -> Workflow[P, R_co]:
         """Return this workflow with options for its runs: delay, unique, id, queue and others."""
-        import copy
-
-        from umbel.tasks.composing import check_canvas_options
-
         check_canvas_options(changes)
         changed = copy.copy(self)
         changed.call_options = self.call_options.merged(dict(changes))
@@ -243,7 +153,10 @@ def _traced(function: Callable[..., Any], parameters: Parameters, name: str) -> 
     """Return what the function builds from placeholders. Raise ConfigurationError."""
     for parameter in parameters.signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise ConfigurationError(f"workflow {name}: *args and **kwargs cannot be parameters")
+            raise ConfigurationError(
+                f"workflow {name}: *args and **kwargs cannot be parameters; name each"
+                " one, or take a list"
+            )
     placeholders = {
         one: Placeholder(one, parameters.annotation(one)) for one in parameters.signature.parameters
     }
@@ -456,24 +369,10 @@ class _Binding:
             ) from None
 
 
-def _fits(default: Any, wanted: type) -> bool:
-    if default is None or isinstance(default, Placeholder):
-        return True
-    if isinstance(default, bool):
-        return wanted is bool
-    return isinstance(default, (int, float) if wanted is float else wanted)
-
-
 def _items(value: Any) -> Any:
-    """Return what a map goes over. Raise BadArguments if an argument is no list."""
+    """Return the items of a map. Raise BadArguments if an argument is no list."""
     if value is None or isinstance(value, Composable | ResultOf | Placeholder | list):
         return value
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         return [*value]
     raise BadArguments(f"map over {value!r:.80}: give a list of items")
-
-
-def _check_seconds(name: str, value: object) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 < value <= _MAX_SECONDS:  # type: ignore[operator]
-        raise ConfigurationError(f"{name}={value!r:.80}: give seconds, more than 0")
