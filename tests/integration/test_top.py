@@ -207,7 +207,7 @@ def test_an_unreachable_store_is_named_with_its_time_and_the_screen_recovers(
     with top(app, tmp_path) as screen:
         screen.wait_for("● live", "QUEUES")
         proxy.cut()
-        screen.wait_for("○ store away", "! The store is unreachable since ", "trying again")
+        screen.wait_for("○ no store", "! The store is unreachable since ", "trying again")
         assert re.search(r"since \d\d:\d\d:\d\d", screen.text)
         assert "QUEUES" in screen.text  # the last data stay
         screen.press("p")

@@ -190,7 +190,7 @@ def retry(
     nodes = ", ".join(path or "-" for path in retried.nodes[:8])
     more = len(retried.nodes) - 8
     print_line(
-        f"Graph {retried.graph} goes on: {counted(retried.jobs, 'job')} again, from"
+        f"Graph {retried.graph} continues: {counted(retried.jobs, 'job')} again, from"
         f" {'node' if len(retried.nodes) == 1 else 'nodes'} {nodes}"
         + (f" and {more:,} more." if more > 0 else ".")
     )
@@ -244,7 +244,7 @@ def resolve(context: CommandContext, graph: str, node: str, result: str, as_json
     if as_json:
         print_json({"resolved": resolved})
     elif resolved:
-        print_line(f"Node {node} has succeeded with this result; the graph goes on.")
+        print_line(f"Node {node} has succeeded with this result; the graph continues.")
     else:
         print_note(f"Node {node} runs now: cancel its job first, or wait.")
     return 0 if resolved else FAILED

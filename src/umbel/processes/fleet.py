@@ -122,7 +122,7 @@ class Fleet:
         os.set_blocking(self._error_token, False)
 
     def run(self) -> int:
-        """Run until every child has ended for good; return the exit code."""
+        """Run until every child has ended and is not restarted; return the exit code."""
         signals = SignalPipe((signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
         self._log.write("info", "starting worker processes", processes=len(self._children))
         self._put_error_token()

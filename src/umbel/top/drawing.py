@@ -129,7 +129,7 @@ def _problem_lines(snapshot: Snapshot) -> list[str]:
 
 def _header(screen: Screen, snapshot: Snapshot | None, frame: Frame) -> list[Text]:
     glyphs, width = screen.glyphs, frame.columns
-    sign = glyphs.own("○ store away" if frame.trouble else f"● live {frame.seconds:g} s")
+    sign = glyphs.own("○ no store" if frame.trouble else f"● live {frame.seconds:g} s")
     now = clock(snapshot.overview.now) if snapshot is not None else ""
     right = f"{now}  {sign}"
     left = f"umbel top  {glyphs.foreign(frame.title)}"
@@ -150,14 +150,14 @@ def _header(screen: Screen, snapshot: Snapshot | None, frame: Frame) -> list[Tex
             facts.append(f"ok {rate(snapshot.succeeded_rate)}/s")
             facts.append(f"failed {rate(snapshot.failed_rate)}/s")
         second = Text("  ".join(facts))
-    third = Text(_wrong(screen, snapshot, frame), style="red" if frame.trouble else "")
+    third = Text(_third_line(screen, snapshot, frame), style="red" if frame.trouble else "")
     if not frame.trouble and snapshot is not None and snapshot.overview.problems:
         third.stylize("red")
     return [_cut(line, width) for line in (first, second, third)]
 
 
-def _wrong(screen: Screen, snapshot: Snapshot | None, frame: Frame) -> str:
-    """Return the third line: what is wrong, since when."""
+def _third_line(screen: Screen, snapshot: Snapshot | None, frame: Frame) -> str:
+    """Return what is wrong, and since when; else what is paused."""
     if frame.trouble:
         return f"! {screen.glyphs.foreign(frame.trouble)} since {clock(frame.since)}; trying again"
     if snapshot is None:
@@ -208,9 +208,9 @@ def _panes(screen: Screen, snapshot: Snapshot, width: int, body: int) -> list[Te
     lines: list[Text] = []
     for pane, table, height in zip(PANES, tables, heights, strict=True):
         is_active = screen.jobs is None and pane == screen.pane
-        place = screen.place_in(pane, table) if is_active else None
+        selected = screen.selected_row(pane, table) if is_active else None
         text = screen.filter_of(pane)
-        lines += _draw_table(screen, table, place, height, width, text, is_active=is_active)
+        lines += _draw_table(screen, table, selected, height, width, text, is_active=is_active)
     return lines
 
 
@@ -225,9 +225,9 @@ def _jobs(screen: Screen, snapshot: Snapshot, width: int, body: int) -> list[Tex
     table = screen.make_jobs(snapshot)
     more = f"  The newest {len(snapshot.jobs)} jobs; there are more." * snapshot.jobs_is_more
     title.append(f"  by {table.sorted_by}{more}", style="not bold")
-    place = screen.place_in("jobs", table)
+    selected = screen.selected_row("jobs", table)
     text = screen.filter_of("jobs")
-    return [*lines, *_draw_table(screen, table, place, body - 2, width, text, is_active=True)]
+    return [*lines, *_draw_table(screen, table, selected, body - 2, width, text, is_active=True)]
 
 
 def share_lines(needs: Sequence[int], total: int) -> list[int]:
@@ -245,7 +245,7 @@ def share_lines(needs: Sequence[int], total: int) -> list[int]:
 def _draw_table(
     screen: Screen,
     table: Table,
-    place: int | None,
+    selected: int | None,
     height: int,
     width: int,
     text: str,
@@ -272,9 +272,9 @@ def _draw_table(
     rows = max(1, height - 1)
     if not table.rows:
         return [*lines, Text(f"  {table.empty}", style="dim")]
-    first_row = 0 if place is None or place < rows else place - rows + 1
+    first_row = 0 if selected is None or selected < rows else selected - rows + 1
     for at, row in enumerate(table.rows[first_row : first_row + rows], first_row):
-        lines.append(_cut(_row(row, table.columns, widths, is_chosen=at == place), width))
+        lines.append(_cut(_row(row, table.columns, widths, is_chosen=at == selected), width))
     return lines
 
 

@@ -80,11 +80,11 @@ class Screen:
         now, text = snapshot.overview.now, self.filter_of("jobs")
         return make_jobs_table(snapshot.jobs, now, sort, text, self.glyphs)
 
-    def place_in(self, name: str, table: Table) -> int:
+    def selected_row(self, name: str, table: Table) -> int:
         """Return which row is selected: the same thing as before, wherever its row is now."""
-        key, place = self._selected.get(name, ("", 0))
+        key, last = self._selected.get(name, ("", 0))
         found = next((at for at, row in enumerate(table.rows) if row.key == key), None)
-        return found if found is not None else max(0, min(place, len(table.rows) - 1))
+        return found if found is not None else max(0, min(last, len(table.rows) - 1))
 
     def say(self, text: str, *, is_bad: bool = False) -> None:
         """Show a message until the next key."""
@@ -185,8 +185,8 @@ class Screen:
         table = self._current(snapshot)
         if not table.rows:
             return
-        place = min(max(0, self.place_in(self.table, table) + step), len(table.rows) - 1)
-        self._selected[self.table] = (table.rows[place].key, place)
+        row = min(max(0, self.selected_row(self.table, table) + step), len(table.rows) - 1)
+        self._selected[self.table] = (table.rows[row].key, row)
 
     def _next_tab(self, step: int) -> None:
         if self.jobs is None:
@@ -198,7 +198,7 @@ class Screen:
 
     def _selected_key(self, snapshot: Snapshot) -> str | None:
         table = self._current(snapshot)
-        return table.rows[self.place_in(self.table, table)].key if table.rows else None
+        return table.rows[self.selected_row(self.table, table)].key if table.rows else None
 
     def _open(self, snapshot: Snapshot) -> None:
         key = self._selected_key(snapshot)
