@@ -8,7 +8,7 @@ from typing import Any
 
 from umbel.errors import BadArguments, ConfigurationError
 from umbel.graphs.arguments import extract
-from umbel.graphs.compiled import NO_OPTIONS, Chunk, ArgumentKeys
+from umbel.graphs.compiled import NO_OPTIONS, ArgumentKeys, Chunk
 from umbel.messages import Policy
 from umbel.tasks.conditions import Placeholder
 from umbel.tasks.options import CallOptions
