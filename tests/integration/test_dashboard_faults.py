@@ -42,11 +42,11 @@ from umbel.telemetry import Telemetry
 def test_a_store_that_does_not_answer_is_named_and_the_page_recovers(
     distant: Place, proxy: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("umbel.dashboard.server._READ_SECONDS", 0.5)
     app = declare(distant.app())
     app.registry.find("shop.add").delay(1, 2)
     with served(app) as url, updates_of(url, "/queues") as updates:
         assert "/queues/default" in next(updates)["html"]
+        monkeypatch.setattr("umbel.dashboard.server._READ_SECONDS", 0.5)
         proxy.silence()
         found = next(update for update in updates if update.get("error"))
         assert found["error"] == "The store is unreachable"
