@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from umbel.dashboard.chart_axes import Axis, duration_axis, linear_axis, short_number
+
 _BAR_WIDTH = 1_000
 _PART_STYLES = {
     **dict.fromkeys(("retry", "failed", "lost", "rejected"), "buried"),
@@ -15,7 +17,7 @@ _PART_STYLES = {
 }
 Line = tuple[str, str, Sequence[float | None]]
 """A name, a CSS class, and values; None is a gap."""
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 136, 54, 110, 8
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 136, 72, 110, 8
 _MAX_ROWS = 30
 
 
@@ -41,14 +43,23 @@ class _Row(NamedTuple):
     values: list[float | None]
 
 
-def draw_chart(title: str, lines: Sequence[Line], unit: str = "", since: str = "15m") -> Markup:
-    """Return lines over time in one picture, with a legend."""
-    highest = max((v for _, _, values in lines for v in values if v is not None), default=0.0)
-    top = _round_up(highest)
+def draw_chart(
+    title: str,
+    lines: Sequence[Line],
+    unit: str = "",
+    since: str = "15m",
+    is_duration: bool = False,
+) -> Markup:
+    """Return lines over time in one picture, with a legend.
+
+    Durations, in seconds, get a logarithmic axis: 10 ms and 10 min are both readable then.
+    """
+    known = [v for _, _, values in lines for v in values if v is not None]
+    axis = duration_axis(known) if is_duration else linear_axis(known, unit)
     drawn = [
         Markup('<path class="line {}" d="{}"/>').format(style, path)
         for _, style, values in lines
-        for path in _paths(values, top)
+        for path in _paths(values, axis)
     ]
     rows = _rows(lines, _SPANS[since].seconds)
     legend = [
@@ -63,7 +74,7 @@ def draw_chart(title: str, lines: Sequence[Line], unit: str = "", since: str = "
         _WIDTH,
         _HEIGHT,
         _describe(title, lines, unit),
-        _axis(top, unit, _SPANS[since].text),
+        _draw_axis(axis, _SPANS[since].text),
         Markup("").join(drawn),
         _hover(rows, lines, unit),
         _table(title, rows, lines, unit),
@@ -103,7 +114,7 @@ def _hover(rows: Sequence[_Row], lines: Sequence[Line], unit: str) -> Markup:
     areas = []
     for row in rows:
         known = [
-            f"{name} {_number(value)} {unit}".strip()
+            f"{name} {short_number(value)} {unit}".strip()
             for (name, _, _), value in zip(lines, row.values, strict=True)
             if value is not None
         ]
@@ -127,7 +138,7 @@ def _table(title: str, rows: Sequence[_Row], lines: Sequence[Line], unit: str) -
         Markup('<tr><th scope="row">{}{}').format(
             row.ago,
             Markup("").join(
-                Markup('<td class="num">{}').format("" if value is None else _number(value))
+                Markup('<td class="num">{}').format("" if value is None else short_number(value))
                 for value in row.values
             ),
         )
@@ -147,12 +158,12 @@ def _describe(title: str, lines: Sequence[Line], unit: str) -> str:
     for name, _, values in lines:
         known = [value for value in values if value is not None]
         if known:
-            low, high, last = map(_number, (min(known), max(known), known[-1]))
+            low, high, last = map(short_number, (min(known), max(known), known[-1]))
             words.append(f"{name} from {low} to {high}, now {last} {unit}".strip())
     return f"{title}: {'; '.join(words) or 'no data yet'}"
 
 
-def _paths(values: Sequence[float | None], top: float) -> list[str]:
+def _paths(values: Sequence[float | None], axis: Axis) -> list[str]:
     """Return one path for each run of values without a gap. A lone point becomes a dot."""
     step = (_WIDTH - _LEFT) / max(1, len(values) - 1)
     runs: list[list[str]] = [[]]
@@ -160,21 +171,24 @@ def _paths(values: Sequence[float | None], top: float) -> list[str]:
         if value is None:
             runs.append([])
         else:
-            y = _BOTTOM - (_BOTTOM - _TOP) * value / top
-            runs[-1].append(f"{_LEFT + place * step:.1f} {y:.1f}")
+            runs[-1].append(f"{_LEFT + place * step:.1f} {_y(axis.height(value)):.1f}")
     return [f"M{run[0]}L{'L'.join(run[1:] or run)}" for run in runs if run]
 
 
-def _axis(top: float, unit: str, since: str) -> Markup:
+def _y(height: float) -> float:
+    return _BOTTOM - (_BOTTOM - _TOP) * height
+
+
+def _draw_axis(axis: Axis, since: str) -> Markup:
+    tick = '<path class="axis" d="M{} {:.1f}H{}"/><text class="tick" x="{}" y="{:.1f}">{}</text>'
+    ticks = [
+        Markup(tick).format(_LEFT, y := _y(at), _WIDTH, _LEFT - 6, y + 4, text)
+        for at, text in axis.ticks
+    ]
     return Markup(
-        '<path class="axis" d="M{0} {1}H{2}M{0} {3}H{2}"/>'
-        '<text class="tick" x="{4}" y="{5}">{6}</text><text class="tick" x="{4}" y="{3}">0</text>'
-        '<text class="tick first" x="{0}" y="{7}">{8}</text>'
-        '<text class="tick" x="{2}" y="{7}">now</text>'
-    ).format(
-        *(_LEFT, _TOP, _WIDTH, _BOTTOM, _LEFT - 6, _TOP + 4, f"{_number(top)} {unit}".strip()),
-        *(_BOTTOM + 18, since),
-    )
+        '{}<text class="tick first" x="{}" y="{}">{}</text>'
+        '<text class="tick" x="{}" y="{}">now</text>'
+    ).format(Markup("").join(ticks), _LEFT, _BOTTOM + 18, since, _WIDTH, _BOTTOM + 18)
 
 
 def draw_timeline(parts: Sequence[Mapping[str, Any]]) -> Markup:
@@ -200,21 +214,3 @@ def draw_timeline(parts: Sequence[Mapping[str, Any]]) -> Markup:
         '<svg class="drawing" viewBox="0 0 {} 14" preserveAspectRatio="none" aria-hidden="true">{}'
         "</svg>"
     ).format(_BAR_WIDTH, Markup("").join(bars))
-
-
-def _round_up(value: float) -> float:
-    """Return the next number with one or two digits that people like to read."""
-    if value <= 0:
-        return 1.0
-    power = 1e-6
-    while power * 10 <= value:
-        power *= 10
-    return next(
-        power * factor for factor in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if power * factor >= value
-    )
-
-
-def _number(value: float) -> str:
-    if value >= 10_000:
-        return f"{value / 1000:,.1f}k"
-    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
