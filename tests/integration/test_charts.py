@@ -57,7 +57,7 @@ def tally(jobs: int) -> Tally:
     """Return a tally that has counted so many jobs."""
     found = Tally()
     for _ in range(jobs):
-        found.count([("add", Succeeded(), 0.01)])
+        found.count([("add", "default", Succeeded(), 0.01)])
     return found
 
 
@@ -155,7 +155,7 @@ async def main():
     roles = Umbel(sys.argv[1], namespace=sys.argv[2]).backend.open()
     tally = Tally()
     for _ in range(7):
-        tally.count([("add", Succeeded(), 0.01)])
+        tally.count([("add", "default", Succeeded(), 0.01)])
     await Recorder(roles.coordination, tally, clock=SystemClock()).record()
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -207,7 +207,7 @@ def test_a_write_whose_answer_was_lost_is_counted_once_even_after_it_was_folded(
             with pytest.raises(Unavailable):
                 await one.record()
             await recorder(roles.coordination, Tally()).fold()
-            counted.count([("add", Succeeded(), 0.01)])
+            counted.count([("add", "default", Succeeded(), 0.01)])
             await one.record()
             await one.fold()
 

@@ -77,6 +77,32 @@ def test_keys_lead_from_a_task_to_the_traceback_of_a_job_and_act_on_it(
     assert all(line.user for line in lines)
 
 
+def test_the_queues_have_the_rates_of_their_jobs(shop: Umbel, tmp_path: Path) -> None:
+    add, charge = shop.registry.find("shop.add"), shop.registry.find("shop.charge")
+    jobs = [add.options(queue="mail").delay(n, n) for n in range(45)]
+    jobs += [charge.options(queue="slow").delay(n, "") for n in range(60)]
+    with working(shop, queues=("mail", "slow", "idle")):
+        until(lambda: all(job.state.finished for job in jobs), "the jobs")
+
+    def rates() -> dict[str, tuple[float, float]]:
+        found = ask(shop, lambda operations: operations.charts("15m")).queues
+        return {one.queue: (one.succeeded, one.failed) for one in found}
+
+    ask(shop, lambda operations: operations.pause("queue", "idle", ""))
+    ask(shop, lambda operations: operations.pause("queue", "mail", ""))
+    ask(shop, lambda operations: operations.pause("queue", "slow", ""))
+    with top(shop, tmp_path) as screen:
+        # The half minute that has ended last, as in the second line of the screen.
+        until(lambda: rates() == {"mail": (1.5, 0.0), "slow": (0.0, 2.0)}, "the rates")
+        screen.wait_for("ok 1.5/s", "failed 2.0/s", "ok/s fail/s workers")
+        columns = {row[2:].split()[0]: row.split() for row in screen.rows if "paused" in row}
+        assert {name: row[-4:-2] for name, row in columns.items()} == {
+            "mail": ["1.5", "0"],
+            "slow": ["0", "2.0"],
+            "idle": ["0", "0"],
+        }
+
+
 def test_a_key_that_was_pressed_before_the_question_was_shown_does_not_answer_it(
     shop: Umbel, tmp_path: Path
 ) -> None:

@@ -8,8 +8,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from umbel.charts import OTHER_TASKS, Counters, DepthSums, Tally, TaskCounts, merge, percentile
-from umbel.charts.counters import BOUNDS, MAX_TASKS, add, decode, encode, limit_tasks, total
+from umbel.charts import (
+    OTHER_QUEUES,
+    OTHER_TASKS,
+    Counters,
+    DepthSums,
+    QueueCounts,
+    Tally,
+    TaskCounts,
+    merge,
+    percentile,
+)
+from umbel.charts.counters import (
+    BOUNDS,
+    MAX_QUEUES,
+    MAX_TASKS,
+    add,
+    decode,
+    encode,
+    limit_queues,
+    limit_tasks,
+    total,
+)
 from umbel.messages import Failed, Failure, Parked, Rejected, Retry, Snoozed, Succeeded
 
 counts = st.integers(0, 10**6)
@@ -20,6 +40,9 @@ documents = st.builds(
     st.dictionaries(st.sampled_from(["a", "b", "c", OTHER_TASKS]), tasks, max_size=4),
     st.none() | st.builds(DepthSums, counts, counts, counts, counts, counts),
     histograms,
+    st.dictionaries(
+        st.sampled_from(["p", "q", OTHER_QUEUES]), st.builds(QueueCounts, counts, counts)
+    ),
 )
 
 
@@ -29,7 +52,9 @@ def same(one: Counters, two: Counters) -> bool:
     filled = [{task: add(full, each) for task, each in many.tasks.items()} for many in (one, two)]
     empty = Counters(waits=full.seconds)
     waits = [merge([empty, many]).waits for many in (one, two)]
-    return filled[0] == filled[1] and one.depths == two.depths and waits[0] == waits[1]
+    if one.queues != two.queues or one.depths != two.depths:
+        return False
+    return filled[0] == filled[1] and waits[0] == waits[1]
 
 
 @given(st.lists(documents, max_size=8), st.randoms(), st.integers(0, 8))
@@ -91,7 +116,7 @@ def test_a_percentile_is_interpolated_in_its_bucket(
 def test_a_percentile_is_in_the_bucket_of_the_true_one(times: list[float]) -> None:
     tally = Tally()
     for seconds in times:
-        tally.count([("a", Succeeded(), seconds)])
+        tally.count([("a", "q", Succeeded(), seconds)])
     taken = tally.take()
     assert taken is not None
     true = sorted(times)[(len(times) - 1) // 2]
@@ -113,24 +138,26 @@ def test_a_tally_counts_each_end_once_and_begins_again() -> None:
         Snoozed(1.0),
         Parked(()),
     )
-    tally.count(("a", outcome, 0.3) for outcome in outcomes)
+    tally.count(("a", "q", outcome, 0.3) for outcome in outcomes)
     histogram = (0,) * BOUNDS.index(0.5) + (3,)
-    assert tally.take() == Counters({"a": TaskCounts(1, 1, 2, 1, histogram)})
+    tasks, queues = {"a": TaskCounts(1, 1, 2, 1, histogram)}, {"q": QueueCounts(1, 3)}
+    assert tally.take() == Counters(tasks, queues=queues)
     assert tally.take() is None
 
 
 def test_waits_are_counted_once_and_merged() -> None:
     tally = Tally()
     for seconds in (0.0005, 0.3, 9_999.0):
-        tally.count([("a", Succeeded(), 0.01)])
+        tally.count([("a", "q", Succeeded(), 0.01)])
         tally.count_waits([seconds])
     first = tally.take()
     assert first is not None
     assert sum(first.waits) == 3
     assert sum(merge([first, first, Counters()]).waits) == 6
     assert decode(encode(first)) == first
-    tally.count([("a", Succeeded(), 0.01)])
-    assert tally.take() == Counters({"a": TaskCounts(1, seconds=(0, 0, 0, 1))})
+    tally.count([("a", "q", Succeeded(), 0.01)])
+    tasks, queues = {"a": TaskCounts(1, seconds=(0, 0, 0, 1))}, {"q": QueueCounts(1)}
+    assert tally.take() == Counters(tasks, queues=queues)
 
 
 def test_numbers_of_an_older_release_are_read() -> None:
@@ -141,8 +168,22 @@ def test_numbers_of_an_older_release_are_read() -> None:
 def test_a_tally_of_endless_names_is_bounded() -> None:
     tally = Tally()
     for number in range(20_000):
-        tally.count([(str(number), Rejected("no"), 0.0)])
+        tally.count([(str(number), str(number), Rejected("no"), 0.0)])
     taken = tally.take()
     assert taken is not None
     assert len(taken.tasks) == MAX_TASKS + 1
     assert total(taken.tasks).buried == 20_000
+    assert len(taken.queues) == MAX_QUEUES + 1
+    assert sum(one.failed for one in taken.queues.values()) == 20_000
+
+
+def test_the_busiest_queues_keep_their_names_however_often_they_are_limited() -> None:
+    queues = {f"{number}é" * 60: QueueCounts(number, 1) for number in range(MAX_QUEUES * 2)}
+    value = encode(Counters(queues=queues))
+    assert len(value) <= 65_536
+    read = decode(value)
+    assert read is not None
+    limited = limit_queues(merge([read, read]), 10)
+    assert len(limited.queues) == 11
+    assert limited.queues["199é" * 60] == QueueCounts(2 * 199, 2)
+    assert sum(one.failed for one in limited.queues.values()) == MAX_QUEUES * 4

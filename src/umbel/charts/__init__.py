@@ -4,20 +4,33 @@ Called by: workers, which run a ``Recorder``, and operations, which reads ``Char
 Never: knows a server; everything here is entries in ``backends.Coordination``.
 """
 
-from umbel.charts.counters import OTHER_TASKS, Counters, DepthSums, TaskCounts, merge, percentile
+from umbel.charts.counters import (
+    OTHER_QUEUES,
+    OTHER_TASKS,
+    Counters,
+    DepthSums,
+    QueueCounts,
+    TaskCounts,
+    merge,
+    percentile,
+)
 from umbel.charts.reader import (
+    RATE_POINTS,
     ChartData,
     ChartPoint,
     ChartRange,
     Charts,
     MeanDepths,
+    QueueRates,
     TaskTotals,
 )
 from umbel.charts.recorder import Recorder
 from umbel.charts.tally import Tally
 
 __all__ = [
+    "OTHER_QUEUES",
     "OTHER_TASKS",
+    "RATE_POINTS",
     "ChartData",
     "ChartPoint",
     "ChartRange",
@@ -25,6 +38,8 @@ __all__ = [
     "Counters",
     "DepthSums",
     "MeanDepths",
+    "QueueCounts",
+    "QueueRates",
     "Recorder",
     "Tally",
     "TaskCounts",

@@ -18,7 +18,10 @@ from umbel.backends.coordination import MAX_VALUE_BYTES
 
 OTHER_TASKS = "(other)"
 """Stands for the tasks with the fewest runs, where there are too many."""
+OTHER_QUEUES = "(other)"
+"""Stands for the queues with the fewest runs, where there are too many."""
 MAX_TASKS = 200
+MAX_QUEUES = 100
 BOUNDS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
     *(1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 7200.0),
@@ -47,6 +50,14 @@ class TaskCounts(msgspec.Struct, frozen=True, array_like=True):
         return self.succeeded + self.retried + self.buried + self.other
 
 
+class QueueCounts(msgspec.Struct, frozen=True, array_like=True):
+    """How the runs of the jobs of one queue ended."""
+
+    succeeded: Count = 0
+    failed: Count = 0
+    """Retried, buried or rejected."""
+
+
 class DepthSums(msgspec.Struct, frozen=True, array_like=True):
     """The sums of several readings of how many jobs there were in each state."""
 
@@ -65,6 +76,7 @@ class Counters(msgspec.Struct, frozen=True):
     depths: DepthSums | None = None
     waits: Histogram = ()
     """How many jobs waited how long for their first run, by bucket."""
+    queues: dict[str, QueueCounts] = {}
 
 
 def merge(many: Iterable[Counters]) -> Counters:
@@ -72,6 +84,7 @@ def merge(many: Iterable[Counters]) -> Counters:
     tasks: dict[str, TaskCounts] = {}
     depths: DepthSums | None = None
     waits: Histogram = ()
+    queues: dict[str, QueueCounts] = {}
     for one in many:
         for task, counts in one.tasks.items():
             known = tasks.get(task)
@@ -79,7 +92,9 @@ def merge(many: Iterable[Counters]) -> Counters:
         if one.depths is not None:
             depths = one.depths if depths is None else _add_depths(depths, one.depths)
         waits = _add_buckets(waits, one.waits)
-    return Counters(tasks, depths, waits)
+        for queue, sums in one.queues.items():
+            queues[queue] = _add_queues(queues.get(queue, QueueCounts()), sums)
+    return Counters(tasks, depths, waits, queues)
 
 
 def add(one: TaskCounts, two: TaskCounts) -> TaskCounts:
@@ -95,6 +110,10 @@ def add(one: TaskCounts, two: TaskCounts) -> TaskCounts:
 
 def _add_buckets(one: Histogram, two: Histogram) -> Histogram:
     return tuple(a + b for a, b in zip_longest(one, two, fillvalue=0))
+
+
+def _add_queues(one: QueueCounts, two: QueueCounts) -> QueueCounts:
+    return QueueCounts(one.succeeded + two.succeeded, one.failed + two.failed)
 
 
 def _add_depths(one: DepthSums, two: DepthSums) -> DepthSums:
@@ -127,12 +146,30 @@ def limit_tasks(counters: Counters, most: int = MAX_TASKS) -> Counters:
     return replace(counters, tasks=kept | {OTHER_TASKS: add(known, rest)})
 
 
+def limit_queues(counters: Counters, most: int = MAX_QUEUES) -> Counters:
+    """Return the same sums for at most so many queues and ``OTHER_QUEUES``."""
+    named = {queue: sums for queue, sums in counters.queues.items() if queue != OTHER_QUEUES}
+    if len(named) <= most:
+        return counters
+    order = sorted(named, key=lambda queue: (-sum(msgspec.structs.astuple(named[queue])), queue))
+    rest = counters.queues.get(OTHER_QUEUES, QueueCounts())
+    for queue in order[most:]:
+        rest = _add_queues(rest, named[queue])
+    kept = {queue: named[queue] for queue in order[:most]}
+    return replace(counters, queues=kept | {OTHER_QUEUES: rest})
+
+
 def encode(counters: Counters, max_bytes: int = MAX_VALUE_BYTES) -> bytes:
-    """Return the value of an entry. The tasks with the fewest runs are merged until it fits."""
-    most = MAX_TASKS
-    while len(value := json_value(limit_tasks(counters, most))) > max_bytes and most:
-        most //= 2
-    return value
+    """Return the value of an entry.
+
+    The tasks and queues with the fewest runs are merged until it fits.
+    """
+    tasks, queues = MAX_TASKS, MAX_QUEUES
+    while True:
+        value = json_value(limit_queues(limit_tasks(counters, tasks), queues))
+        if len(value) <= max_bytes or not (tasks or queues):
+            return value
+        tasks, queues = tasks // 2, queues // 2
 
 
 def decode(value: bytes) -> Counters | None:

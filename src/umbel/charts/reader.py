@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -16,6 +16,8 @@ ChartRange = Literal["15m", "1h", "24h", "7d"]
 _LATE_SECONDS = 5.0
 """A point is complete so long after its end: workers write when a period has ended."""
 _READ_TRIES = 3
+RATE_POINTS = 3
+"""Present rates are those of the last points that are complete, so many."""
 _CLEAN_PERIODS = 6
 """After so many periods without failures, a task is no longer failing."""
 
@@ -81,6 +83,15 @@ class TaskTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning of the first period with failures, after several in a row without any."""
 
 
+class QueueRates(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs of the jobs of one queue ended per second lately."""
+
+    queue: str
+    succeeded: float
+    failed: float
+    """Retried, buried or rejected."""
+
+
 class ChartData(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers over time."""
 
@@ -91,6 +102,8 @@ class ChartData(msgspec.Struct, frozen=True, kw_only=True):
     """Oldest first; the last one contains the present time."""
     tasks: tuple[TaskTotals, ...]
     """Those with the most runs first."""
+    queues: tuple[QueueRates, ...] = ()
+    """Of the last ``RATE_POINTS`` points that are complete; of queues in which jobs ended then."""
 
 
 class Charts:
@@ -118,7 +131,8 @@ class Charts:
         points = tuple(
             _point(time, scale.seconds, found.get(time), now) for time in _times(scale, now)
         )
-        return ChartData(range=range, now=now, points=points, tasks=_totals(found))
+        queues = _queue_rates(points, found)
+        return ChartData(range=range, now=now, points=points, tasks=_totals(found), queues=queues)
 
     async def _read(self, scale: _Scale) -> tuple[float, dict[int, Counters], bool]:
         """Return the store's time, the counters by point, and whether nothing changed meanwhile.
@@ -178,6 +192,18 @@ def _point(time: int, seconds: int, counters: Counters | None, now: float) -> Ch
         )
         if depths is not None and depths.readings
         else None,
+    )
+
+
+def _queue_rates(
+    points: Sequence[ChartPoint], found: Mapping[int, Counters]
+) -> tuple[QueueRates, ...]:
+    ended = [one for one in points if one.complete][-RATE_POINTS:]
+    seconds = sum(one.seconds for one in ended)
+    sums = merge(found[one.time] for one in ended if one.time in found).queues
+    return tuple(
+        QueueRates(queue=queue, succeeded=one.succeeded / seconds, failed=one.failed / seconds)
+        for queue, one in sorted(sums.items())
     )
 
 

@@ -6,7 +6,16 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from threading import Lock
 
-from umbel.charts.counters import BOUNDS, OTHER_TASKS, Counters, TaskCounts, limit_tasks
+from umbel.charts.counters import (
+    BOUNDS,
+    OTHER_QUEUES,
+    OTHER_TASKS,
+    Counters,
+    QueueCounts,
+    TaskCounts,
+    limit_queues,
+    limit_tasks,
+)
 from umbel.messages import (
     Cancelled,
     Expired,
@@ -30,9 +39,9 @@ _UNTIMED: dict[type[Outcome], str] = {
 }
 _NOT_TIMED = -1
 _MAX_KEYS = 10_000
-"""Messages may name any task: beyond this number, new ones are counted as ``OTHER_TASKS``."""
+"""Messages may name any task and queue: beyond this number, new ones are counted as others."""
 
-_Key = tuple[str, str, int]
+_Key = tuple[str, str, str, int]
 
 
 class Tally:
@@ -49,13 +58,13 @@ class Tally:
             for seconds in waits:
                 self._waits[bisect_left(BOUNDS, seconds)] += 1
 
-    def count(self, runs: Iterable[tuple[str, Outcome, float]]) -> None:
-        """Count runs: the task, the outcome that was recorded, and the seconds that it took.
+    def count(self, runs: Iterable[tuple[str, str, Outcome, float]]) -> None:
+        """Count runs: task, queue, the outcome that was recorded, and the seconds that it took.
 
         Nodes of graphs that run no task are not counted: their failures are those of tasks.
         """
         with self._lock:
-            for task, outcome, seconds in runs:
+            for task, queue, outcome, seconds in runs:
                 kind, bucket = type(outcome), _NOT_TIMED
                 name = _TIMED.get(kind)
                 if name is not None:
@@ -63,12 +72,12 @@ class Tally:
                 else:
                     name = _UNTIMED.get(kind)
                 if name is not None and task not in INTERNAL_TASKS:
-                    self._add((task, name, bucket))
+                    self._add((task, queue, name, bucket))
 
     def _add(self, key: _Key) -> None:
         counts = self._counts
         if key not in counts and len(counts) >= _MAX_KEYS:
-            key = (OTHER_TASKS, *key[1:])
+            key = (OTHER_TASKS, OTHER_QUEUES, *key[2:])
         counts[key] = counts.get(key, 0) + 1
 
     def take(self) -> Counters | None:
@@ -78,13 +87,14 @@ class Tally:
         with self._lock:
             counts, self._counts = self._counts, {}
             waits, self._waits = self._waits, [0] * (len(BOUNDS) + 1)
-        return limit_tasks(Counters(_by_task(counts), waits=_without_tail(waits)))
+        found = Counters(_by_task(counts), waits=_without_tail(waits), queues=_by_queue(counts))
+        return limit_queues(limit_tasks(found))
 
 
 def _by_task(counts: dict[_Key, int]) -> dict[str, TaskCounts]:
     sums: dict[str, dict[str, int]] = {}
     histograms: dict[str, list[int]] = {}
-    for (task, outcome, bucket), count in counts.items():
+    for (task, _, outcome, bucket), count in counts.items():
         by_outcome = sums.setdefault(task, {})
         by_outcome[outcome] = by_outcome.get(outcome, 0) + count
         if bucket != _NOT_TIMED:
@@ -93,6 +103,14 @@ def _by_task(counts: dict[_Key, int]) -> dict[str, TaskCounts]:
         task: TaskCounts(**by_outcome, seconds=_without_tail(histograms.get(task, [])))
         for task, by_outcome in sums.items()
     }
+
+
+def _by_queue(counts: dict[_Key, int]) -> dict[str, QueueCounts]:
+    sums: dict[str, list[int]] = {}
+    for (_, queue, outcome, _bucket), count in counts.items():
+        if outcome != "other":
+            sums.setdefault(queue, [0, 0])[outcome != "succeeded"] += count
+    return {queue: QueueCounts(*both) for queue, both in sums.items()}
 
 
 def _without_tail(histogram: list[int]) -> tuple[int, ...]:

@@ -7,14 +7,13 @@ from typing import Literal
 import msgspec
 
 from umbel.backends import JobFilter
+from umbel.charts import OTHER_QUEUES, RATE_POINTS
 from umbel.errors import UnknownJob
 from umbel.messages import Record, State
 from umbel.operations import JobSearch, Operations, Overview, read_overview
 
 MAX_JOBS = 200
 _WINDOW = 20_000
-_RATE_POINTS = 3
-"""Rates are those of the last periods that have ended, so many."""
 
 Tab = Literal["all", "live", "running", "buried", "succeeded"]
 TABS: tuple[Tab, ...] = ("all", "live", "running", "buried", "succeeded")
@@ -72,10 +71,20 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         return None if retried is None or buried is None else retried + buried
 
     def _rate(self, name: str) -> float | None:
-        ended = [one for one in self.overview.numbers.points if one.complete][-_RATE_POINTS:]
+        ended = [one for one in self.overview.numbers.points if one.complete][-RATE_POINTS:]
         counts = [getattr(one, name) or 0 for one in ended]
         seconds = sum(one.seconds for one in ended)
         return sum(counts) / seconds if seconds else None
+
+    def queue_rates(self, queue: str) -> tuple[float | None, float | None]:
+        """Return how many jobs of a queue succeed and how many runs fail per second.
+
+        None if it is not known, because there are too many queues.
+        """
+        rates = {one.queue: one for one in self.overview.numbers.queues}
+        if (found := rates.get(queue)) is not None:
+            return found.succeeded, found.failed
+        return (None, None) if OTHER_QUEUES in rates else (0.0, 0.0)
 
     @property
     def measured_seconds(self) -> float:

@@ -62,13 +62,15 @@ def make_table(pane: Pane, snapshot: Snapshot, sort: str, text: str, glyphs: Gly
 # --- queues ----------------------------------------------------------------------------------
 
 _QUEUE_COLUMNS = (
-    Column("queued", 7, True),
-    Column("wait", 6, True),
+    Column("queued", 6, True),
+    Column("wait", 5, True),
     Column("run", 5, True),
-    Column("sched", 6, True),
+    Column("sched", 5, True),
     Column("oldest", 7, True),
+    Column("ok/s", 5, True),
+    Column("fail/s", 6, True),
     Column("workers", 7, True),
-    Column("state", 14),
+    Column("state", 10),
 )
 
 
@@ -92,6 +94,7 @@ def _queue_table(snapshot: Snapshot, sort: str, text: str, glyphs: Glyphs) -> Ta
             number(queue.running),
             number(queue.scheduled),
             span(queue.oldest),
+            *map(rate, snapshot.queue_rates(queue.name)),
             f"{queue.workers}",
             state,
         )

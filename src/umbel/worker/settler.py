@@ -151,8 +151,9 @@ class Settler:
             settled = [one for one, lease in leases if (lease.job, lease.fence) not in lost]
         if self._tally is not None:
             self._tally.count(
-                (one.delivery.envelope.subject, one.outcome, one.finished - one.started)
+                (envelope.subject, envelope.queue, one.outcome, one.finished - one.started)
                 for one in settled
+                for envelope in (one.delivery.envelope,)
             )
             self._tally.count_waits(_waits(settled))
         if self._hooks.settles:
