@@ -261,7 +261,7 @@ def test_roles_every_page_and_action_refuses_a_lower_role(target: Target) -> Non
 def test_roles_a_token_has_no_more_than_its_own_role(target: Target) -> None:
     secret = ask(target.app, lambda o: o.access.add_token("ci", "viewer", 60))
     headers = {"authorization": f"Bearer {secret}"}
-    for action in ACTIONS:
+    for action in (name for name, one in ACTIONS.items() if one.role != "viewer"):
         answer = httpx.post(
             f"{target.url}api/v1/actions/{action}", json={"scope": "all"}, headers=headers
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from umbel.control import Access
+from umbel.control import Access, SavedViews
 from umbel.operations import GraphOperations, Operations
 from umbel.operations.deployments import DeploymentOperations
 from umbel.operations.recording import CHANGES
@@ -19,6 +19,7 @@ PARTS: dict[str, type] = {
     "schedules.": ScheduleOperations,
     "deploy.": DeploymentOperations,
     "access.": Access,
+    "saved_views.": SavedViews,
 }
 READS = {
     *("charts", "jobs", "search", "job", "steps", "stored", "tasks", "queues", "missing_tasks"),
@@ -31,6 +32,7 @@ READS = {
     *("deploy.wait", "deploy.status", "deploy.audit"),
     *("access.users", "access.user", "access.tokens"),
     *("access.user_of_session", "access.user_of_token"),
+    "saved_views.all",
 }
 NOT_RECORDED = {
     "erase",  # deletes the log, too

@@ -15,6 +15,7 @@ from umbel.control.deployments import (
 from umbel.control.elections import Election
 from umbel.control.limits import LimitOverrides
 from umbel.control.pauses import MISSING, NO_WORKER, Pause, Pauses, PauseState, Resumed, Scope
+from umbel.control.saved_views import SavedViews
 
 __all__ = [
     "DEPLOY",
@@ -34,6 +35,7 @@ __all__ = [
     "Pauses",
     "Resumed",
     "Role",
+    "SavedViews",
     "Scope",
     "Token",
     "User",

@@ -18,6 +18,7 @@ import anyio
 import msgspec
 
 from umbel.backends import Coordination, Put, json_value
+from umbel.control.saved_views import VIEWS
 from umbel.errors import ConfigurationError, NotAllowed
 
 T = TypeVar("T")
@@ -135,7 +136,7 @@ class Access:
         _check_done(done)
 
     async def remove_user(self, name: str, *, keep_admin: bool = False) -> bool:
-        """Remove a user, whose sessions end. Return whether there was one.
+        """Remove a user, whose sessions and saved views end. Return whether there was one.
 
         Raises:
             NotAllowed: ``keep_admin`` is true, and no other user would be an admin.
@@ -143,7 +144,8 @@ class Access:
         _check_name("user", name)
         found = await self._user(name)
         checks = await self._another_admin(name) if keep_admin else {}
-        _check_done(await self._coordination.commit(checks, deletes=[USERS + name]))
+        deletes = [USERS + name, VIEWS + name]
+        _check_done(await self._coordination.commit(checks, deletes=deletes))
         return found is not None
 
     async def _another_admin(self, name: str) -> Mapping[str, int]:

@@ -10,6 +10,7 @@ from umbel.dashboard.graph_actions import GRAPH_ACTIONS
 from umbel.dashboard.job_actions import JOB_ACTIONS
 from umbel.dashboard.queue_actions import QUEUE_ACTIONS
 from umbel.dashboard.route_actions import ROUTE_ACTIONS
+from umbel.dashboard.saved_views import VIEW_ACTIONS
 from umbel.dashboard.schedule_actions import SCHEDULE_ACTIONS
 
 ACTIONS: dict[str, Action] = {
@@ -17,6 +18,7 @@ ACTIONS: dict[str, Action] = {
     for action in (
         *JOB_ACTIONS,
         *BULK_ACTIONS,
+        *VIEW_ACTIONS,
         *GRAPH_ACTIONS,
         *QUEUE_ACTIONS,
         *GATE_ACTIONS,

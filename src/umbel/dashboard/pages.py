@@ -14,6 +14,7 @@ from umbel.dashboard.graph_pages import GRAPH_PAGES
 from umbel.dashboard.job_pages import JOB_PAGES
 from umbel.dashboard.overview_page import OVERVIEW_PAGE
 from umbel.dashboard.queue_pages import QUEUE_PAGES
+from umbel.dashboard.saved_views import VIEW_PAGES
 from umbel.dashboard.schedule_pages import SCHEDULE_PAGES
 from umbel.dashboard.task_pages import TASK_PAGES
 from umbel.dashboard.user_pages import USER_PAGES
@@ -23,6 +24,7 @@ from umbel.dashboard.workflow_pages import WORKFLOW_PAGES
 PAGES = (
     OVERVIEW_PAGE,
     *JOB_PAGES,
+    *VIEW_PAGES,
     *GRAPH_PAGES,
     *WORKFLOW_PAGES,
     *QUEUE_PAGES,

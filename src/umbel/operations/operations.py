@@ -33,6 +33,7 @@ from umbel.control import (
     Pause,
     Pauses,
     Resumed,
+    SavedViews,
     Scope,
 )
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob, UnknownTask
@@ -121,6 +122,8 @@ class Operations:
         """Users, login sessions and API tokens of the dashboard."""
         self.audit = AuditLog(roles.coordination)
         """What users of the dashboard did."""
+        self.saved_views = SavedViews(roles.coordination)
+        """Filters of jobs that users of the dashboard have saved."""
         self.deploy = DeploymentOperations(
             Deployments(roles.coordination), roles.records, roles.registry, clock=clock
         )

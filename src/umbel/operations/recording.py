@@ -59,6 +59,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "access.remove_user": ("remove-user", "name"),
     "access.add_token": ("add-token", "name", "role"),
     "access.remove_token": ("remove-token", "name"),
+    "saved_views.save": ("save-view", "name"),
+    "saved_views.remove": ("remove-view", "name"),
 }
 """For each operation that changes something: its action, and the parameters that name its object.
 
@@ -67,6 +69,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
 
 _SAYS_NOTHING = {
     *("add_members", "retire", "graphs.signal", "schedules.remove", "access.set_user"),
+    "saved_views.save",
 }
 """Operations whose result does not say whether they have changed something."""
 

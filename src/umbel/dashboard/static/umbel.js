@@ -63,6 +63,7 @@ function show(html) {
   const scrolled = [...view.querySelectorAll(".graph-scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
   const chosen = chosenRow(0)?.dataset.open;
   view.innerHTML = html;
+  showViews();
   if (chosen) [...view.querySelectorAll("tr[data-open]")].find((row) => row.dataset.open === chosen)?.classList.add("chosen");
   [...view.querySelectorAll(".graph-scroll")].forEach((one, i) => { if (i < scrolled.length) [one.scrollLeft, one.scrollTop] = scrolled[i]; });
   if (focused) [...view.querySelectorAll("a")].find((one) => one.getAttribute("href") === focused)?.focus({ preventScroll: true });
@@ -136,6 +137,17 @@ byId("pending").addEventListener("click", () => show(pending));
 const retry = document.querySelector("[data-retry]");
 if (retry) setTimeout(() => location.reload(), Number(retry.dataset.retry) * 1000);
 
+// --- saved views: they are of one user, but updates are of all users of a role ---
+let savedViews = "";
+function showViews() { if (byId("views")) byId("views").innerHTML = savedViews; }
+async function loadViews() {
+  if (!byId("views")) return;
+  const answer = await fetch(`${root}/views`, { headers: { accept: "text/html" } }).catch(() => null);
+  if (!answer?.ok || answer.redirected) return;
+  savedViews = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("saved").innerHTML;
+  showViews();
+}
+
 // --- actions ---
 class Refused extends Error {}
 function selected() { return [...view.querySelectorAll("[data-job]:checked")]; }
@@ -200,6 +212,7 @@ document.addEventListener("submit", async (event) => {
     const answer = await fetch(form.action, { method: "POST", headers: { "content-type": "application/json", "x-csrf": page.dataset.csrf }, body: JSON.stringify(fields) });
     const said = await answer.json();
     say(said.done || said.error, !answer.ok);
+    if (answer.ok) loadViews();
     if (answer.ok && form.dataset.reset) { form.reset(); document.activeElement.blur(); }
     if (answer.ok && form.dataset.selected) { for (const one of selected()) one.checked = false; showSelected(); }
     if (answer.ok) { acted = Date.now(); if (pending !== null) show(pending); }
@@ -252,4 +265,5 @@ byId("menu").addEventListener("click", () => {
   byId("menu").setAttribute("aria-expanded", isOpen);
 });
 showTimes();
+loadViews();
 follow();
