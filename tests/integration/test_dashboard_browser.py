@@ -28,6 +28,7 @@ from umbel.control import DeploymentPlan
 from umbel.dashboard.actions import ACTIONS
 from umbel.dashboard.graph_actions import GRAPH_ACTIONS
 from umbel.dashboard.pages import PAGES
+from umbel.dashboard.saved_views import VIEW_ACTIONS
 from umbel.messages import State, fresh_id
 from umbel.operations import Operations
 from umbel.schedules import Plan, make_timing
@@ -196,6 +197,7 @@ def test_empty_pages_say_what_to_do(shop: Umbel) -> None:
         "buried": "Nothing is buried",
         "audit": "No actions yet",
         "users": "No users",
+        "views": "No saved views",
     }
 
     def steps(tab: Any) -> None:
@@ -287,10 +289,12 @@ def test_every_action_is_done_on_a_page(place: Umbel) -> None:
             click("reset-schedule", said="as in the code")
             go("/schedules/extra")
             click("remove-schedule", said="were removed")
+            place.go.set()  # type: ignore[attr-defined]
             inquire(place, begin_deployment)
             go("/deployments")
+            tab.wait_for_selector("form[action$='/actions/take-over-deployment']")  # live
+            click("take-over-deployment", typed="ann", said="workers can be stopped now")
             click("end-deployment")
-            place.go.set()  # type: ignore[attr-defined]
         go(f"/jobs/{job}")
         click("retry", said="queued again")
         tab.wait_for_selector(".badge.queued")
@@ -346,7 +350,7 @@ def test_every_action_is_done_on_a_page(place: Umbel) -> None:
             browse(steps, viewport=DESKTOP)
         finally:
             place.go.set()  # type: ignore[attr-defined]
-    assert {*finished[0]} == {*ACTIONS} - {one.name for one in GRAPH_ACTIONS}
+    assert {*finished[0]} == {*ACTIONS} - {one.name for one in (*GRAPH_ACTIONS, *VIEW_ACTIONS)}
     jobs = inquire(place, lambda operations: operations.jobs(JobFilter(task="shop.charge")))
     assert {job.state for job in jobs} == {State.CANCELLED}
 
@@ -465,6 +469,45 @@ def test_rows_are_selected_with_a_key_and_retried_or_all_that_match(shop: Umbel)
         browse(steps, viewport=DESKTOP)
     found = inquire(shop, lambda operations: operations.jobs(JobFilter(task="shop.charge")))
     assert {job.id for job in found if job.state is State.CANCELLED} == {*jobs}
+
+
+def test_a_filter_is_saved_as_a_view_opened_and_deleted(shop: Umbel) -> None:
+    bury(shop)
+    finished: list[list[str]] = []
+
+    def steps(tab: Any) -> None:
+        operator = Operator(tab, url)
+        finished.append(operator.done)
+        operator.open("/jobs?state=buried&task=shop.charge")
+        tab.click("summary:text-is('Saved views')")
+        tab.wait_for_selector("#views >> text=No saved views")
+        tab.fill("main input[name=name]", HOSTILE[:40])
+        with tab.expect_response("**/actions/save-view") as answer:
+            tab.keyboard.press("Enter")
+        assert answer.value.status == 400  # control characters
+        tab.fill("main input[name=name]", "<b>failing</b>")
+        operator.click("save-view", said="Saved the view <b>failing</b>.")
+        tab.wait_for_selector("#views a:has-text('<b>failing</b>')")
+        assert tab.input_value("main input[name=name]") == ""
+        operator.open("/jobs?state=queued")
+        tab.click("summary:text-is('Saved views')")
+        tab.wait_for_selector("#views a:has-text('<b>failing</b>')")
+        tab.mouse.move(700, 5)
+        shop.registry.find("shop.add").delay(1, 2)
+        tab.wait_for_selector("tr[data-open]:has-text('shop.add')")  # by a live update
+        if AXE.exists():
+            tab.add_script_tag(path=str(AXE))
+        check_page(tab, "/jobs with the menu of views")
+        take_pictures(tab, "sqlite", "jobs-views")
+        tab.click("#views a:has-text('<b>failing</b>')")
+        tab.wait_for_url("**/jobs?state=buried&task=shop.charge")
+        tab.click("summary:text-is('Saved views')")
+        operator.click("remove-view", near="failing", said="Deleted the view")
+        tab.wait_for_selector("#views >> text=No saved views")
+
+    with served(shop) as url:
+        browse(steps, viewport=DESKTOP, bypass_csp=True)
+    assert {*finished[0]} == {one.name for one in VIEW_ACTIONS}
 
 
 # --- live updates and keys -------------------------------------------------------------------
@@ -658,6 +701,11 @@ def test_the_pictures_in_the_documentation_are_made_from_the_pages(
         tab.wait_for_selector("main time:has-text('ago')")
         tab.screenshot(path=str(target / "dashboard.png"))
         take_pictures(tab, "busy", "overview")
+        ticks = tab.locator(".chart >> nth=1 >> .tick").all_text_contents()
+        assert {"100 ms", "1 s"} <= {*ticks}
+        left = "one.getBoundingClientRect().left < one.closest('svg').getBoundingClientRect().left"
+        cut = f"[...document.querySelectorAll('.tick')].filter(one => {left}).length"
+        assert tab.evaluate(cut) == 0
         tab.click(".chart summary >> nth=1")
         assert "min ago" in tab.inner_text(".chart table >> nth=1")
         assert "p95" in tab.text_content(".chart .hit title >> nth=31")

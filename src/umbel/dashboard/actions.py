@@ -5,6 +5,7 @@ from __future__ import annotations
 from umbel.dashboard.action_requests import Action
 from umbel.dashboard.admin_actions import ADMIN_ACTIONS
 from umbel.dashboard.bulk_actions import BULK_ACTIONS
+from umbel.dashboard.deployment_actions import DEPLOYMENT_ACTIONS
 from umbel.dashboard.gate_actions import GATE_ACTIONS
 from umbel.dashboard.graph_actions import GRAPH_ACTIONS
 from umbel.dashboard.job_actions import JOB_ACTIONS
@@ -24,6 +25,7 @@ ACTIONS: dict[str, Action] = {
         *GATE_ACTIONS,
         *ROUTE_ACTIONS,
         *SCHEDULE_ACTIONS,
+        *DEPLOYMENT_ACTIONS,
         *ADMIN_ACTIONS,
     )
 }

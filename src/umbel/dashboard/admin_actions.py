@@ -1,17 +1,10 @@
-"""What only admins can do besides deleting jobs: end a deployment, and change users."""
+"""What only admins can do besides deleting jobs: change users."""
 
 from __future__ import annotations
 
 from umbel.control import ROLES
 from umbel.dashboard.action_requests import Action, ActionRequest
 from umbel.errors import ConfigurationError, NotAllowed
-
-
-async def _end_deployment(request: ActionRequest) -> str:
-    ended = await request.operations.deploy.end(request.user.name, force=True)
-    if ended is None:
-        raise NotAllowed("No deployment is in progress.")
-    return "The deployment has ended; workers fetch jobs again."
 
 
 async def _set_user(request: ActionRequest) -> str:
@@ -32,12 +25,6 @@ async def _remove_user(request: ActionRequest) -> str:
 
 ADMIN_ACTIONS = (
     Action(
-        name="end-deployment",
-        summary="End the deployment that is in progress.",
-        act=_end_deployment,
-        role="admin",
-    ),
-    Action(
         name="set-user",
         summary="Add a user, or change the role and password of one.",
         act=_set_user,
@@ -54,4 +41,4 @@ ADMIN_ACTIONS = (
         subject=("name",),
     ),
 )
-"""The actions on deployments and users."""
+"""The actions on users."""

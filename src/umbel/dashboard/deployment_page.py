@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from umbel.dashboard.deployment_actions import has_no_command
 from umbel.dashboard.views import Page, View
 from umbel.tasks import Task
 from umbel.tasks.fingerprints import fingerprint, python_version
@@ -22,6 +23,7 @@ async def read_deployments(view: View) -> dict[str, Any]:
         "deployment": msgspec.to_builtins(status.deployment),
         "is_under_way": status.deployment is not None and status.deployment.is_under_way,
         "is_ready": status.ready,
+        "has_no_command": has_no_command(status.deployment),
         "workers": [msgspec.to_builtins(worker) for worker in status.workers],
         "blocking": [
             {"worker": worker.name, **msgspec.to_builtins(run)}
