@@ -170,7 +170,8 @@ def _delete_vhosts() -> None:
 
 def _evaluate(expression: str) -> None:
     command = ["rabbitmqctl", "-q", "eval", expression]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd="/")
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
 
 
 @contextmanager
