@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import codeop
 import dataclasses
 import importlib.util
 import inspect
@@ -94,6 +95,24 @@ def test_every_python_block_compiles(page: Path) -> None:
         if block.language == "python":
             place = f"{name_of(page)}:{block.line}"
             compile(block.text, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_python_blocks_can_be_typed_at_a_prompt(page: Path) -> None:
+    """An indented part needs an empty line after it; blocks with tasks are for a file."""
+    for block in blocks(page):
+        if block.language != "python" or block.mark != "run" or "@app." in block.text or "app =" in block.text:
+            continue
+        compiled = codeop.CommandCompiler()
+        compiled.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+        typed: list[str] = []
+        for number, line in enumerate(block.text.splitlines(), block.line):
+            typed.append(line)
+            try:
+                if compiled("\n".join(typed)) is not None:
+                    typed.clear()
+            except SyntaxError:
+                pytest.fail(f"{name_of(page)}:{number}: an empty line before this one: {line}")
 
 
 @pytest.fixture
