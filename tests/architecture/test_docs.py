@@ -101,7 +101,12 @@ def test_every_python_block_compiles(page: Path) -> None:
 def test_python_blocks_can_be_typed_at_a_prompt(page: Path) -> None:
     """An indented part needs an empty line after it; blocks with tasks are for a file."""
     for block in blocks(page):
-        if block.language != "python" or block.mark != "run" or "@app." in block.text or "app =" in block.text:
+        if (
+            block.language != "python"
+            or block.mark != "run"
+            or "@app." in block.text
+            or "app =" in block.text
+        ):
             continue
         compiled = codeop.CommandCompiler()
         compiled.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

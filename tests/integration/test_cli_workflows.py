@@ -81,10 +81,11 @@ def test_a_declared_workflow_is_listed_shown_and_drawn(shop: Shell) -> None:
     assert (row["workflow"], row["origin"]) == ("shop.fulfil", "declared")
     assert (row["running"], row["ended"]) == (0, 0)
     text = shop.say("workflows", "show", "fulfil")
-    assert f"shop.fulfil(order: dict), version {row['version']}" in text
+    assert f"shop.fulfil(order: dict)\nversion {row['version']}\n" in text
     assert "deadline 3600 s" in text
     assert "limit 2 active runs" in text
     shown = {line[0].strip(): line for line in shop.ask("workflows", "show", "fulfil")["nodes"]}
+    assert [*shown] == ["place", "reserve", "approved", "ship"]
     assert shown["approved"][1:] == ["signal approved", "reserve"]
     assert "reserve" in shown["ship"][2]
     drawn = shop.ask("workflows", "draw", "shop.fulfil")["mermaid"]
@@ -98,6 +99,12 @@ def test_a_run_is_started_signalled_undone_and_retried(shop: Shell, tmp_path: Pa
         run = shop.ask("workflows", "start", "fulfil", '{"id": 1}')["id"]
         wait_until(lambda: nodes(shop, run).get("reserve") == "succeeded")
         assert shop.ask("workflows")[0]["running"] == 1
+        text = shop.say("graphs", "show", run)
+        (signal,) = (line for line in text.splitlines() if line.startswith("approved"))
+        assert signal.split()[1:3] == ["signal", "approved"]
+        assert signal.endswith("not given yet")
+        (listed,) = shop.ask("graphs", "list")
+        assert f"of {listed['tasks']} tasks" in text.splitlines()[0]
         refused(shop, 1, "its signals are approved", "workflows", "signal", run[-8:], "nope")
         refused(shop, 2, "is not bool", "workflows", "signal", run, "approved", '"yes"')
         given = shop.ask("workflows", "signal", run[-8:], "approved")

@@ -61,6 +61,19 @@ def test_it_serves_a_dashboard_unless_told_not_to(shell: Shell) -> None:
         stop(dev)
 
 
+def test_it_prints_how_to_start_a_workflow_and_no_lines_of_other_libraries(shell: Shell) -> None:
+    flow = "\n@app.workflow\ndef order(price: int):\n    return add.s(price, 1)\n"
+    tasks = shell.folder / "tasks.py"
+    tasks.write_text(tasks.read_text() + flow)
+    with shell.start("dev", app=None) as dev:
+        dev.wait_for("umbel -A tasks workflows start tasks.order 1")
+        dev.wait_for("worker started")
+        stop(dev)
+        assert not [line for line in dev.lines if "logger=" in line]
+        (started,) = (line for line in dev.lines if "worker started" in line)
+        assert "incarnation=" not in started
+
+
 def test_a_failing_job_shows_its_traceback(shell: Shell) -> None:
     with shell.start("dev", "--no-reload", app=None) as dev:
         dev.wait_for("worker started")

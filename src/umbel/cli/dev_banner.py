@@ -8,6 +8,7 @@ from typing import Any
 from umbel.app import Umbel
 from umbel.cli.output import print_line
 from umbel.tasks import Task
+from umbel.tasks.workflow import Workflow
 
 _KINDS = {"io": "async def, a coroutine", "cpu": "def, a thread"}
 _SAMPLES: dict[Any, tuple[str, ...]] = {
@@ -56,11 +57,13 @@ def print_banner(app: Umbel, address: str, changed: str, dashboard: str, *, watc
         print_line(f"  send   umbel -A {address} send {_example(tasks[0])}")
     else:
         print_line("  tasks  none; put @app.task above a function")
+    for workflow in [*app.workflows.values()][:1]:
+        print_line(f"  start  umbel -A {address} workflows start {_example(workflow)}")
     print_line("  stop   Ctrl-C" + ("; reloads when the code changes" if watching else ""))
     print_line()
 
 
-def _example(task: Task[..., Any]) -> str:
+def _example(task: Task[..., Any] | Workflow[..., Any]) -> str:
     words = [task.name]
     required = [
         parameter

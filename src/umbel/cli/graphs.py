@@ -28,6 +28,8 @@ from umbel.operations import (
 from umbel.processes.exit_codes import FAILED
 
 _WATCH_SECONDS = 1.0
+_KINDS = ("map", "chunk")
+"""The kinds of nodes that the name of the task does not say."""
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -113,12 +115,14 @@ def _print_graph(graph: Graph) -> None:
 
 
 def _row(depth: int, node: GraphNode, is_critical: bool) -> tuple[object, ...]:
-    kind = " (handler)" if node.handler else f" ({node.kind})" if node.kind and node.job else ""
+    kind = " (handler)" if node.handler else f" ({node.kind})" if node.kind in _KINDS else ""
     took = "" if node.seconds is None else duration(node.seconds)
     mark = "*" if is_critical else ""
     name = f"{'  ' * depth}{node.path or '-'}"
     job = short_id(node.job) if node.job else ""
-    return name, f"{node.task}{kind}", job, node.state, took, mark, node.error
+    is_open = node.kind == "signal" and not node.has_ended
+    note = "not given yet" if is_open else node.error
+    return name, f"{node.task}{kind}", job, node.state, took, mark, note
 
 
 def _document(graph: Graph) -> dict[str, Any]:
@@ -190,7 +194,7 @@ def retry(
     nodes = ", ".join(path or "-" for path in retried.nodes[:8])
     more = len(retried.nodes) - 8
     print_line(
-        f"Graph {retried.graph} continues: {counted(retried.jobs, 'job')} again, from"
+        f"Graph {short_id(retried.graph)} continues with {counted(retried.jobs, 'job')}, from"
         f" {'node' if len(retried.nodes) == 1 else 'nodes'} {nodes}"
         + (f" and {more:,} more." if more > 0 else ".")
     )

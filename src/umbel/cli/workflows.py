@@ -78,7 +78,8 @@ def show(context: CommandContext, name: str, as_json: bool) -> None:
     if as_json:
         print_json({"workflow": workflow.name, "version": workflow.version, "nodes": rows})
         return
-    print_line(f"{workflow.name}{workflow.parameters.signature}, version {workflow.version}")
+    print_line(f"{workflow.name}{workflow.parameters.signature}")
+    print_line(f"version {workflow.version}")
     if workflow.deadline is not None:
         print_line(f"deadline {workflow.deadline:g} s")
     if workflow.limit is not None:

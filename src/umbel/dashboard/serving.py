@@ -64,6 +64,7 @@ def _server(app: Umbel, options: DashboardOptions, address: str) -> uvicorn.Serv
             dashboard(app, options, address=address),
             root_path=options.prefix,
             log_config=None,
+            log_level="warning",  # its start and stop are no news beside the lines of jobs
             access_log=False,
             server_header=False,
             proxy_headers=False,

@@ -8,6 +8,7 @@ from typing import Any
 
 from umbel.errors import ConfigurationError
 from umbel.messages import Fire, Input, NodeSpec, Policy
+from umbel.messages.graphs import SHOWN_KINDS
 from umbel.messages.nodes import Inside, NodeKind
 from umbel.tasks.options import CallOptions
 from umbel.tasks.task import Signature
@@ -184,8 +185,8 @@ class Compiled:
 
     @property
     def tasks(self) -> int:
-        """How many nodes run a task."""
-        return sum(node.kind in ("", "chunk", "map") for node in self.nodes)
+        """How many nodes its progress counts when it starts."""
+        return sum(node.kind in SHOWN_KINDS and not node.handler for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True)

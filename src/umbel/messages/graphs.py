@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -15,6 +15,8 @@ from umbel.messages.states import State
 NodeState = State | Literal["skipped"]
 OF_SIGNALS = ("release", "timer")
 """The kinds of nodes that end a signal that is not given. Their paths begin with its path."""
+SHOWN_KINDS = ("", "map", "chunk", "signal", "sleep", "place")
+"""The kinds of nodes that are shown and counted: a task, or what waits for a person or time."""
 
 
 class Subgraph(msgspec.Struct, frozen=True):
@@ -60,7 +62,7 @@ class GraphNode(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def runs_task(self) -> bool:
         """Whether it is shown: a task runs for it, or it waits for a person, time or a place."""
-        return self.kind in ("", "map", "chunk", "signal", "sleep", "place")
+        return self.kind in SHOWN_KINDS
 
     @property
     def seconds(self) -> float | None:
@@ -143,7 +145,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 
     def in_order(self, jobs: Iterable[str]) -> list[str]:
         """Return these jobs, each after those of them that it waits for."""
-        ranks = _ranks([*self.nodes, self.root])
+        ranks = _ranks({node.job: node.before for node in (*self.nodes, self.root)})
         return sorted({*jobs}, key=lambda job: (ranks.get(job, 0), job))
 
     def waits(self) -> dict[str, tuple[str, ...]]:
@@ -152,23 +154,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         A signal may be given early, so its job waits for none. Here it waits for those from whose
         end its timeout counts. What begins a part that has replaced a node waits for that node.
         """
-        found = {node.job: node.before for node in self.nodes}
-        signals = {node.path: node.job for node in self.nodes if node.kind == "signal"}
-        for node in self.nodes:
-            target = signals.get(node.path.rpartition(".")[0]) if node.kind in OF_SIGNALS else None
-            if target is not None:
-                found[target] = tuple(dict.fromkeys((*found[target], *node.before)))
-        replaced = {
-            (*node.inside, Subgraph(node.path, node.task)): node.job
-            for node in self.nodes
-            if node.replaced
-        }
-        for node in self.nodes if replaced else ():
-            around = [node.inside[:end] for end in range(len(node.inside), 0, -1)]
-            job = next((replaced[one] for one in around if one in replaced), None)
-            if job is not None and not node.before:
-                found[node.job] = (job,)
-        return found
+        return _waits(self.nodes)
 
     def critical_path(self) -> list[str]:
         """Return the jobs that determined when the graph ended, or what it waits for now."""
@@ -189,7 +175,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
 def in_reading_order(nodes: Iterable[GraphNode]) -> tuple[GraphNode, ...]:
     """Return nodes by their paths; those with names come after the nodes that they wait for."""
     listed = [*nodes]
-    ranks = _ranks(listed)
+    ranks = _ranks(_waits(listed))
     keys = {node.job: path_key(node.path) for node in listed}
     last: dict[tuple[tuple[int, int, str], ...], int] = {}
     for node in listed:
@@ -218,16 +204,35 @@ def subgraphs(path: str, inside: Inside) -> tuple[Subgraph, ...]:
     return tuple(Subgraph(".".join(words[:count]), name) for count, name in inside)
 
 
-def _ranks(nodes: Sequence[GraphNode]) -> dict[str, int]:
+def _waits(nodes: Sequence[GraphNode]) -> dict[str, tuple[str, ...]]:
+    """Return the jobs for which each node waits, as ``Graph.waits`` describes."""
+    found = {node.job: node.before for node in nodes}
+    signals = {node.path: node.job for node in nodes if node.kind == "signal"}
+    for node in nodes:
+        target = signals.get(node.path.rpartition(".")[0]) if node.kind in OF_SIGNALS else None
+        if target is not None:
+            found[target] = tuple(dict.fromkeys((*found[target], *node.before)))
+    replaced = {
+        (*node.inside, Subgraph(node.path, node.task)): node.job for node in nodes if node.replaced
+    }
+    for node in nodes if replaced else ():
+        around = [node.inside[:end] for end in range(len(node.inside), 0, -1)]
+        job = next((replaced[one] for one in around if one in replaced), None)
+        if job is not None and not node.before:
+            found[node.job] = (job,)
+    return found
+
+
+def _ranks(waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Return for each job how many nodes come before it, on the longest way."""
-    ranks = dict.fromkeys((node.job for node in nodes), 0)
+    ranks = dict.fromkeys(waits, 0)
     after: dict[str, list[str]] = {}
     waiting: dict[str, int] = {}
-    for node in nodes:
-        before = {job for job in node.before if job in ranks}
-        waiting[node.job] = len(before)
+    for waiter, jobs in waits.items():
+        before = {job for job in jobs if job in ranks}
+        waiting[waiter] = len(before)
         for job in before:
-            after.setdefault(job, []).append(node.job)
+            after.setdefault(job, []).append(waiter)
     ready = [job for job, count in waiting.items() if count == 0]
     for job in ready:  # it grows meanwhile
         for following in after.get(job, ()):

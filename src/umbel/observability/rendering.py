@@ -66,7 +66,8 @@ def _clean(text: Any) -> str:
 def pretty(*, colours: bool, brief: bool = False) -> Render:
     """Return a renderer of time, level, text and fields, with tracebacks as a block below.
 
-    ``brief`` leaves out the trace, and the attempt if it is the first, and shortens ids of jobs.
+    ``brief`` leaves out the trace, the incarnation and number of a worker, and the attempt if it is
+    the first, and shortens ids of jobs.
     """
 
     def paint(text: SafeText, code: str) -> SafeText:
@@ -98,7 +99,8 @@ def pretty(*, colours: bool, brief: bool = False) -> Render:
 
 
 def _hidden_fields(fields: Fields) -> set[str]:
-    return {"trace"} if fields.get("attempt", 1) != 1 else {"trace", "attempt"}
+    hidden = {"trace", "incarnation", "index"}
+    return hidden if fields.get("attempt", 1) != 1 else hidden | {"attempt"}
 
 
 def _headline(fields: Fields) -> SafeText:
@@ -124,7 +126,7 @@ def _pairs(fields: Fields, hidden: set[str], brief: bool) -> list[tuple[str, str
     shown = {"time", "level", "event", "about", *_BLOCK_FIELDS, *_JOB_FIELDS}
     if fields.get("about") == "job":
         shown |= {"task", "seconds"} if _has_inline_duration(fields) else {"task"}
-    names = [name for name in fields if name not in shown]
+    names = [name for name in fields if name not in shown and name not in hidden]
     names += [name for name in _JOB_FIELDS if name in fields and name not in hidden]
     return [
         ("took", _duration(fields[name]))
