@@ -37,7 +37,7 @@ def test_a_tree_has_a_line_for_a_sub_workflow_above_its_nodes(shell: Shell) -> N
     with shell.worker():
         wait_until(lambda: shell.ask("graphs", "show", run)["state"] == "succeeded")
     lines = shell.say("graphs", "show", run).splitlines()
-    assert lines[0] == "tasks.sum_up_all: succeeded, 5 of 5 tasks"
+    assert lines[0] == "tasks.sum_up_all: succeeded, 5 of 5 nodes"
     assert all(len(line) <= 80 for line in lines)
     varying = r"\b[0-9a-f]{8}\b| +[\d.]+ (µs|ms|s)\b( +\*)?"
     shown = [re.sub(varying, " X", line).split(maxsplit=1)[1] for line in lines[2:]]

@@ -104,8 +104,8 @@ def test_a_run_is_started_signalled_undone_and_retried(shop: Shell, tmp_path: Pa
         assert signal.split()[1:3] == ["signal", "approved"]
         assert signal.endswith("not given yet")
         (listed,) = shop.ask("graphs", "list")
-        assert f"of {listed['tasks']} tasks" in text.splitlines()[0]
-        refused(shop, 1, "its signals are approved", "workflows", "signal", run[-8:], "nope")
+        assert f"of {listed['tasks']} nodes" in text.splitlines()[0]
+        refused(shop, 1, "its signals: approved", "workflows", "signal", run[-8:], "nope")
         refused(shop, 2, "is not bool", "workflows", "signal", run, "approved", '"yes"')
         given = shop.ask("workflows", "signal", run[-8:], "approved")
         assert given == {"id": run, "signal": "approved", "value": True}

@@ -262,6 +262,30 @@ def test_the_page_of_a_schedule_shows_how_late_its_last_ticks_were(shop: Umbel) 
         assert re.search(r'class="succeeded" title="succeeded, [^"]+ late"', page)
 
 
+def test_schedules_and_jobs_of_canvases_link_to_pages_that_exist(app: Umbel) -> None:
+    count = app.registry.find("shop.count")
+    restock = app.workflows["shop.restock"]
+    daily: dict[str, Any] = {"cron": "30 3 * * *", "zone": "Asia/Kolkata"}
+    app.schedule("one", count.s(1), **daily)
+    app.schedule("chain", chain(count.s(1), count.si(2)), **daily)
+    app.schedule("run", restock.s(3), **daily)
+    restock.delay(3)
+    with working(app), served(app) as url:
+        browser = Browser(url)
+        for name in ("one", "chain", "run"):
+            until(lambda name=name: browser.get(f"/schedules/{name}").is_success, "the schedule")
+        kinds = []
+        for path in ("/schedules/one", "/schedules/chain", "/schedules/run", "/schedules", "/jobs"):
+            page = browser.get(path).text
+            kinds.append(re.findall("<tr><th>(Task|Canvas|Workflow)<td>", page))
+            for link in {*re.findall(r'<td[^>]*><a href="([^"]+)"', page)}:
+                assert browser.get(html.unescape(link)).is_success, (path, link)
+        assert kinds == [["Task"], ["Canvas"], ["Workflow"], [], []]
+        assert re.search(
+            r"<li>\d{4}-\d\d-\d\d 03:30:00\+05:30 ", browser.get("/schedules/run").text
+        )
+
+
 def test_the_page_of_deployments_compares_the_code_of_workers(shop: Umbel) -> None:
     with working(shop, name="web-1"), served(shop) as url:
         browser = Browser(url)

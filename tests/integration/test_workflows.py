@@ -191,7 +191,7 @@ def test_the_first_value_of_a_signal_counts_and_the_sender_is_named(w: VirtualWo
 
 def test_an_unknown_signal_names_those_that_exist(w: VirtualWorld) -> None:
     handle = w.declare(lambda: w.any_.s(Signal("approved"), Signal("paid.by"))).delay()
-    with pytest.raises(UnknownJob, match=r"no signal 'nope'; its signals are approved, paid\.by"):
+    with pytest.raises(UnknownJob, match=r"no signal 'nope'; its signals: approved, paid\.by"):
         handle.signal("nope")
     handle.signal("paid.by", 2)
     handle.signal("approved", 1)

@@ -60,7 +60,7 @@ def _show_list(context: CommandContext, as_json: bool, state: str | None, limit:
         print_line("There are no graphs. Publishing a canvas or starting a workflow makes one.")
     else:
         ids, now = short_ids([one.id for one in found]), SystemClock().now()
-        head = ("id", "graph", "tasks", "state", "published", "took", "note")
+        head = ("id", "graph", "nodes", "state", "published", "took", "note")
         rows = [
             (
                 ids[one.id],
@@ -73,7 +73,7 @@ def _show_list(context: CommandContext, as_json: bool, state: str | None, limit:
             )
             for one, document in ((one, graph_document(one)) for one in found)
         ]
-        print_table(head, rows, right=("tasks",), optional=("took", "published"))
+        print_table(head, rows, right=("nodes",), optional=("took", "published"))
 
 
 @command()
@@ -104,7 +104,7 @@ def show(context: CommandContext, graph: str, watch: bool, as_json: bool) -> Non
 
 def _print_graph(graph: Graph) -> None:
     done, total = graph.progress
-    print_line(f"{graph.label}: {graph_state(graph.state)}, {done:,} of {counted(total, 'task')}")
+    print_line(f"{graph.label}: {graph_state(graph.state)}, {done:,} of {counted(total, 'node')}")
     if graph.error:
         print_line(graph.error)
     critical = {*graph.critical_path()}
@@ -216,7 +216,7 @@ def cancel(context: CommandContext, graph: str, reason: str, yes: bool, as_json:
     found = context.run(find)
     done, total = found.progress
     require_confirmation(
-        f"Cancel {found.label} with {counted(total - done, 'task')} that have not ended?", yes
+        f"Cancel {found.label} with {counted(total - done, 'node')} that have not ended?", yes
     )
 
     async def work(operations: Operations) -> bool:

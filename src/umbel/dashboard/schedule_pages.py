@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -38,13 +39,17 @@ async def read_schedule(view: View) -> dict[str, Any]:
     schedules = view.operations.schedules
     one = await schedules.show(name)
     history = await schedules.history(name)
+    times = await schedules.next_times(name, 5)
     return {
         "name": name,
         "schedule": msgspec.to_builtins(one),
         "rule": one.plan.timing.describe(),
         "zone": one.plan.timing.zone,
         "defined_rule": one.defined.timing.describe(),
-        "next_times": await schedules.next_times(name, 5),
+        "next_times": times,
+        "local_times": [
+            datetime.fromtimestamp(time, one.plan.timing.tzinfo).isoformat(" ") for time in times
+        ],
         "history": [
             msgspec.to_builtins(line) | {"reason": view.visibility.error(line.reason)}
             for line in history[:20]

@@ -58,6 +58,8 @@ def launch_envelope(graph: Publications, codec: BodyCodec) -> Envelope:
     jobs = tuple(replace(one, traceparent=None, created=0.0) for one in publication.envelopes)
     content = msgspec.to_builtins(replace(publication, envelopes=jobs))
     root = jobs[0]
+    of_root = read_node(root.headers.get(NODE_HEADER, "{}"))
+    spec = NodeSpec(kind="launch", label=of_root.label, workflow=of_root.workflow)
     return Envelope(
         id="",
         subject=LAUNCH_TASK,
@@ -67,7 +69,7 @@ def launch_envelope(graph: Publications, codec: BodyCodec) -> Envelope:
         kind="io",
         priority=root.priority,
         max_deaths=root.max_deaths,
-        headers={NODE_HEADER: NodeSpec(kind="launch", label=_label(root)).encode()},
+        headers={NODE_HEADER: spec.encode()},
     )
 
 
@@ -102,10 +104,6 @@ def launched(data: Any, job: str, headers: dict[str, str]) -> Growth:
         ),
     )
     return Growth(fresh, root)
-
-
-def _label(root: Envelope) -> str:
-    return read_node(root.headers.get(NODE_HEADER, "{}")).label
 
 
 def _new_id(envelope: Envelope, root: str, number: int) -> str:

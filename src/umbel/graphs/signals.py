@@ -58,7 +58,7 @@ async def _find(roles: Roles, graph: str, name: str) -> Record:
     except UnknownJob:
         nodes = (await read_graph(roles.joins, roles.records, graph)).nodes
         names = [node.task.removeprefix("signal ") for node in nodes if node.kind == "signal"]
-        known = f"its signals are {', '.join(names)}" if names else "it has no signals"
+        known = f"its signals: {', '.join(names)}" if names else "it has no signals"
         raise UnknownJob(f"graph {graph} has no signal {name!r:.80}; {known}") from None
 
 

@@ -112,7 +112,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     label: str = ""
     """What the root is called in lists. Of a place: the name of the workflow."""
     total: int = 0
-    """How many tasks the graph had when it was published. Only of roots."""
+    """How many nodes of the graph were counted when it was published. Only of roots."""
     errors: Policy = "fail"
     """Of a map or chunk: what a failure means for the list."""
     limit: int = 0
@@ -140,7 +140,7 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     undoes: str = ""
     """Of an undo: the job whose effect it takes back."""
     workflow: str = ""
-    """Of the root of a workflow: its name."""
+    """Of the root of a workflow, and of the job of a schedule that publishes it: its name."""
     version: str = ""
     """Of the root of a workflow: the version of its declaration."""
 

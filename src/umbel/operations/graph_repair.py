@@ -23,7 +23,7 @@ def failed_jobs(graph: Graph, name: str | None) -> list[str]:
             raise NotAllowed(f"node {node.path} is {node.state}: wait until it has ended")
         if not node.failed:
             raise NotAllowed(
-                f"node {node.path} is {node.state} and has not failed; --from {node.path} runs"
+                f"node {node.path} has not failed: it is {node.state}; --from {node.path} runs"
                 " it and all after it again"
             )
         nodes = [node]

@@ -45,6 +45,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     origin: Literal["code", "operator"]
     task: str
     """The name of the task, or of the canvas or workflow."""
+    kind: Literal["task", "canvas", "workflow"]
     plan: Plan
     """What is in force."""
     defined: Plan
@@ -296,7 +297,7 @@ def _view(schedule: Schedule, state: ScheduleState | None, now: float) -> Schedu
         name=schedule.name,
         state=condition,
         origin=schedule.origin,
-        task=_subject(schedule.definition.template),
+        **_subject(schedule.definition.template),
         plan=schedule.plan,
         defined=schedule.definition.plan,
         changes=schedule.override.changes(),
@@ -311,10 +312,11 @@ def _view(schedule: Schedule, state: ScheduleState | None, now: float) -> Schedu
     )
 
 
-def _subject(template: Envelope) -> str:
+def _subject(template: Envelope) -> dict[str, Any]:
     """Return what a job of the schedule runs: a task, or the graph that it publishes."""
     spec = read_node(template.headers.get(NODE_HEADER, "{}"))
-    return spec.label or template.subject
+    kind = "workflow" if spec.workflow else "canvas" if spec.label else "task"
+    return {"task": spec.label or template.subject, "kind": kind}
 
 
 def _times(schedule: Schedule, first: int | None) -> Iterator[int]:
