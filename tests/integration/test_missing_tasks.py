@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from running import Places, ask, nats, rabbitmq, redis, until, working
 
-from umbel import State, Umbel
+from umbel import Signal, State, Umbel
 from umbel.backends import JobFilter
 from umbel.messages import Record, fresh_id
 from umbel.telemetry import events
@@ -149,6 +149,21 @@ def test_a_job_whose_task_was_missing_for_too_long_is_buried_with_the_reason(
     ask(old, lambda o: o.retry([handle.id]))
     with working(new, name="new", lease=LEASE):
         assert handle.get(timeout=30) == "b"
+
+
+@ONE_OF_EACH
+def test_a_workflow_that_waits_is_not_taken_for_jobs_of_missing_tasks(release: Release) -> None:
+    app, other = release.app("a", missing_task_days=1.5 / 86_400), release.app("b")
+    a, b = app.registry.find("a"), other.registry.find("b")
+    approved = Signal("approved", timeout=600)
+    app.workflow(name="approval")(lambda: a.si().after(approved))
+    with working(app, name="app", lease=LEASE):
+        run = app.workflows["approval"].delay()
+        missing = b.delay()
+        until(lambda: job(app, missing.id).state is State.BURIED, "the burial")
+        assert [pause.name for pause in ask(app, lambda o: o.pauses()) if pause.name != "b"] == []
+        run.signal("approved", True)
+        assert run.get(timeout=30) == "a"
 
 
 @ONE_OF_EACH

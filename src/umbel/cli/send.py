@@ -158,7 +158,7 @@ def _report(context: CommandContext, handle: Handle[Any], wait: float | None, as
             print_line(handle.id)
         return 0
     if not as_json:
-        print_note(f"{handle.id}: waiting for the result. Ctrl-C stops waiting, not the job.")
+        print_note(f"{handle.id}: waiting; Ctrl-C does not stop the job.")
     app.telemetry.subscribe(_log_other_events, "warning")
     explain = None if as_json else lambda: _print_hindrances(context, handle.id)
     record = _finished(handle, wait, explain)

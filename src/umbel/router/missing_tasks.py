@@ -12,6 +12,7 @@ from umbel.backends import Control, JobFilter, Records, RegisteredWorker, Regist
 from umbel.clock import Clock
 from umbel.control import MISSING, NO_WORKER, Pause, Pauses
 from umbel.messages import State
+from umbel.messages.nodes import INTERNAL_TASKS
 from umbel.router.upkeep import SharedInterval, one_worker
 from umbel.telemetry import Telemetry, events
 
@@ -21,9 +22,9 @@ _SEARCH_INTERVAL = 60.0
 """Seconds between two searches for waiting jobs of missing tasks, by all workers together."""
 
 
-def tasks_of(workers: Sequence[RegisteredWorker]) -> set[str]:
-    """Return the tasks that at least one of these workers has."""
-    return {task for worker in workers for task in worker.entry.tasks}
+def tasks_of(workers: Sequence[RegisteredWorker]) -> frozenset[str]:
+    """Return the tasks that at least one of these workers has, and those that every worker has."""
+    return INTERNAL_TASKS.union(*(worker.entry.tasks for worker in workers))
 
 
 async def pause_missing(pauses: Pauses, registry: Registry, tasks: set[str]) -> list[str]:
