@@ -213,6 +213,21 @@ def test_empty_pages_say_what_to_do(shop: Umbel) -> None:
         browse(steps, viewport=PHONE, color_scheme="dark")
 
 
+def test_a_name_that_fits_into_a_line_of_a_phone_is_not_broken(shop: Umbel) -> None:
+    names = ("examples.demo.tasks.print_invoice", "a.name.longer.than.the.screen." + "x" * 60)
+    for name in names:
+        shop.task(name=name)(lambda: None).delay()
+
+    def steps(tab: Any) -> None:
+        tab.goto(f"{url}jobs")
+        lines = [tab.locator(f"td.name:has-text('{name}') a").bounding_box() for name in names]
+        assert lines[0]["height"] < 30 < lines[1]["height"], "a line is 20 px high"
+        assert tab.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+    with served(shop) as url:
+        browse(steps, viewport=PHONE)
+
+
 # --- actions ---------------------------------------------------------------------------------
 
 
