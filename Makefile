@@ -65,7 +65,7 @@ servers: $(VENV)/.test  ## servers for the tests: those that answer, else starte
 
 clean:  ## remove what the commands made: environments, caches, example databases
 	rm -rf $(VENV) site dist build .cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache \
-	  src/*.egg-info benchmarks/.venvs benchmarks/.run
+	  src/*.egg-info benchmarks/.venvs benchmarks/.run examples/media
 	rm -f $(foreach name,umbel umbel-demo,$(name).db $(name).db-wal $(name).db-shm)
 	find benchmarks docs examples src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
