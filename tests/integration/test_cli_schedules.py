@@ -105,8 +105,9 @@ def test_a_workflow_is_scheduled_by_its_name(shell: Shell) -> None:
     code.write_text(f"{code.read_text()}{WORKFLOW}")
     add = ("schedules", "add", "nightly", "weekly_report")
     assert "'many' for days" in refused(shell, 2, *add, "many", "--every", "60")
-    added = shell.ask(*add, "7", "--every", "60", "--phase", "20")
-    assert (added["plan"]["fires"], added["task"]) == ("every 60 s + 20 s", "tasks.weekly_report")
+    added = shell.ask(*add, "7", "--every", "86400", "--phase", "20")  # no tick comes meanwhile
+    fires = "every 86400 s + 20 s"
+    assert (added["plan"]["fires"], added["task"]) == (fires, "tasks.weekly_report")
     assert shell.ask("schedules", "edit", "nightly", "--phase", "5")["next"].endswith(":05.000Z")
     with shell.worker():
         job = shell.say("schedules", "trigger", "nightly").strip()

@@ -162,8 +162,8 @@ def test_the_frame_of_a_sub_workflow_follows_its_state(orders: Orders) -> None: 
         assert [(row["path"], row["depth"], row["box"]) for row in rows] == [
             ("double", 0, None),
             ("fulfil", 0, None),
-            ("fulfil.approved", 1, None),
             ("fulfil.charge", 1, None),
+            ("fulfil.approved", 1, None),
             ("fulfil.ship", 1, None),
             ("total", 0, None),
         ]
