@@ -262,6 +262,14 @@ def test_the_page_of_a_schedule_shows_how_late_its_last_ticks_were(shop: Umbel) 
         assert re.search(r'class="succeeded" title="succeeded, [^"]+ late"', page)
 
 
+def test_only_the_page_of_a_job_that_is_not_found_says_that_jobs_are_deleted(shop: Umbel) -> None:
+    with served(shop) as url:
+        for path, is_said in (("/jobs/none", True), ("/schedules/none", False)):
+            answer = Browser(url).get(path)
+            assert answer.status_code == 404
+            assert ("Finished jobs are deleted" in answer.text) is is_said
+
+
 def test_schedules_and_jobs_of_canvases_link_to_pages_that_exist(app: Umbel) -> None:
     count = app.registry.find("shop.count")
     restock = app.workflows["shop.restock"]

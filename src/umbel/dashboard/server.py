@@ -343,9 +343,9 @@ class _Dashboard:
             return JSONResponse({"error": text}, status)
         if status == 401:
             return RedirectResponse(f"{root}/login?next={quote(address_of(request))}", 303)
-        return await self._html(
-            request, "error.html", None, text=text, code=status, is_busy=is_busy, status=status
-        )
+        may_be_pruned = status == 404 and path.startswith(("/jobs/", "/graphs/"))
+        values = {"text": text, "code": status, "is_busy": is_busy, "may_be_pruned": may_be_pruned}
+        return await self._html(request, "error.html", None, status=status, **values)
 
     async def _html(
         self,
