@@ -277,7 +277,7 @@ def test_jobs_are_listed_by_state_task_and_queue(shell: Shell) -> None:
     assert [job["id"] for job in shell.ask("jobs", "list", "--queue", "mail")] == [greet]
     assert [job["id"] for job in shell.ask("jobs", "list", "--task", "greet")] == [greet]
     assert [job["id"] for job in shell.ask("jobs", "list", "--state", "scheduled")] == [later]
-    assert len(shell.ask("jobs", "list", "--limit", "2")) == 2
+    assert len(shell.ask("jobs", "list", "-n", "2")) == 2
     assert add[-8:] in shell.say("jobs", "list")
 
 

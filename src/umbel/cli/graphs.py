@@ -45,7 +45,7 @@ def graphs(context: CommandContext, as_json: bool) -> None:
 @click.option("--state", type=click.Choice([*GRAPH_STATES]), help="Only graphs in this state.")
 @click.option("-n", "--limit", default=50, show_default=True, type=click.IntRange(1, 10_000))
 def list_graphs(context: CommandContext, state: str | None, limit: int, as_json: bool) -> None:
-    """List graphs: those that run first, then the last that have ended."""
+    """List graphs: running ones first, then the last that have ended."""
     _show_list(context, as_json, state, limit)
 
 
@@ -144,7 +144,7 @@ def _document(graph: Graph) -> dict[str, Any]:
 @click.argument("graph")
 @click.option("--svg", "as_svg", is_flag=True, help="Draw it as SVG, an image.")
 def draw(context: CommandContext, graph: str, as_svg: bool, as_json: bool) -> None:
-    """Draw a graph as a Mermaid flowchart, which many documentation tools show, or as SVG."""
+    """Draw a graph as a Mermaid flowchart or SVG. Many documentation tools show Mermaid."""
 
     async def work(operations: Operations) -> Graph:
         return await operations.graphs.show(await find_job_id(operations, graph))
@@ -205,7 +205,7 @@ def retry(
 @click.option("--reason", default="cancelled by an operator", show_default=True)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def cancel(context: CommandContext, graph: str, reason: str, yes: bool, as_json: bool) -> int:
-    """Cancel a graph: waiting nodes are cancelled, running ones are stopped.
+    """Cancel a graph. Waiting nodes are cancelled, running ones are stopped.
 
     The exit code is 1 if it had ended already.
     """

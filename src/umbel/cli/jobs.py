@@ -111,7 +111,7 @@ def _job_filter(
 @click.option("--error", metavar="TEXT", help="Only jobs with this text in an error or reason.")
 @_ARGUMENT
 @_KEY
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, _MAX_JOBS))
+@click.option("-n", "--limit", default=20, show_default=True, type=click.IntRange(1, _MAX_JOBS))
 @click.option("--after", default="", metavar="CURSOR", help="Continue after an earlier list.")
 @click.option(
     "--window",

@@ -99,7 +99,7 @@ def draw(context: CommandContext, name: str, as_svg: bool, as_json: bool) -> Non
 @click.argument("name")
 @click.argument("words", metavar="[ARGS | KEY=VALUE]…", nargs=-1)
 def start(context: CommandContext, name: str, words: tuple[str, ...], as_json: bool) -> None:
-    """Start a workflow with these arguments."""
+    """Start a run of a workflow with these arguments."""
     workflow = _find(context, name)
     args, kwargs = fit_to_task(workflow, parse([*words], None))
     handle = workflow.delay(*args, **kwargs)
@@ -114,7 +114,7 @@ def start(context: CommandContext, name: str, words: tuple[str, ...], as_json: b
 @click.argument("name")
 @click.argument("value", required=False, default="true", metavar="[JSON]")
 def signal(context: CommandContext, run: str, name: str, value: str, as_json: bool) -> None:
-    """Give a signal of a run its value (true). The first value counts."""
+    """Give a signal of a run its value: JSON, or true. The first value counts."""
     try:
         given = msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
