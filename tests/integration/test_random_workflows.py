@@ -2,13 +2,16 @@
 
 A workflow is a list of nodes, each of which uses nodes before it: tasks that succeed or fail, with
 conditions and undos, sleeps, signals that are given early, late or never, and other workflows. The
-model decides which nodes run, with which values, and what is undone.
+model decides which nodes run, with which values, and what is undone. A run that is cancelled at any
+moment, undone and retried, again and again, has the result that it would have had.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from umbel import Signal, Sleep, State, Umbel
-from umbel.errors import NotAllowed
+from umbel.errors import NotAllowed, UmbelError
 from umbel.testing import in_memory
 
 LATE = 1_000.0
@@ -147,12 +150,14 @@ class World:
         self.app = Umbel("sqlite:///:memory:")
         self.ran: list[tuple[int, tuple[Any, ...]]] = []
         self.undone: list[int] = []
+        self.is_mended = False
+        """Whether nothing fails any more, except undos."""
         app = self.app
 
         @app.task(name="work", retry=0)
         async def work(number: int, fails: bool, values: list[Any]) -> Any:
             self.ran.append((number, tuple(values)))
-            if fails:
+            if fails and not self.is_mended:
                 raise ValueError(f"{number} fails")
             return number
 
@@ -289,3 +294,93 @@ def everything_before(listed: list[Node], number: int) -> set[int]:
             found.add(one)
             left += listed[one].parts
     return found
+
+
+# --- cancelled, and retried --------------------------------------------------------------------
+
+
+class Course:
+    """What has run, was undone, and may run again while a workflow is cancelled and retried."""
+
+    def __init__(self, world: World, listed: list[Node]) -> None:
+        self._world = world
+        self._listed = listed
+        self._kept: set[int] = set()
+        """Nodes that have succeeded and are to keep their effect."""
+        self._runs = 0
+        self._undos = 0
+
+    def check_end(self) -> None:
+        """Check which nodes ran since the last call, and that all of them were undone."""
+        world, listed = self._world, self._listed
+        ran = [number for number, _ in world.ran[self._runs :]]
+        undone = world.undone[self._undos :]
+        self._runs, self._undos = len(world.ran), len(world.undone)
+        assert not {*ran} & self._kept, "a node that has succeeded ran again"
+        assert len(ran) == len({*ran}), "a node ran twice"
+        succeeded = {n for n in ran if world.is_mended or not listed[n].fails} | self._kept
+        assert sorted(undone) == sorted(n for n in succeeded if listed[n].undo)
+        taken_back = {n for n in undone if listed[n].undo == "undo"}
+        again = {n for n in succeeded if everything_before(listed, n) & taken_back}
+        self._kept = succeeded - taken_back - again
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    listed=nodes(),
+    moments=st.lists(
+        st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 60)), min_size=1, max_size=3
+    ),
+)
+def test_a_random_workflow_that_was_cancelled_is_retried(
+    world: World, listed: list[Node], moments: list[tuple[bool, int, int]]
+) -> None:
+    for node in listed:
+        node.args = node.args if node.kind == "task" else []
+        node.default = True
+    declared = world.app.workflow(name="random")(lambda: world.build(listed))
+    fails = [node.fails for node in listed]
+    for node in listed:
+        node.fails = False
+    decide(listed)
+    for node, failed in zip(listed, fails, strict=True):
+        node.fails = failed
+    world.ran.clear()
+    world.undone.clear()
+    world.is_mended = False
+    course = Course(world, listed)
+    with in_memory(world.app) as jobs:
+        handle = declared.delay()
+        give(handle, listed, "early")
+        for is_late, runs, seconds in moments:
+            if is_late:
+                jobs.drain(within=LATE, errors="collect")
+                give(handle, listed, "late")
+            with suppress(UmbelError):  # jobs are left
+                jobs.drain(within=float(seconds), errors="collect", max_runs=runs)
+            handle.cancel()
+            jobs.drain(within=20 * TIMEOUT, errors="collect")
+            assert all(node.has_ended for node in handle.graph.nodes)
+            if handle.state is State.SUCCEEDED:
+                break
+            course.check_end()
+            world.is_mended = True
+            asyncio.run(world.app.operations().graphs.retry(handle.id))
+        jobs.drain(within=LATE, errors="collect")
+        give(handle, listed, "late")
+        jobs.drain(within=20 * TIMEOUT, errors="collect")
+        ends = sinks(listed)
+        is_skipped = all(listed[one].state == "skipped" for one in ends)
+        assert handle.state is State.SUCCEEDED
+        assert handle.get(timeout=5) == (
+            None if is_skipped else [listed[one].value for one in ends]
+        )
+        assert all(node.has_ended for node in handle.graph.nodes)
+
+
+def give(handle: Any, listed: list[Node], when: str) -> None:
+    """Give signals, unless that was done before."""
+    for number, node in enumerate(listed):
+        if node.given == when:
+            with suppress(NotAllowed):
+                handle.signal(f"s{number}", number)

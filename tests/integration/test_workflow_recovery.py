@@ -101,6 +101,19 @@ def test_what_was_undone_runs_again_with_all_that_follows(w: VirtualWorld) -> No
         retry(w, handle)
 
 
+def test_what_was_undone_several_times_runs_again_each_time(w: VirtualWorld) -> None:
+    """Its undos are in the order of texts with fences, such as 99 and 100; the last counts."""
+    handle = order(w).delay()
+    handle.signal("approved")
+    w.broken.add("ship")
+    w.run()
+    for _ in range(12):
+        retry(w, handle)
+        ran = w.run()
+        assert ran[:4] == ["reserve", "any log reserve", "text charge", "ship"]
+        assert ran[4:] == ["undo charge", "undo reserve"]
+
+
 def test_a_failed_undo_is_not_run_again_with_the_graph_but_by_itself(w: VirtualWorld) -> None:
     w.broken |= {"ship", "undo charge"}
     handle = order(w).delay()
@@ -162,6 +175,26 @@ def test_a_signal_that_timed_out_waits_again_when_it_is_retried(w: VirtualWorld)
     assert handle.get() == 7
 
 
+def test_a_timeout_and_a_deadline_that_had_not_passed_take_their_whole_time_again(
+    w: VirtualWorld,
+) -> None:
+    def flow() -> Any:
+        return w.step.s("end", Signal("approved", timeout=50, default=1).after(w.step.s("begin")))
+
+    timed = w.declare(flow).delay()
+    hurried = w.declare(lambda: w.any_.s(Signal("approved")), deadline=50).delay()
+    w.run(40)
+    for _ in range(2):
+        for handle in (timed, hurried):
+            assert handle.cancel()
+            retry(w, handle)
+        assert w.run(40) in ([], ["begin"])
+    assert w.run(20) == ["end"]
+    assert timed.get() == "end"
+    with pytest.raises(UmbelError, match="the deadline of the workflow has passed"):
+        hurried.get()
+
+
 def test_a_run_that_was_cancelled_or_passed_its_deadline_can_be_retried(w: VirtualWorld) -> None:
     def flow() -> Any:
         return w.step.s("end", Signal("approved").after(w.step.s("begin")))
@@ -200,6 +233,24 @@ def test_a_sleep_that_is_retried_takes_its_whole_time_again(
         assert w.run(90) == []
     assert w.run(20) == ["end"]
     assert handle.get() == "end"
+
+
+def test_a_sleep_that_was_retried_waits_for_a_node_that_runs_again(w: VirtualWorld) -> None:
+    def flow() -> Any:
+        done = w.step.s("done").compensate(w.take_back.s())
+        return w.step.s("end").after(Sleep(100).after(done))
+
+    handle = w.declare(flow, compensate=False).delay()
+    w.run(50)
+    handle.cancel()
+    w.run()
+    w.broken.add("end")
+    retry(w, handle)
+    assert w.run(200) == ["end", "undo done"]
+    w.broken.clear()
+    retry(w, handle)
+    assert w.run(90) == ["done"]
+    assert w.run(20) == ["end"]
 
 
 def test_a_sleep_after_a_node_that_runs_again_takes_its_time_once(w: VirtualWorld) -> None:

@@ -33,7 +33,7 @@ _MAX_ITEMS = 2_000
 """How many jobs a step of a map adds. A larger map grows in several steps."""
 
 AGAIN = "again"
-"""The second argument of a sleep that is retried."""
+"""The keyword argument of a node that waits for time to pass, if it is retried."""
 
 BuildNodes = Callable[[Sequence[CompiledNode], str, str], dict[CompiledNode, Envelope]]
 """Builds envelopes of nodes for a group, with the queue of nodes that run no task."""
@@ -68,28 +68,37 @@ def grow(
     return growth(compiled, replacement, build(compiled.nodes, group, queue), group, prefix)
 
 
-def sleep_again(delivery: Delivery, spec: NodeSpec, codec: BodyCodec) -> Growth | None:
-    """Return a sleep that replaces one that was interrupted and is retried, else None.
+def wait_again(
+    delivery: Delivery, spec: NodeSpec, codec: BodyCodec, before: Sequence[str]
+) -> Growth | None:
+    """Return what replaces a sleep, timeout or deadline that is retried, else None.
 
-    A retry queues a job at once, so a sleep that is retried needs a new job with a delay.
+    A retry queues a job at once, so a wait that was interrupted needs a new job with a delay.
+    ``before`` are the jobs for which it waits: the new job has to wait again, too, if one of them
+    runs again.
     """
     template = delivery.envelope
-    arguments = codec.decode(template.body).get("args", [])
-    if arguments[1:] != [AGAIN]:
+    data = codec.decode(template.body)
+    if AGAIN not in data.get("kwargs", {}):
         return None
     job, fence = delivery.lease.job, delivery.lease.fence
-    replacement = CompiledNode(derived_id(job, fence, 1), f"{spec.path}.again", "sleep")
+    prefix = f"{job}:{fence}"
+    replacement = CompiledNode(derived_id(job, fence, 1), f"{spec.path}.again", spec.kind)
+    spec = replace(spec, path=replacement.path)
+    if before:
+        parts = [CompiledNode(one, "", is_external=True) for one in before]
+        replacement.join = CompiledJoin(f"{prefix}:1", "all", parts)
+        spec = replace(spec, join=replacement.join.id, checks=True)
     envelope = replace(
         template,
         id=replacement.id,
-        body=codec.encode({"args": arguments[:1], "kwargs": {}}, what="seconds of a sleep"),
-        delay=arguments[0],
+        body=codec.encode({"args": data["args"], "kwargs": {}}, what=f"seconds of {spec.path}"),
+        delay=data["args"][0],
         not_before=None,
         created=0.0,
         attempt=1,
-        headers={**template.headers, NODE_HEADER: replace(spec, path=replacement.path).encode()},
+        headers={**template.headers, NODE_HEADER: spec.encode()},
     )
-    prefix = f"{job}:{fence}"
     return growth(
         Compiled([replacement], []),
         replacement,

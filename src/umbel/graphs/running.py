@@ -9,10 +9,10 @@ from umbel.errors import BadArguments, BadMessage, NodeFailed, NotAllowed, Umbel
 from umbel.graphs.active_runs import end_run
 from umbel.graphs.conditions import WHEN, holds
 from umbel.graphs.failures import find_failures
-from umbel.graphs.growing import MapExpander, as_items, sleep_again
+from umbel.graphs.growing import MapExpander, as_items, wait_again
 from umbel.graphs.stopping import MAX_STOP_CHECKS, check_again, end_early
 from umbel.graphs.values import SKIPPED, ResultReader
-from umbel.graphs.workflow_nodes import RUNS, PreparedNode, cancel_timers
+from umbel.graphs.workflow_nodes import RUNS, TIMERS, PreparedNode, cancel_timers
 from umbel.messages import (
     GROUP_HEADER,
     NODE_HEADER,
@@ -79,6 +79,8 @@ class NodePreparer:
             return PreparedNode([], await self._end_graph(spec, group, delivery))
         if spec.foreign is not None and await self._reader.awaits_replacement(spec):
             return PreparedNode([], check_again(delivery))
+        if spec.kind in TIMERS and (again := await self._wait_again(delivery, spec)) is not None:
+            return again
         if spec.kind in RUNS:
             return await RUNS[spec.kind](self._roles, self._codec, delivery, spec, group)
         if spec.kind == "cancel":
@@ -91,10 +93,8 @@ class NodePreparer:
         if outcome is not None:
             return PreparedNode([], outcome)
         if spec.kind == "sleep":
-            again = sleep_again(delivery, spec, self._codec)
-            if again is not None:
-                return PreparedNode([], Succeeded(Reference(job=again.replacement).body), again)
-            return PreparedNode([], await self._pass_on(spec))
+            again = await self._wait_again(delivery, spec)
+            return again or PreparedNode([], await self._pass_on(spec))
         if spec.when is not None:
             inputs = {keys[1]: value for keys, value in values if keys[0] == WHEN}
             if not _holds(spec, inputs):
@@ -106,6 +106,14 @@ class NodePreparer:
         items = as_items(values[0][1], spec.path)
         growth = MapExpander(task, delivery, spec, self._codec).expand(items)
         return PreparedNode([], Succeeded(Reference(job=growth.replacement).body), growth)
+
+    async def _wait_again(self, delivery: Delivery, spec: NodeSpec) -> PreparedNode | None:
+        """Return what replaces a node that waits for time to pass, if it is retried."""
+        before = [part.job for part in await self._reader.parts(spec.join)] if spec.join else []
+        again = wait_again(delivery, spec, self._codec, before)
+        if again is None:
+            return None
+        return PreparedNode([], Succeeded(Reference(job=again.replacement).body), again)
 
     async def _end_graph(self, spec: NodeSpec, group: str, delivery: Delivery) -> Outcome:
         """Return the outcome of the whole graph: its value, or its first failure."""

@@ -17,13 +17,19 @@ from umbel.messages import (
     State,
     read_node,
 )
-from umbel.messages.graphs import Graph, GraphNode, in_reading_order, subgraphs
+from umbel.messages.graphs import (
+    WAITS_FOR_TIME,
+    Graph,
+    GraphNode,
+    in_reading_order,
+    subgraphs,
+)
 from umbel.messages.nodes import mark_of, was_not_needed
 from umbel.urls import mask_secrets
 
 _PAGE = 1_000
 _NO_SPEC = NodeSpec()
-_MAY_BE_REPLACED = ("", "map", "sleep")
+_MAY_BE_REPLACED = ("", "map", *WAITS_FOR_TIME)
 
 
 async def read_graph(joins: Joins, records: Records, root: str) -> Graph:

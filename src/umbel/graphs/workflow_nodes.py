@@ -47,7 +47,7 @@ _FOR_EVER = 3e9
 _TRY_AGAIN_SECONDS = 0.2
 """A signal that a worker is just preparing cannot be ended. It is tried again after this time."""
 _OVERLAP_CHECK_SECONDS = 2.0
-_TIMERS = ("timer", "deadline")
+TIMERS = ("timer", "deadline")
 Values = Sequence[tuple[tuple[str | int, ...], Any]]
 
 
@@ -74,7 +74,7 @@ async def _run_timer(
 ) -> PreparedNode:
     """End a signal that was not given in time."""
     data = codec.decode(delivery.envelope.body)
-    defaults = data.get("args", [])
+    defaults = data["args"][1:]  # after its seconds
     if defaults:
         body = codec.encode(defaults[0], what=f"default of signal {spec.label}")
         outcome: Succeeded | Failed = Succeeded(body)
@@ -217,7 +217,7 @@ async def cancel_timers(roles: Roles, group: str) -> None:
     found = [
         member.job
         for member, spec in live
-        if spec.kind in _TIMERS and (spec.kind == "deadline" or spec.target not in jobs)
+        if spec.kind in TIMERS and (spec.kind == "deadline" or spec.target not in jobs)
     ]
     if found:
         await roles.control.cancel(found, "the workflow has ended")

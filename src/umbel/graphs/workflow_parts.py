@@ -85,7 +85,8 @@ class WorkflowParts:
             timer = self._wiring.add(replace(at, path=f"{node.path}.timeout", defaults=delay))
             timer.id, timer.kind = self._named(f"timeout {canvas.name}"), "timer"
             timer.extra = {"target": node.id, "label": canvas.name}
-            timer.arguments = [] if canvas.default is NOTHING else [canvas.default]
+            defaults = [] if canvas.default is NOTHING else [canvas.default]
+            timer.arguments = [canvas.timeout, *defaults]
             timer.reads += [(one.only_waited_for(), None) for one in waits]
             self._wiring.loose.append(timer)
 
@@ -127,6 +128,7 @@ class WorkflowParts:
             delay = CallOptions(delay=canvas.workflow.deadline)
             node = self._wiring.add(Context("deadline", defaults=delay, is_aside=True))
             node.id, node.kind = self._named("deadline"), "deadline"
+            node.arguments = [canvas.workflow.deadline]
             self._wiring.loose.append(node)
 
     def undo_node(

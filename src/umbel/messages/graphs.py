@@ -18,6 +18,9 @@ OF_SIGNALS = ("release", "timer")
 SHOWN_KINDS = ("", "map", "chunk", "signal", "sleep", "place")
 """The kinds of nodes that are shown and counted: a task, or what waits for a person or time."""
 
+WAITS_FOR_TIME = ("sleep", "timer", "deadline")
+"""The kinds of nodes that wait for time to pass. If they are retried, others take their places."""
+
 
 class Subgraph(msgspec.Struct, frozen=True):
     """A sub-workflow, or a node that was replaced: nodes are drawn inside it."""

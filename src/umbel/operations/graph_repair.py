@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from umbel.errors import NotAllowed
 from umbel.graphs import Graph, GraphNode, named_id
 from umbel.messages import State
+from umbel.messages.graphs import WAITS_FOR_TIME
 
 _ACTING = ("cancel", "release", "undo")
 """Kinds of nodes that act when others have failed: they may have to act again."""
@@ -57,13 +58,37 @@ def with_consequences(graph: Graph, jobs: list[str]) -> list[str]:
         )
         if is_released or (acts and node in following):
             found[node.job] = None
+    for node in _stopped_timers(graph, {*found, *(one.job for one in following)}):
+        found[node.job] = None
     return [*found]
+
+
+def _stopped_timers(graph: Graph, again: set[str]) -> list[GraphNode]:
+    """Return the timeouts of signals, and the deadline, that were cancelled and count again."""
+    timers = tuple(
+        f"{node.path}.timeout"
+        for node in graph.nodes
+        if node.kind == "signal" and node.job in again
+    )
+    return [
+        node
+        for node in graph.nodes
+        if node.state is State.CANCELLED
+        and (
+            (node.kind == "timer" and node.path.startswith(timers))
+            or (node.kind == "deadline" and graph.root.job in again)
+        )
+    ]
 
 
 def jobs_from(graph: Graph, name: str) -> list[str]:
     """Return the jobs of a node and of all that follow it."""
     node = graph.find(name)
-    grown = [one for one in (node, *graph.after([node.job])) if one.replaced]
+    grown = [
+        one
+        for one in (node, *graph.after([node.job]))
+        if one.replaced and one.kind not in WAITS_FOR_TIME
+    ]
     if grown:
         raise NotAllowed(
             f"node {grown[0].path} was replaced by other nodes when it ran, which cannot be"
@@ -95,11 +120,10 @@ def had_place(graph: Graph, again: Sequence[str]) -> bool:
 def undone_nodes(graph: Graph) -> list[GraphNode]:
     """Return the nodes whose undos have succeeded, and that have not run again since."""
     by_job = {node.job: node for node in graph.nodes}
-    undone = {
-        node.undoes: node.finished or 0.0
-        for node in graph.nodes
-        if node.undoes and node.state is State.SUCCEEDED
-    }
+    undone: dict[str, float] = {}
+    for node in graph.nodes:
+        if node.undoes and node.state is State.SUCCEEDED:
+            undone[node.undoes] = max(node.finished or 0.0, undone.get(node.undoes, 0.0))
     return [
         by_job[job]
         for job, moment in undone.items()

@@ -33,6 +33,7 @@ from umbel.messages import (
     Succeeded,
     read_node,
 )
+from umbel.messages.graphs import WAITS_FOR_TIME
 from umbel.messages.nodes import with_mark
 from umbel.operations.graph_documents import is_run_of
 from umbel.operations.graph_repair import (
@@ -300,8 +301,8 @@ class GraphOperations:
     async def _changes(self, graph: Graph, jobs: set[str]) -> dict[str, Changes]:
         """Return what to change in nodes that run again.
 
-        Nodes that were resolved get their queues back. A sleep of which nothing before runs again
-        needs to know that it is retried.
+        Nodes that were resolved get their queues back. A node that waits for time to pass needs to
+        know that it is retried, if nothing before it runs again.
         """
         by_job = {node.job: node for node in graph.nodes}
         found: dict[str, Changes] = {}
@@ -309,12 +310,12 @@ class GraphOperations:
             if node.job not in jobs:
                 continue
             before = [by_job[job] for job in node.before if job in by_job]
-            if node.kind == "sleep" and all(
+            if node.kind in WAITS_FOR_TIME and all(
                 one.state in ("skipped", State.SUCCEEDED) and one.job not in jobs for one in before
             ):
                 record = await self._roles.records.find(node.job)
-                seconds = self._codec.decode(record.body)["args"][:1]
-                found[node.job] = Changes(body=self._body([*seconds, AGAIN]))
+                data = {"args": self._codec.decode(record.body)["args"], "kwargs": {AGAIN: True}}
+                found[node.job] = Changes(body=self._body(data))
             elif node.resolved_in:
                 found[node.job] = Changes(queue=node.resolved_in)
         return found
