@@ -288,6 +288,14 @@ def test_moving_the_time_does_not_end_waits_in_progress(jobs: InMemoryJobs) -> N
     assert app.clock.monotonic() < monotonic + 1e5
 
 
+def test_drain_leaves_no_job_that_becomes_due_while_it_looks(jobs: InMemoryJobs) -> None:
+    """The second job of each pair is due shortly after the first one has run."""
+    for number in range(200):
+        pair = [double.options(delay=10 + later).delay(1) for later in (0, number / 50_000)]
+        jobs.drain()
+        assert [job.state for job in pair] == [State.SUCCEEDED] * 2
+
+
 def test_within_must_not_be_negative(jobs: InMemoryJobs) -> None:
     with pytest.raises(ConfigurationError, match="within=-1"):
         jobs.drain(within=-1)

@@ -131,13 +131,14 @@ class InlineWorker:
         """
         self._steps.start()  # again in each call: after app.close() there is another event loop
         while True:
+            looked = self._clock.now()
             if not self._claimed:
                 self._claimed.extend(await self._fetch())
             if self._claimed:
                 self._step = _FIRST_STEP_SECONDS
                 if (next_job := await self._activate(self._claimed.popleft())) is not None:
                     return next_job
-            elif not await self._advance(until):
+            elif not await self._advance(looked, until):
                 return None
 
     def put_back(self, activation: Activation) -> None:
@@ -247,8 +248,11 @@ class InlineWorker:
         finished, _ = await self.settle(InlineRun(report, None))
         return finished
 
-    async def _advance(self, until: float) -> bool:
-        """Move the clock to when the next job may run. Return False if that is not known."""
+    async def _advance(self, looked: float, until: float) -> bool:
+        """Move the clock to when the next job may run. Return False if that is not known.
+
+        A job that became due since this moment, when no job was found, may run now.
+        """
         now, filter_ = self._clock.now(), JobFilter(states=(State.SCHEDULED,), limit=100_000)
         scheduled = await self._roles.records.search(filter_)
         times = [one.not_before for one in scheduled if one.not_before is not None]
@@ -256,10 +260,10 @@ class InlineWorker:
         if any(gate.rates and gate.waiting for gate in gates) and self._step <= _LAST_STEP_SECONDS:
             times.append(now + self._step)
             self._step *= 2
-        due = min((time for time in times if time > now), default=None)
+        due = min((time for time in times if time > looked), default=None)
         if due is None or due > until:
             return False
-        self._clock.advance(due - now + _AFTER_SECONDS)
+        self._clock.advance(max(due - now, 0.0) + _AFTER_SECONDS)
         return True
 
     def _emit_started(self, delivery: Delivery) -> None:
