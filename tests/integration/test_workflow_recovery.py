@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,11 @@ import pytest
 from integration.workflow_world import VirtualWorld, states, virtual_world
 from umbel import Signal, Sleep, State, current
 from umbel.errors import NotAllowed, UmbelError, UnknownJob
-from umbel.messages import fresh_id
+from umbel.graphs import named_id
+from umbel.graphs.running import NodePreparer
+from umbel.graphs.workflow_nodes import PreparedNode
+from umbel.messages import Snoozed, fresh_id
+from umbel.testing.actions import FULL_DEMAND, register
 
 
 @pytest.fixture
@@ -112,6 +117,40 @@ def test_what_was_undone_several_times_runs_again_each_time(w: VirtualWorld) -> 
         ran = w.run()
         assert ran[:4] == ["reserve", "any log reserve", "text charge", "ship"]
         assert ran[4:] == ["undo charge", "undo reserve"]
+
+
+def test_the_node_that_undoes_others_is_shown_after_it_has_done_so(w: VirtualWorld) -> None:
+    """A retry that begins while it runs is refused."""
+    w.broken.add("ship")
+    handle = order(w).delay()
+    handle.signal("approved")
+    for _ in range(3):
+        w.run()
+        assert [one.state for one in handle.graph.nodes if one.kind == "undo"] == [State.SUCCEEDED]
+        retry(w, handle)
+
+
+def test_nothing_is_undone_if_the_run_was_retried_when_that_began(w: VirtualWorld) -> None:
+    """The retry has read the graph before."""
+    w.broken.add("ship")
+    handle = order(w).delay()
+    handle.signal("approved")
+    w.run()
+    (failed,) = [one.job for one in handle.graph.nodes if one.failed]
+    undo = named_id(handle.id, "undo")
+
+    async def begin_and_retry() -> PreparedNode:
+        roles = w.app.backend.open()
+        owner = await register(roles)
+        await roles.joins.reopen([undo])
+        (begun,) = await roles.broker.fetch(("default",), FULL_DEMAND, owner, 0)
+        await roles.joins.reopen([failed])
+        prepared = await NodePreparer(roles, w.app.registry, w.app.codec).prepare(begun)
+        await roles.close()
+        return prepared
+
+    prepared = asyncio.run(begin_and_retry())
+    assert isinstance(prepared.outcome, Snoozed)
 
 
 def test_a_failed_undo_is_not_run_again_with_the_graph_but_by_itself(w: VirtualWorld) -> None:

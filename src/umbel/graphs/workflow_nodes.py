@@ -128,6 +128,8 @@ async def _run_undo(
     is_kept = root.state is State.CANCELLED and not spec.on_cancel
     if root.state is State.SUCCEEDED or is_kept:
         return PreparedNode([], Succeeded())
+    if not root.state.finished:  # it was retried when this node had just begun
+        return PreparedNode([], check_again(delivery))
     live = await live_nodes(roles.joins, group)
     is_running = any(one.state is State.RUNNING and _may_be_undone(spec) for one, spec in live)
     if is_running and delivery.lease.fence <= MAX_STOP_CHECKS:
@@ -169,9 +171,11 @@ def _undo_growth(undos: Sequence[dict[str, Any]], delivery: Delivery, group: str
         joins += [Join(join, group, "all")] if before else []
         edges += [Edge(part, join, position) for position, part in enumerate(before)]
         waits += [Wait(own, join)] if before else []
-    shown = f"{job}:{fence}:undos"  # it makes the last undo a member of the graph
+    # It makes the last undo a member of the graph, and keeps the node that undoes one: a retry has
+    # to see that it runs.
+    shown = f"{job}:{fence}:undos"
     joins.append(Join(shown, group, "all"))
-    edges += [Edge(own, shown, position) for position, own in enumerate(ids.values())]
+    edges += [Edge(own, shown, position) for position, own in enumerate((*ids.values(), job))]
     publication = Publication(
         envelopes=tuple(envelopes), joins=tuple(joins), edges=tuple(edges), waits=tuple(waits)
     )
