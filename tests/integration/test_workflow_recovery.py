@@ -6,16 +6,17 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import pytest
 
 from integration.workflow_world import VirtualWorld, states, virtual_world
 from umbel import Signal, Sleep, State, current
 from umbel.errors import NotAllowed, UmbelError, UnknownJob
-from umbel.graphs import named_id
+from umbel.graphs import give_signal, named_id
 from umbel.graphs.running import NodePreparer
 from umbel.graphs.workflow_nodes import PreparedNode
 from umbel.messages import Snoozed, fresh_id
-from umbel.testing.actions import FULL_DEMAND, register
+from umbel.testing.actions import FULL_DEMAND, register, settle
 
 
 @pytest.fixture
@@ -201,6 +202,27 @@ def test_a_signal_that_was_not_reached_waits_again(w: VirtualWorld) -> None:
     handle.signal("first")
     w.run(49)
     handle.signal("second", 7)
+    assert handle.get() == 7
+
+
+def test_a_signal_is_given_while_a_worker_looks_at_it_after_a_retry(w: VirtualWorld) -> None:
+    handle = w.declare(lambda: w.any_.s(Signal("approved"))).delay()
+    handle.cancel()
+    w.run()
+    retry(w, handle)
+
+    async def give_while_it_runs() -> None:
+        roles = w.app.backend.open()
+        owner = await register(roles)
+        (looked_at,) = await roles.broker.fetch(("default",), FULL_DEMAND, owner, 0)
+        async with anyio.create_task_group() as group:
+            group.start_soon(give_signal, roles, w.app.codec, handle.id, "approved", 7)
+            await anyio.sleep(0.1)
+            assert await settle(roles, looked_at, Snoozed(3e9)) == []
+        await roles.close()
+
+    asyncio.run(give_while_it_runs())
+    w.run()
     assert handle.get() == 7
 
 

@@ -6,11 +6,13 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
+import anyio
+
 from umbel.backends import Roles
 from umbel.errors import BadArguments, NotAllowed, UmbelError, UnknownJob
 from umbel.graphs.declaring import named_id
 from umbel.graphs.view import read_graph
-from umbel.messages import NODE_HEADER, BodyCodec, Record, Succeeded, read_node
+from umbel.messages import NODE_HEADER, BodyCodec, Record, State, Succeeded, read_node
 from umbel.messages.nodes import mark_of, with_mark
 
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -22,6 +24,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "dict": dict,
 }
 _MAX_SENDER_LETTERS = 200
+_MAX_TRIES = 50
+_RETRY_SECONDS = 0.02
 
 
 async def give_signal(
@@ -42,8 +46,15 @@ async def give_signal(
     body = codec.encode(value, what=f"signal {name}")
     if sender:
         body = with_mark(body, "sender", quote(sender[:_MAX_SENDER_LETTERS], safe=""))
-    if not await roles.joins.resolve(record.id, Succeeded(body)):
-        raise NotAllowed(_why_ended(await roles.records.find(record.id), name))
+    for _ in range(_MAX_TRIES):
+        if await roles.joins.resolve(record.id, Succeeded(body)):
+            break
+        record = await roles.records.find(record.id)
+        if record.state is not State.RUNNING:
+            raise NotAllowed(_why_ended(record, name))
+        await anyio.sleep(_RETRY_SECONDS)  # a worker looks at it, because it was retried
+    else:
+        raise NotAllowed(_why_ended(record, name))
     with suppress(UmbelError):  # the timer has no effect any more, and upkeep advances, too
         await roles.control.cancel([named_id(graph, f"timeout {name}")], f"signal {name} was given")
         while await roles.joins.advance():  # of nodes that cannot run, because another has failed
