@@ -237,6 +237,37 @@ def test_handlers_run_after_the_failure_of_a_replacement(world: CanvasWorld) -> 
     assert len(world.notes[of_whole]) == 1
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_acts_on_failures_sees_that_of_a_replaced_job(world: CanvasWorld, fails: bool) -> None:
+    """The job was replaced before the graph was published. What replaced it fails later."""
+    inner, outer, branch, held, later = label(), label(), label(), label(), label()
+
+    @world.app.task(name=f"replaced {fails}")
+    async def replaced() -> Any:
+        return current.replace(
+            world.held.s(1, later) | (world.fail.s() if fails else world.same.s())
+        )
+
+    handle = replaced.delay()
+    world.noted_at(f"{later} started")
+    assert handle.record().state is State.SUCCEEDED
+    part = group(handle).on_error(world.handle.s(inner)).on_error(world.noted.si(1, branch))
+    whole = (part | world.same.s()).on_error(world.handle.s(outer)).delay()
+    others = group(handle, world.held.s(1, held), errors="cancel").delay()
+    world.noted_at(f"{held} started")
+    world.signal(later).set()
+    if not fails:
+        world.signal(held).set()
+        assert whole.get(timeout=30) == [1]
+        assert others.get(timeout=30) == [1, 1]
+    for graph in (whole, others):
+        world.ended(graph)
+        assert graph.state is (State.BURIED if fails else State.SUCCEEDED)
+    times = 1 if fails else 0
+    assert [len(world.notes[one]) for one in (inner, outer, branch)] == [times] * 3
+    assert all(failure.node == "1 fail" for failure in world.notes[inner])
+
+
 def test_a_handler_covers_a_failed_job_of_others_in_its_part(world: CanvasWorld) -> None:
     inside, outside = label(), label()
     failed = world.fail.delay()

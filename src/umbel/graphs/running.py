@@ -77,19 +77,28 @@ class NodePreparer:
     async def _prepare(self, delivery: Delivery, spec: NodeSpec, group: str) -> PreparedNode:
         if spec.kind == "graph":
             return PreparedNode([], await self._end_graph(spec, group, delivery))
-        if spec.foreign is not None and await self._reader.awaits_replacement(spec):
-            return PreparedNode([], check_again(delivery))
+        failed: NodeFailed | None = None
+        if spec.foreign is not None:
+            try:
+                if await self._reader.awaits_replacement(spec):
+                    return PreparedNode([], check_again(delivery))
+            except NodeFailed as error:
+                if not spec.acts:
+                    raise
+                failed = error
+            if spec.acts and not await self._must_act(spec, group, failed):
+                return PreparedNode([], Cancelled(NOT_IN_SCOPE))
         if spec.kind in TIMERS and (again := await self._wait_again(delivery, spec)) is not None:
             return again
         if spec.kind in RUNS:
             return await RUNS[spec.kind](self._roles, self._codec, delivery, spec, group)
         if spec.kind == "cancel":
-            return PreparedNode([], await self._cancel_group(spec, group, delivery))
+            return PreparedNode([], await self._cancel_group(spec, group, delivery, failed))
         if spec.kind == "gather":
             return PreparedNode(
                 [], await self._reader.check(spec, group) or await self._pass_on(spec)
             )
-        values, outcome = await self._reader.inputs(spec, group)
+        values, outcome = await self._reader.inputs(spec, group, failed)
         if outcome is not None:
             return PreparedNode([], outcome)
         if spec.kind == "sleep":
@@ -161,12 +170,18 @@ class NodePreparer:
             return Succeeded(with_mark(without_marks(result), "early"))
         return Succeeded(without_marks(result))
 
-    async def _cancel_group(self, spec: NodeSpec, group: str, delivery: Delivery) -> Outcome:
+    async def _must_act(self, spec: NodeSpec, group: str, failed: NodeFailed | None) -> bool:
+        return failed is not None or bool(await find_failures(self._roles.joins, group, spec))
+
+    async def _cancel_group(
+        self, spec: NodeSpec, group: str, delivery: Delivery, failed: NodeFailed | None
+    ) -> Outcome:
         """Cancel the live nodes of a group if a member has failed by itself."""
         member = await self._reader.parts(spec.join, 1)
         if member and member[0].reason == MEMBER_FAILED:
             return Cancelled(NOT_IN_SCOPE)  # the member that failed cancels the others
-        if not await find_failures(self._roles.joins, group, spec, scope=spec.label):
+        causes = await find_failures(self._roles.joins, group, spec, scope=spec.label)
+        if not causes and failed is None:
             return Cancelled(NOT_IN_SCOPE)
         return await end_early(
             self._roles, delivery, group, MEMBER_FAILED, lambda one: _is_member(one, spec.label)

@@ -62,12 +62,17 @@ class ResultReader:
         self._records = records
         self._codec = codec
 
-    async def inputs(self, spec: NodeSpec, group: str) -> NodeInputs:
-        """Return what a node gets, or its outcome if it cannot run or is skipped."""
+    async def inputs(
+        self, spec: NodeSpec, group: str, failed: NodeFailed | None = None
+    ) -> NodeInputs:
+        """Return what a node gets, or its outcome if it cannot run or is skipped.
+
+        ``failed`` is the failure of what has replaced a job that was published before the graph.
+        """
         if not spec.inputs:
             return NodeInputs([], await self.check(spec, group))
         if spec.inputs[0].form == "failure":
-            return await self._failure(spec, group)
+            return await self._failure(spec, group, failed)
         parts = await self.parts(spec.join)
         if spec.checks and any(_stops(spec, part.position, part.state) for part in parts):
             return NodeInputs([], Cancelled(BEFORE_IT_FAILED))
@@ -95,7 +100,7 @@ class ResultReader:
         Raises:
             NodeFailed: a replacement has failed that it needs.
         """
-        acts = spec.kind == "cancel" or any(one.form == "failure" for one in spec.inputs)
+        failed = ""
         for part in await self.parts(spec.join):
             body = part.result
             while body is not None:
@@ -106,9 +111,11 @@ class ResultReader:
                 if record is not None and not record.state.finished:
                     return True
                 has_succeeded = record is not None and record.state is State.SUCCEEDED
-                if not has_succeeded and spec.needs(part.position) and not acts:
-                    raise await self.failure_of(reference.job)
+                if not has_succeeded and spec.needs(part.position):
+                    failed = failed or reference.job
                 body = record.result if record is not None and has_succeeded else None
+        if failed:
+            raise await self.failure_of(failed)
         return False
 
     async def _found(self, job: str) -> Record | None:
@@ -232,12 +239,14 @@ class ResultReader:
             raise await self.failure_of(job)
         return await self.value(record.result, depth + 1)
 
-    async def _failure(self, spec: NodeSpec, group: str) -> NodeInputs:
+    async def _failure(
+        self, spec: NodeSpec, group: str, failed: NodeFailed | None
+    ) -> NodeInputs:
         """Return the failure that a handler gets; it is not needed if its part was not reached."""
         causes = await find_failures(self._joins, group, spec, scope=spec.scope)
-        if not causes:
+        if not causes and failed is None:
             return NodeInputs([], Cancelled(NOT_IN_SCOPE))
-        failure = causes[0].as_error(causes[1:], group)
+        failure = causes[0].as_error(causes[1:], group) if causes else failed
         return NodeInputs([(one.keys, failure) for one in spec.inputs])
 
     async def _input(self, one: Input, parts: Sequence[PartResult], join: str) -> Any:

@@ -98,6 +98,8 @@ class Wiring:
             node.extra["foreign"] = common_path(foreign)
         node.fire = "failure" if "failure" in fires else "all" if "all" in fires else "success"
         node.checks = node.fire == "all" and needed > 0
+        if node.fire == "failure" and foreign:
+            node.fire, node.extra["acts"] = "all", True
         if len(outputs) > 1 or outputs[0][0].lanes:
             node.join = self.join(node.fire, node.parts)
             return

@@ -127,6 +127,9 @@ class NodeSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     foreign: str | None = None
     """The path of the part of the canvas with the jobs of its join that were published before the
     graph; None if there is none."""
+    acts: bool = False
+    """Of a node that acts on failures of such jobs, too: its join fires in any case, because a job
+    that was replaced has succeeded. The worker looks whether one has failed."""
     when: Any = None
     """The condition under which it runs: see ``graphs.conditions``."""
     signal: str = ""
