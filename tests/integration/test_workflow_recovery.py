@@ -11,11 +11,13 @@ import pytest
 
 from integration.workflow_world import VirtualWorld, states, virtual_world
 from umbel import Signal, Sleep, State, current
+from umbel.backends import UNCHANGED, Put
 from umbel.errors import NotAllowed, UmbelError, UnknownJob
 from umbel.graphs import give_signal, named_id
 from umbel.graphs.running import NodePreparer
 from umbel.graphs.workflow_nodes import PreparedNode
 from umbel.messages import Snoozed, fresh_id
+from umbel.operations import Operations
 from umbel.testing.actions import FULL_DEMAND, register, settle
 
 
@@ -393,6 +395,54 @@ def test_a_node_that_runs_and_a_graph_without_failures_are_refused(w: VirtualWor
         w.ask(lambda o: o.graphs.retry(w.number.delay(1).id))
     handle.signal("x")
     assert handle.get() == "end"
+
+
+def test_two_operators_do_not_retry_a_graph_at_once(w: VirtualWorld) -> None:
+    """The second one has read that the node failed, when it has run again and succeeded."""
+    w.broken.add("bad")
+    handle = w.declare(lambda: w.step.s("after", w.step.s("bad"))).delay()
+    w.run()
+    w.broken.clear()
+
+    async def retry_twice(operations: Operations) -> list[Any]:
+        both = (operations.graphs.retry(handle.id), operations.graphs.retry(handle.id))
+        return await asyncio.gather(*both, return_exceptions=True)
+
+    first, second = w.ask(retry_twice)
+    assert len(first.nodes) == 1
+    assert "is being retried by another operator" in str(second)
+    assert w.run() == ["bad", "after"]
+
+
+def test_a_job_that_was_retried_and_has_succeeded_does_not_run_again(w: VirtualWorld) -> None:
+    w.broken.add("bad")
+    handle = w.declare(lambda: w.step.s("after", w.step.s("bad"))).delay()
+    w.run()
+    w.broken.clear()
+    (failed,) = [one.job for one in handle.graph.nodes if one.failed]
+    retry(w, handle)
+    assert w.run() == ["bad", "after"]
+    assert w.ask(lambda o: o.graphs.retry_jobs(handle.id, [failed], UNCHANGED)) == []
+    assert w.run() == []
+
+
+def test_a_graph_whose_retry_has_died_is_retried_later(w: VirtualWorld) -> None:
+    w.broken.add("bad")
+    handle = w.declare(lambda: w.step.s("bad")).delay()
+    w.run()
+    w.broken.clear()
+
+    async def die() -> None:
+        roles = w.app.backend.open()
+        await roles.coordination.commit({}, [Put(f"retries/{handle.id}", seconds=30)])
+        await roles.close()
+
+    asyncio.run(die())
+    with pytest.raises(NotAllowed, match="by another operator: try again"):
+        retry(w, handle)
+    w.run(40)
+    retry(w, handle)
+    assert w.run() == ["bad"]
 
 
 def test_nothing_follows_a_node_that_was_replaced(w: VirtualWorld) -> None:

@@ -239,9 +239,7 @@ class ResultReader:
             raise await self.failure_of(job)
         return await self.value(record.result, depth + 1)
 
-    async def _failure(
-        self, spec: NodeSpec, group: str, failed: NodeFailed | None
-    ) -> NodeInputs:
+    async def _failure(self, spec: NodeSpec, group: str, failed: NodeFailed | None) -> NodeInputs:
         """Return the failure that a handler gets; it is not needed if its part was not reached."""
         causes = await find_failures(self._joins, group, spec, scope=spec.scope)
         if not causes and failed is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from umbel.backends import UNCHANGED, Changes, JobFilter, Roles
+from umbel.backends import UNCHANGED, Changes, JobFilter, Put, Roles
 from umbel.errors import ConfigurationError, NotAllowed, Unavailable, UnknownJob
 from umbel.graphs import (
     AGAIN,
@@ -55,6 +55,8 @@ _RESOLVING = "umbel.resolving."
 the steps of ``resolve``."""
 _MAX_ENDED = 10_000
 """How many runs that have ended are counted."""
+_RETRY_SECONDS = 30.0
+"""How long others may not retry a graph if the process that does so dies."""
 _MAX_NAMED = 2_000
 """How many jobs are named in one step. Those that wait for them are reopened with them."""
 
@@ -198,9 +200,15 @@ class GraphOperations:
         Nodes of a workflow that were undone run again, with all that follow them.
 
         Raises:
-            NotAllowed: a node or an undo runs, nothing has failed, or the node was replaced when it
-            ran.
+            NotAllowed: a node or an undo runs, nothing has failed, the node was replaced when it
+            ran, or another operator retries it now.
         """
+        async with self._alone(graph_id):
+            return await self._retry(graph_id, node, start, arguments)
+
+    async def _retry(
+        self, graph_id: str, node: str | None, start: str | None, arguments: Any
+    ) -> RetriedGraph:
         graph = await self.show(graph_id)
         refuse_undoing(graph)
         named = failed_jobs(graph, node) if start is None else jobs_from(graph, start)
@@ -225,15 +233,34 @@ class GraphOperations:
     async def retry_jobs(self, graph_id: str, jobs: Sequence[str], changes: Changes) -> list[str]:
         """Continue a graph with these failed nodes; return those that are live again.
 
-        They get the ``changes``. What acts on their failures runs again, too.
+        They get the ``changes``. What acts on their failures runs again, too. Raise NotAllowed.
         """
         graph: Graph | None = None
         named: Sequence[str] = jobs
-        with suppress(UnknownJob):  # the root was deleted
-            graph = await self.show(graph_id)
-            named = with_consequences(graph, [*jobs])
-        again = {*(await self._reopen_all(graph, jobs, named, changes))}
+        async with self._alone(graph_id):
+            with suppress(UnknownJob):  # the root was deleted
+                graph = await self.show(graph_id)
+                done = {one.job for one in graph.nodes if one.state is State.SUCCEEDED}
+                jobs = [job for job in jobs if job not in done]  # another retry may have run it
+                named = with_consequences(graph, [*jobs])
+            again = {*(await self._reopen_all(graph, jobs, named, changes))}
         return [job for job in jobs if job in again]
+
+    @asynccontextmanager
+    async def _alone(self, graph: str) -> AsyncIterator[None]:
+        """Keep other operators from changing this graph meanwhile. Raise NotAllowed if one does.
+
+        Otherwise they could name nodes that had failed when they read the graph, and that have run
+        again since, and succeeded.
+        """
+        key = f"retries/{graph}"
+        put = Put(key, seconds=_RETRY_SECONDS)
+        if await self._roles.coordination.commit({key: 0}, [put]) is None:
+            raise NotAllowed(f"graph {graph} is being retried by another operator: try again")
+        try:
+            yield
+        finally:
+            await self._roles.coordination.commit({}, deletes=[key])
 
     async def resolve(self, graph_id: str, name: str, result: Any) -> bool:
         """Let a node count as succeeded, with this result; the graph continues.
@@ -243,6 +270,10 @@ class GraphOperations:
         Raises:
             NotAllowed: it has succeeded, or there is no such node.
         """
+        async with self._alone(graph_id):
+            return await self._resolve(graph_id, name, result)
+
+    async def _resolve(self, graph_id: str, name: str, result: Any) -> bool:
         graph = await self.show(graph_id)
         node = graph.find(name)
         if node.state in ("skipped", State.SUCCEEDED):
