@@ -19,7 +19,7 @@ SHOWN_KINDS = ("", "map", "chunk", "signal", "sleep", "place")
 """The kinds of nodes that are shown and counted: a task, or what waits for a person or time."""
 
 WAITS_FOR_TIME = ("sleep", "timer", "deadline")
-"""The kinds of nodes that wait for time to pass. If they are retried, others take their places."""
+"""The kinds of nodes that wait for time to pass. If they are retried, other jobs replace them."""
 
 
 class Subgraph(msgspec.Struct, frozen=True):
