@@ -6,13 +6,13 @@ and where their results go. So its size does not depend on the size of the graph
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from umbel.errors import BadMessage
 from umbel.messages.bodies import JSON, Body
-from umbel.messages.joins import GRAPH_TASK, cancel_reason
+from umbel.messages.joins import cancel_reason
 
 Policy = Literal["fail", "cancel", "collect"]
 """What a group does when a member fails: its join fails after the others have finished, the others
@@ -242,18 +242,7 @@ def without_marks(body: Body) -> Body:
     return Body("; ".join([media_type, *others]), body.data) if parameters else body
 
 
-_INTERNAL_KINDS = (
-    "gather",
-    "cancel",
-    "signal",
-    "timer",
-    "release",
-    "sleep",
-    "undo",
-    "deadline",
-    "place",
-    "launch",
-)
-INTERNAL_TASKS = frozenset({GRAPH_TASK, *(f"umbel.{kind}" for kind in _INTERNAL_KINDS)})
+_OF_TASKS = ("", "map", "chunk")
+INTERNAL_TASKS = frozenset(f"umbel.{kind}" for kind in get_args(NodeKind) if kind not in _OF_TASKS)
 """The tasks of nodes that every worker runs by itself."""
 NO_VALUE = Body(JSON, b"null")
