@@ -469,14 +469,17 @@ class Proxy:
         self._open = True
         self._silent = False
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._lock = threading.Lock()
+        """No connection is added while all are dropped: it would survive the outage."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
     def cut(self) -> None:
         """Drop every connection and refuse new ones."""
-        self._open = False
-        self._drop()
+        with self._lock:
+            self._open = False
+            self._drop()
 
     def silence(self) -> None:
         """Keep all connections and accept new ones, but forward nothing."""
@@ -484,13 +487,15 @@ class Proxy:
 
     def mend(self) -> None:
         """Forward again. Connections from the silent time are dropped."""
-        if self._silent:
-            self._drop()
-        self._open, self._silent = True, False
+        with self._lock:
+            if self._silent:
+                self._drop()
+            self._open, self._silent = True, False
 
     def close(self) -> None:
         self._listener.close()
-        self._drop()
+        with self._lock:
+            self._drop()
 
     def _drop(self) -> None:
         pairs, self._pairs = self._pairs, []
@@ -506,11 +511,12 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            if not self._open:
-                client.close()
-                continue
-            server = socket.create_connection(self._target)
-            self._pairs.append((client, server))
+            with self._lock:
+                if not self._open:
+                    client.close()
+                    continue
+                server = socket.create_connection(self._target)
+                self._pairs.append((client, server))
             for source, target in ((client, server), (server, client)):
                 threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
 
