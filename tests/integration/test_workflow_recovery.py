@@ -426,6 +426,29 @@ def test_a_job_that_was_retried_and_has_succeeded_does_not_run_again(w: VirtualW
     assert w.run() == []
 
 
+def test_a_retry_that_outlasts_its_lease_leaves_the_entry_of_the_next_one(w: VirtualWorld) -> None:
+    w.broken.add("bad")
+    handle = w.declare(lambda: w.step.s("bad")).delay()
+    w.run()
+    w.broken.clear()
+    key = f"retries/{handle.id}"
+
+    async def retry_slowly(operations: Operations) -> int:
+        roles, show = w.app.backend.open(), operations.graphs.show
+
+        async def slow(graph: str) -> Any:
+            await roles.coordination.commit({}, [Put(key, seconds=30)])  # another operator's
+            return await show(graph)
+
+        operations.graphs.show = slow  # type: ignore[method-assign]
+        await operations.graphs.retry(handle.id)
+        left = await roles.coordination.read(key)
+        await roles.close()
+        return len(left.entries)
+
+    assert w.ask(retry_slowly) == 1
+
+
 def test_a_graph_whose_retry_has_died_is_retried_later(w: VirtualWorld) -> None:
     w.broken.add("bad")
     handle = w.declare(lambda: w.step.s("bad")).delay()

@@ -14,6 +14,7 @@ from umbel.graphs.active_runs import take_place
 from umbel.graphs.launching import launched, live_roots
 from umbel.graphs.members import live_nodes
 from umbel.graphs.stopping import MAX_STOP_CHECKS, check_again, end_early
+from umbel.graphs.workflow_parts import FOREVER_SECONDS
 from umbel.messages import (
     GROUP_HEADER,
     NODE_HEADER,
@@ -43,7 +44,6 @@ from umbel.messages.nodes import mark_of, read_reference, without_marks
 from umbel.tasks.failures import describe
 
 DEADLINE_PASSED = "the deadline of the workflow has passed"
-_FOR_EVER = 3e9
 _TRY_AGAIN_SECONDS = 0.2
 """A signal that a worker is just preparing cannot be ended. It is tried again after this time."""
 _OVERLAP_CHECK_SECONDS = 2.0
@@ -66,7 +66,7 @@ async def _run_signal(
     roles: Roles, codec: BodyCodec, delivery: Delivery, spec: NodeSpec, group: str
 ) -> PreparedNode:
     """Keep waiting: a signal is ended by its value, its timeout, or a failure before it."""
-    return PreparedNode([], Snoozed(_FOR_EVER))
+    return PreparedNode([], Snoozed(FOREVER_SECONDS))
 
 
 async def _run_timer(

@@ -21,7 +21,7 @@ from umbel.tasks.workflow import WorkflowCall
 Named = Callable[[str], str]
 """Returns the id of a node that can be found by its name, such as a signal."""
 PLACE_PATH = "place"
-_FOR_EVER = 3e9
+FOREVER_SECONDS = 3e9
 """Seconds after which the job of a signal would run that was not given."""
 
 
@@ -49,7 +49,7 @@ class WorkflowParts:
             raise ConfigurationError(
                 f"{canvas!r}: a handler cannot begin with a signal; put a task before it"
             )
-        node = self._wiring.add(replace(context, defaults=CallOptions(delay=_FOR_EVER)))
+        node = self._wiring.add(replace(context, defaults=CallOptions(delay=FOREVER_SECONDS)))
         node.id, node.kind = self._named(f"signal {canvas.name}"), "signal"
         node.extra |= {"signal": canvas.name, "accepts": canvas.type}
         if canvas.type and (canvas.default is NOTHING or canvas.default is not None):

@@ -255,12 +255,14 @@ class GraphOperations:
         """
         key = f"retries/{graph}"
         put = Put(key, seconds=_RETRY_SECONDS)
-        if await self._roles.coordination.commit({key: 0}, [put]) is None:
+        revision = await self._roles.coordination.commit({key: 0}, [put])
+        if revision is None:
             raise NotAllowed(f"graph {graph} is being retried by another operator: try again")
         try:
             yield
         finally:
-            await self._roles.coordination.commit({}, deletes=[key])
+            # Only its own entry: if this took longer than the lease, another operator has one.
+            await self._roles.coordination.commit({key: revision}, deletes=[key])
 
     async def resolve(self, graph_id: str, name: str, result: Any) -> bool:
         """Let a node count as succeeded, with this result; the graph continues.
